@@ -1,0 +1,133 @@
+"""JSON-RPC 2.0 as far as MCP uses it: bytes to checked messages, and answers back to bytes.
+
+Pure: no Django, no sockets. The bytes come straight from an agent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+
+RequestId = str | int
+Json = dict[str, Any]
+
+
+class ProtocolError(Exception):
+    """A request we cannot serve: what goes into the JSON-RPC error, and the HTTP status it travels with."""
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        http_status: int = 400,
+        request_id: RequestId | None = None,
+        data: Json | None = None,
+        modern: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.http_status = http_status
+        self.request_id = request_id
+        self.data = data
+        self.modern = modern
+
+    def as_response(self) -> Json:
+        error: Json = {"code": self.code, "message": self.message}
+        if self.data is not None:
+            error["data"] = self.data
+        response: Json = {"jsonrpc": "2.0", "id": self.request_id, "error": error}
+        if self.request_id is None and self.modern:  # 2026-07-28 leaves an unknown id out; JSON-RPC says null
+            del response["id"]
+        return response
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """One JSON-RPC message: a request when it has an id, else a notification."""
+
+    method: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    id: RequestId | None = None
+
+    @property
+    def is_notification(self) -> bool:
+        return self.id is None
+
+
+class ClientResponse(Exception):  # noqa: N818 - not an error: a client answered something we never asked
+    """The message is an answer. We send no requests, so there is nothing it could answer."""
+
+
+def decode(body: bytes) -> Any:
+    """The JSON value of a request's body. Raises ProtocolError -32700."""
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError:
+        raise ProtocolError(PARSE_ERROR, "The body is not UTF-8. Send JSON encoded as UTF-8.") from None
+    except RecursionError:
+        raise ProtocolError(PARSE_ERROR, "The body is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        where = f"{error.msg} at character {error.pos}"
+        raise ProtocolError(PARSE_ERROR, f"The body is not JSON: {where}.") from None
+    except ValueError:  # NaN, Infinity, an integer with thousands of digits
+        raise ProtocolError(PARSE_ERROR, "The body has a number that JSON does not allow.") from None
+
+
+def read_envelope(value: Any) -> Envelope:
+    """One message, checked. Raises ProtocolError -32600 or -32602, or ClientResponse."""
+    if not isinstance(value, dict):
+        raise ProtocolError(INVALID_REQUEST, "A message must be a JSON object with jsonrpc, id and method.")
+    request_id = _read_id(value)
+    if value.get("jsonrpc") != "2.0":
+        raise ProtocolError(INVALID_REQUEST, 'jsonrpc must be the string "2.0".', request_id=request_id)
+    if "method" not in value and ("result" in value or "error" in value):
+        raise ClientResponse
+    method = value.get("method")
+    if not isinstance(method, str) or not method:
+        raise ProtocolError(INVALID_REQUEST, "method must be a non-empty string.", request_id=request_id)
+    params = value.get("params")
+    if params is None:
+        params = {}
+    if not isinstance(params, dict):
+        raise ProtocolError(INVALID_PARAMS, "params must be an object.", request_id=request_id)
+    return Envelope(method=method, params=params, id=request_id)
+
+
+def result_response(request_id: RequestId, result: Mapping[str, Any]) -> Json:
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def notification(method: str, params: Mapping[str, Any]) -> Json:
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def encode(message: Json | list[Json]) -> bytes:
+    """Compact ASCII JSON: no byte of agent text reaches a terminal, a log or an SSE line as itself."""
+    return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+
+
+def _read_id(value: Mapping[str, Any]) -> RequestId | None:
+    # A missing id makes a notification; a null, boolean or fractional one is a broken request.
+    if "id" not in value:
+        return None
+    request_id = value["id"]
+    if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
+        raise ProtocolError(INVALID_REQUEST, "id must be a string or an integer.")
+    return request_id
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)

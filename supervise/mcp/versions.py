@@ -1,0 +1,105 @@
+"""What each MCP revision expects: which are known, what a result may carry, which HTTP status an error has.
+
+Pure. Nothing here depends on who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from .jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Json
+
+V2024_11_05: Final = "2024-11-05"
+V2025_03_26: Final = "2025-03-26"
+V2025_06_18: Final = "2025-06-18"
+V2025_11_25: Final = "2025-11-25"
+V2026_07_28: Final = "2026-07-28"
+
+HANDSHAKE_VERSIONS: Final = (V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25)
+MODERN_VERSIONS: Final = (V2026_07_28,)
+VERSIONS: Final = HANDSHAKE_VERSIONS + MODERN_VERSIONS
+NEWEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
+NEWEST: Final = VERSIONS[-1]
+ASSUMED_VERSION: Final = V2025_03_26  # of a handshake request without the version header
+BATCH_VERSION: Final = V2025_03_26  # the only revision with batches
+
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
+SERVER_NAME: Final = "bot-bottle-supervise"
+SERVER_TITLE: Final = "bot-bottle supervise"
+LIST_TTL_MS: Final = 300_000  # the tool table changes only with a release
+
+# Fields that older clients do not know, by the revision that brought them.
+TOOL_FIELDS_SINCE: Final[Mapping[str, str]] = {
+    "annotations": V2025_03_26,
+    "title": V2025_06_18,
+    "outputSchema": V2025_06_18,
+}
+CALL_FIELDS_SINCE: Final[Mapping[str, str]] = {"structuredContent": V2025_06_18}
+SERVER_INFO_FIELDS_SINCE: Final[Mapping[str, str]] = {"title": V2025_06_18}
+PROGRESS_FIELDS_SINCE: Final[Mapping[str, str]] = {"message": V2025_03_26}
+
+
+class Era(StrEnum):
+    HANDSHAKE = "handshake"
+    MODERN = "modern"
+
+
+def era_of(protocol_version: str) -> Era:
+    return Era.MODERN if protocol_version in MODERN_VERSIONS else Era.HANDSHAKE
+
+
+def at_least(protocol_version: str, minimum: str) -> bool:
+    """Versions are an enumerated set, not an order of strings."""
+    return VERSIONS.index(protocol_version) >= VERSIONS.index(minimum)
+
+
+def reports_bad_input_as_result(protocol_version: str) -> bool:
+    """From 2025-11-25 a model sees what was wrong with its arguments; before, its client sees -32602."""
+    return at_least(protocol_version, V2025_11_25)
+
+
+def http_status(code: int, era: Era) -> int:
+    """The HTTP status of a JSON-RPC error."""
+    if era is Era.MODERN:
+        return {METHOD_NOT_FOUND: 404, INTERNAL_ERROR: 500}.get(code, 400)
+    return 400 if code in (PARSE_ERROR, INVALID_REQUEST) else 200
+
+
+def server_info(protocol_version: str) -> Json:
+    info = {"name": SERVER_NAME, "title": SERVER_TITLE, "version": _own_version()}
+    return keep_known(info, SERVER_INFO_FIELDS_SINCE, protocol_version)
+
+
+def keep_known(fields: Mapping[str, Any], since: Mapping[str, str], protocol_version: str) -> Json:
+    """The fields without those that came after `protocol_version`."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in since or at_least(protocol_version, since[name])
+    }
+
+
+def shape_result(method: str, result: Json, protocol_version: str) -> Json:
+    """A result as `protocol_version` defines it."""
+    if method == "tools/list":
+        tools = [keep_known(tool, TOOL_FIELDS_SINCE, protocol_version) for tool in result["tools"]]
+        result = {**result, "tools": tools}
+    elif method == "tools/call":
+        result = keep_known(result, CALL_FIELDS_SINCE, protocol_version)
+    if era_of(protocol_version) is Era.HANDSHAKE:
+        return result
+    if method in ("tools/list", "server/discover"):
+        # The same for every bottle, but only a bottle may read it.
+        result = {**result, "ttlMs": LIST_TTL_MS, "cacheScope": "private"}
+    meta = {**result.get("_meta", {}), "io.modelcontextprotocol/serverInfo": server_info(protocol_version)}
+    return {"resultType": "complete", **result, "_meta": meta}
+
+
+def _own_version() -> str:
+    try:
+        return version("bot-bottle")
+    except PackageNotFoundError:  # run from a checkout, the usual case
+        return "0.1.0"
