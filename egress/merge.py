@@ -1,0 +1,159 @@
+"""How an approved ask changes a route table, and what to tell the operator and the agent about it.
+
+Pure. A merge never takes reach away, and applying it twice is the same as once. The rules:
+
+- The starting point is the route that decides for the host today: its own, else the longest wildcard above
+  it. One whose lease is over counts as absent.
+- Paths and methods are united, separately; as a route allows every method on every path, combinations that
+  nobody asked for are warned about. "All" absorbs everything, so a bare route stays bare.
+- Of two leases the later end and the higher count win; no lease wins over any, so asking without one makes a
+  leased route permanent. Each of these is warned about. Uses that are asked for are counted anew.
+- auth, dlp and pinned_addresses of a reachable host stay as they are unless an operator sets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from .effects import describe_effects, describe_warnings, name_warnings
+from .errors import BadRoute
+from .hostnames import canonical_pattern
+from .policy import RouteTable
+from .routes import Auth, Dlp, Lease, Route, whole_second
+
+_OPERATOR_FIELDS = ("auth", "dlp", "pinned_addresses")
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """`effects` and `warnings` are sentences for the operator, `granted` is what the agent may know it has.
+
+    `ignored` names the fields of the ask that had no effect because only operators change them.
+    """
+
+    table: RouteTable
+    changed: bool
+    effects: tuple[str, ...]
+    warnings: tuple[str, ...]
+    granted: dict[str, Any]
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RouteChange:
+    """One line of a diff between two tables. At the gate `before` and `after` hold only the host."""
+
+    part: Literal["route", "gate"]
+    kind: Literal["added", "removed", "changed"]
+    host: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+def merge_route(table: RouteTable, ask: Mapping[str, Any], *, now: datetime, operator: bool = False) -> Merge:
+    """`ask` came from `egress.ask`. With `operator`, its auth, dlp and pinned_addresses replace old ones."""
+    asked = _asked_route(ask, whole_second(now, "now"))
+    base = table.live_route(asked.host, now)
+    merged, ignored = _united(base, asked, ask, operator=operator) if base else (asked, ())
+    if base and replace(merged, host=base.host) == base:
+        new_table = table.with_gate_host(asked.host)
+    else:
+        new_table = table.with_route(merged)
+    return Merge(
+        table=new_table,
+        changed=new_table != table,
+        effects=describe_effects(base, merged, table) + tuple(_left_alone(name, merged) for name in ignored),
+        warnings=describe_warnings(base, merged, asked, table),
+        granted=merged.as_public_dict(),
+        ignored=ignored,
+    )
+
+
+def merge_gate_host(table: RouteTable, host: str) -> Merge:
+    """The host let through the gate; it still needs a route to be reachable."""
+    host = canonical_pattern(host)
+    new_table = table.with_gate_host(host)
+    changed = new_table != table
+    effect = f"the gate lets {host} through"
+    if not changed:
+        effect = f"nothing changes: {effect} already"
+    routed = next(table.serving(host), None) is not None
+    warnings = () if routed else (f"{host} has no route yet, so it stays unreachable until one is approved",)
+    return Merge(new_table, changed, (effect,), (*warnings, *name_warnings(host)), {"host": host})
+
+
+def diff_tables(old: RouteTable, new: RouteTable) -> tuple[RouteChange, ...]:
+    """Route by route, then the gate, each in order of hosts."""
+    changes: list[RouteChange] = []
+    for host in sorted({route.host for route in (*old.routes, *new.routes)}):
+        before, after = (route.as_dict() if (route := table.get(host)) else None for table in (old, new))
+        if before != after:
+            kind: Literal["removed", "changed"] = "changed" if after else "removed"
+            changes.append(RouteChange("route", kind if before else "added", host, before, after))
+    for host in sorted(set(old.gate_hosts) ^ set(new.gate_hosts)):
+        if host in new.gate_hosts:
+            changes.append(RouteChange("gate", "added", host, None, {"host": host}))
+        else:
+            changes.append(RouteChange("gate", "removed", host, {"host": host}, None))
+    return tuple(changes)
+
+
+def _asked_route(ask: Mapping[str, Any], now: datetime) -> Route:
+    lease = ask.get("lease")
+    try:
+        return Route(
+            host=ask["host"],
+            path_allowlist=tuple(ask.get("path_allowlist") or ()),
+            methods=tuple(ask.get("methods") or ()),
+            auth=Auth.from_dict(ask["auth"]) if ask.get("auth") else None,
+            lease=_lease_from(lease, now) if lease else None,
+            dlp=Dlp.from_dict(ask["dlp"]) if ask.get("dlp") else Dlp(),
+            pinned_addresses=tuple(ask.get("pinned_addresses") or ()),
+        )
+    except (KeyError, TypeError) as error:
+        raise BadRoute("the ask has not been through egress.ask") from error
+
+
+def _lease_from(lease: Mapping[str, int], now: datetime) -> Lease:
+    ttl = lease.get("ttl_seconds")
+    return Lease(now + timedelta(seconds=ttl) if ttl else None, lease.get("max_uses"), granted_at=now)
+
+
+def _united(
+    base: Route, asked: Route, ask: Mapping[str, Any], *, operator: bool
+) -> tuple[Route, tuple[str, ...]]:
+    set_by_ask = [name for name in _OPERATOR_FIELDS if ask.get(name)]
+    differing = tuple(name for name in set_by_ask if getattr(asked, name) != getattr(base, name))
+    merged = replace(
+        base,
+        host=asked.host,
+        path_allowlist=_both(base.path_allowlist, asked.path_allowlist),
+        methods=_both(base.methods, asked.methods),
+        lease=_longer_lease(base.lease, asked.lease),
+        **{name: getattr(asked, name) for name in differing if operator},
+    )
+    return merged, () if operator else differing
+
+
+def _both(some: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """Empty means all. Routes reduce prefixes that others cover."""
+    return (*some, *others) if some and others else ()
+
+
+def _longer_lease(base: Lease | None, asked: Lease | None) -> Lease | None:
+    if base is None or asked is None:
+        return None
+    ends = [lease.expires_at for lease in (base, asked) if lease.expires_at is not None]
+    uses = [lease.max_uses for lease in (base, asked) if lease.max_uses is not None]
+    expires_at = max(ends) if len(ends) == 2 else None
+    max_uses = max(uses) if len(uses) == 2 else None
+    if expires_at is None and max_uses is None:
+        return None
+    return Lease(expires_at, max_uses, asked.granted_at if max_uses else base.granted_at)
+
+
+def _left_alone(name: str, route: Route) -> str:
+    return f"{name} is ignored: {route.host} is already reachable, and only an operator changes its {name}"

@@ -1,0 +1,148 @@
+"""Request paths and path prefixes that mean the same to us and to every origin, or are refused.
+
+Trust boundary: paths come off the wire. Nothing is ever repaired: what is matched is what is forwarded.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from urllib.parse import unquote, unquote_to_bytes
+
+from .errors import BadPath, quoted
+
+_CHARACTERS = r"A-Za-z0-9\-._~!$&'()*+,=:@\[\]|"
+_PLAIN = re.compile(rf"/(?:(?!\.+(?:/|\Z))[{_CHARACTERS}]+(?:/|\Z))*")
+_TRIPLET = re.compile(r"%[0-9A-Fa-f]{2}")
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_ALLOWED = re.compile(rf"[{_CHARACTERS}/%]*")
+_MAX_PREFIX = 1024
+_MAX_ENCODING_LAYERS = 3
+
+
+def canonical_path(raw: str, *, field: str = "the path") -> str:
+    """Exactly `raw`, or BadPath when two servers could read it differently. Without the query.
+
+    An encoded slash stays allowed (package scopes and project names need it), but the text it separates is
+    checked for dot segments like any other.
+    """
+    if _PLAIN.fullmatch(raw):
+        return raw
+    if not raw.startswith("/"):
+        raise BadPath(f"{field} must start with '/': got {quoted(raw)}")
+    _refuse_characters(raw, field)
+    if "//" in raw:
+        raise BadPath(f"{field} has an empty segment ('//'): write single slashes")
+    _refuse_encodings(raw, field)
+    _refuse_dot_segments(raw, field)
+    return raw
+
+
+def canonical_prefix(text: str, *, field: str = "the path prefix") -> str:
+    """The one form of a prefix in a route: no trailing slash, upper-case hex, only needed percent-encoding.
+
+    Characters beyond ASCII are percent-encoded as UTF-8. `/` alone means all paths.
+    """
+    if not isinstance(text, str):
+        raise BadPath(f"{field} must be text that starts with '/': got {quoted(text)}")
+    if not text.startswith("/"):
+        raise BadPath(f"{field} must start with '/': got {quoted(text)}")
+    if len(text) > _MAX_PREFIX:
+        raise BadPath(f"{field} is longer than {_MAX_PREFIX} characters")
+    try:
+        encoded = "".join(c if c.isascii() else _percent_encoded(c) for c in text)
+    except UnicodeEncodeError as error:
+        raise BadPath(f"{field} {quoted(text)} is not valid Unicode") from error
+    _refuse_characters(encoded, field)
+    prefix = canonical_path(_TRIPLET.sub(_normal_triplet, encoded), field=field)
+    return prefix if prefix == "/" else prefix.removesuffix("/")
+
+
+def reduce_prefixes(prefixes: Iterable[str]) -> tuple[str, ...]:
+    """Sorted, without what another prefix covers. Empty means all paths, and so does `/` among them."""
+    kept: list[str] = []
+    for prefix in sorted(set(prefixes), key=lambda text: (len(text), text)):
+        if prefix == "/":
+            return ()
+        if not any(prefix_allows(shorter, prefix) for shorter in kept):
+            kept.append(prefix)
+    return tuple(sorted(kept))
+
+
+def prefix_allows(prefix: str, path: str) -> bool:
+    """At segment boundaries: `/repos` allows `/repos` and `/repos/x`, not `/reposevil`.
+
+    `prefix` is canonical, `path` came through `canonical_path`. Hex digits have no case: `%2f` is `%2F`.
+    """
+    if prefix == "/":
+        return True
+    if "%" in prefix:
+        path = upper_hex(path)
+    return path.startswith(prefix) and (len(path) == len(prefix) or path[len(prefix)] == "/")
+
+
+def upper_hex(path: str) -> str:
+    return _TRIPLET.sub(lambda triplet: triplet.group().upper(), path)
+
+
+def _percent_encoded(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8"))
+
+
+def _normal_triplet(triplet: re.Match[str]) -> str:
+    character = chr(int(triplet.group()[1:], 16))
+    return character if character in _UNRESERVED else triplet.group().upper()
+
+
+def _refuse_characters(path: str, field: str) -> None:
+    if _ALLOWED.fullmatch(path) and path.count("%") == len(_TRIPLET.findall(path)):
+        return
+    for character, what in (
+        ("?", "a query: leave it out, prefixes are matched on the path alone"),
+        ("#", "a fragment: leave it out"),
+        ("\\", "a backslash"),
+        (";", "a ';', which servers read in different ways"),
+    ):
+        if character in path:
+            raise BadPath(f"{field} {quoted(path)} has {what}")
+    if _ALLOWED.fullmatch(path):
+        raise BadPath(f"{field} {quoted(path)} has a '%' that does not start an encoded character")
+    raise BadPath(f"{field} {quoted(path)} has a character that must be percent-encoded")
+
+
+def _refuse_encodings(path: str, field: str) -> None:
+    for triplet in _TRIPLET.findall(path):
+        character = chr(int(triplet[1:], 16))
+        if character in _UNRESERVED:
+            raise BadPath(f"{field} {quoted(path)} hides {character!r} as {triplet}: write it plainly")
+        if character == "\\":
+            raise BadPath(f"{field} {quoted(path)} has an encoded backslash")
+    try:
+        decoded = unquote_to_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadPath(f"{field} {quoted(path)} is not valid UTF-8 when decoded") from error
+    if any(unicodedata.category(character) == "Cc" for character in decoded):
+        raise BadPath(f"{field} {quoted(path)} has an encoded control character")
+
+
+def _refuse_dot_segments(path: str, field: str) -> None:
+    """On the path as it is, and as a server sees it that decodes it again or folds wide characters."""
+    layer = path
+    for _ in range(_MAX_ENCODING_LAYERS + 1):
+        folded = layer if layer.isascii() else unicodedata.normalize("NFKC", layer)
+        if any(_is_dot_segment(segment) for segment in re.split(r"[/\\]", folded)):
+            raise BadPath(f"{field} {quoted(path)} has a dot segment: write the path without '.' and '..'")
+        if "\0" in layer:
+            raise BadPath(f"{field} {quoted(path)} has an encoded control character")
+        inner = unquote(layer, errors="replace")
+        if inner == layer:
+            return
+        layer = inner
+    raise BadPath(f"{field} {quoted(path)} is percent-encoded too many times over")
+
+
+def _is_dot_segment(segment: str) -> bool:
+    """Dots alone, also with the trailing spaces or `;parameters` that some servers drop before looking."""
+    head = segment.partition(";")[0]
+    return "." in head and not head.strip(". ")

@@ -1,0 +1,236 @@
+"""Route tables, snapshots and the one matcher, shared by the proxy and by the console's preview.
+
+Pure and immutable. A table that exists is well-formed: one route per host, sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from .errors import BadHost, BadPath, BadRoute, PolicyError, quoted
+from .hostnames import WILDCARD, canonical_host, canonical_pattern, check_askable
+from .paths import canonical_path, canonical_prefix, prefix_allows
+from .routes import Auth, Dlp, Lease, Route, canonical_methods, known_keys, listed
+
+__all__ = [
+    "Auth",
+    "Dlp",
+    "Lease",
+    "Request",
+    "Route",
+    "RouteTable",
+    "Snapshot",
+    "Verdict",
+    "decide",
+    "decide_connect",
+]
+
+PORTS = {"https": 443, "http": 80}
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """Every route of a bottle, and the hosts its gate lets through."""
+
+    routes: tuple[Route, ...] = ()
+    gate_hosts: tuple[str, ...] = ()
+    _by_host: dict[str, Route] = field(init=False, repr=False, compare=False)
+    _gate: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        index = {route.host: route for route in self.routes}
+        if len(index) != len(self.routes):
+            hosts = [route.host for route in self.routes]
+            twice = next(host for host in hosts if hosts.count(host) > 1)
+            raise BadRoute(f"routes has two entries for {quoted(twice)}: a host has one route")
+        gate = frozenset(canonical_pattern(host, field="gate_hosts") for host in self.gate_hosts)
+        for name, value in (
+            ("routes", tuple(index[host] for host in sorted(index))),
+            ("gate_hosts", tuple(sorted(gate))),
+            ("_by_host", index),
+            ("_gate", gate),
+        ):
+            object.__setattr__(self, name, value)
+
+    def get(self, host: str) -> Route | None:
+        """The route written for exactly this host or pattern."""
+        return self._by_host.get(host)
+
+    def serving(self, host: str) -> Iterator[Route]:
+        """Routes that apply to a host (or pattern), the deciding one first: exact, then longest wildcard."""
+        for pattern in _names_from_exact_to_widest(host):
+            if pattern in self._by_host:
+                yield self._by_host[pattern]
+
+    def live_route(self, host: str, now: datetime) -> Route | None:
+        """The route that decides for this host; one whose lease is over counts as absent."""
+        return next((route for route in self.serving(host) if not route.is_over(now)), None)
+
+    def gate_allows(self, host: str) -> bool:
+        return any(pattern in self._gate for pattern in _names_from_exact_to_widest(host))
+
+    def with_route(self, route: Route) -> RouteTable:
+        """The route added, or put in place of the host's old one; its host mirrored onto the gate."""
+        others = tuple(old for old in self.routes if old.host != route.host)
+        return RouteTable((*others, route), (*self.gate_hosts, route.host))
+
+    def without_host(self, host: str) -> RouteTable:
+        """The host taken off both lists."""
+        return RouteTable(
+            tuple(route for route in self.routes if route.host != host),
+            tuple(name for name in self.gate_hosts if name != host),
+        )
+
+    def with_gate_host(self, host: str) -> RouteTable:
+        return self if self.gate_allows(host) else RouteTable(self.routes, (*self.gate_hosts, host))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"routes": [route.as_dict() for route in self.routes], "gate_hosts": list(self.gate_hosts)}
+
+    @classmethod
+    def from_dict(cls, plain: object) -> RouteTable:
+        known = known_keys(plain, "table", ("routes", "gate_hosts"))
+        return cls(
+            tuple(Route.from_dict(route) for route in listed(known.get("routes", ()), "routes")),
+            tuple(listed(known.get("gate_hosts", ()), "gate_hosts")),
+        )
+
+
+def _names_from_exact_to_widest(host: str) -> Iterator[str]:
+    yield host
+    name = host.removeprefix(WILDCARD)
+    while "." in name:
+        name = name.partition(".")[2]
+        yield WILDCARD + name
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One table version of one bottle, as the proxy loads it."""
+
+    bottle: str
+    version: int
+    table: RouteTable
+    written_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a bottle wants to send. `path` is without the query; `host` is in canonical form."""
+
+    scheme: str
+    host: str
+    port: int
+    method: str
+    path: str
+
+    @classmethod
+    def from_url(cls, method: str, url: str) -> Request:
+        """For previews of a URL somebody typed. Raises PolicyError when it is not an http(s) URL."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise PolicyError(f"{quoted(url)} is not a URL") from error
+        if parts.scheme not in PORTS or not parts.netloc or parts.username is not None:
+            raise PolicyError(f"{quoted(url)} must be an http or https URL without user information")
+        host = canonical_host(parts.hostname or "", field="the URL's host")
+        path = canonical_path(parts.path or "/", field="the URL's path")
+        port = PORTS[parts.scheme] if port is None else port
+        return cls(parts.scheme, host, port, method.upper(), path)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason` is a stable code: ok, bad-host, bad-path, port, no-route, expired, gate, plain-http, path,
+    method. `ask` holds the egress-block arguments that would ask for what was refused, or None when asking
+    cannot help.
+    """
+
+    allowed: bool
+    reason: str
+    sentence: str
+    route: Route | None = None
+    ask: dict[str, Any] | None = None
+
+
+def decide(request: Request, snapshot: Snapshot, *, now: datetime) -> Verdict:
+    """Whether this request may go out, by this snapshot. Never raises for anything a bottle can send."""
+    try:
+        path = canonical_path(request.path)
+    except BadPath as error:
+        return Verdict(False, "bad-path", f"The request was refused: {error}.")
+    verdict = _decide_host(request.scheme, request.host, request.port, snapshot, now)
+    route = verdict.route
+    if not verdict.allowed or route is None:
+        return _with_details(verdict, request)
+    if route.auth and request.scheme != "https":
+        sentence = f"{request.host} is reached with a credential, which never travels over http. Use https."
+        return Verdict(False, "plain-http", sentence, route)
+    if route.path_allowlist and not any(prefix_allows(prefix, path) for prefix in route.path_allowlist):
+        sentence = f"{quoted(path)} is not under a path that is allowed on {request.host}."
+        return _with_details(Verdict(False, "path", sentence, route), request)
+    if route.methods and request.method not in route.methods:
+        allowed = ", ".join(route.methods)
+        sentence = f"{quoted(request.method)} is not allowed on {request.host}, only {allowed}."
+        return _with_details(Verdict(False, "method", sentence, route), request)
+    return verdict
+
+
+def decide_connect(host: str, port: int, snapshot: Snapshot, *, now: datetime) -> Verdict:
+    """Whether a TLS connection to this host may be opened at all, before anything inside it is known."""
+    verdict = _decide_host("https", host, port, snapshot, now)
+    if verdict.reason in _ASKABLE_REASONS:
+        return Verdict(False, verdict.reason, verdict.sentence, verdict.route, _askable({"host": host}))
+    return verdict
+
+
+_ASKABLE_REASONS = frozenset({"no-route", "expired", "gate", "path", "method"})
+
+
+def _decide_host(scheme: str, host: str, port: int, snapshot: Snapshot, now: datetime) -> Verdict:
+    try:
+        if canonical_host(host) != host:
+            raise BadHost(f"host {quoted(host)} is not in canonical form")
+    except BadHost as error:
+        return Verdict(False, "bad-host", f"The request was refused: {error}.")
+    if PORTS.get(scheme) != port:
+        return Verdict(False, "port", "Only https on port 443 and http on port 80 leave the bottle.")
+    table = snapshot.table
+    route = table.live_route(host, now)
+    if route is None:
+        if next(table.serving(host), None) is not None:
+            return Verdict(False, "expired", f"The lease for {host} is over. Ask again with egress-block.")
+        return Verdict(False, "no-route", f"No route allows {host}. Ask for one with egress-block.")
+    if not table.gate_allows(host):
+        sentence = f"{host} has a route but is not on the gate's allowlist. Ask with pipelock-block."
+        return Verdict(False, "gate", sentence, route)
+    return Verdict(True, "ok", "Allowed.", route)
+
+
+def _with_details(verdict: Verdict, request: Request) -> Verdict:
+    """The refusal together with the narrowest ask for this request."""
+    if verdict.reason not in _ASKABLE_REASONS:
+        return verdict
+    try:
+        prefix = canonical_prefix(request.path)
+        methods = canonical_methods([request.method])
+    except PolicyError:
+        return verdict
+    ask: dict[str, Any] = {"host": request.host}
+    if prefix != "/":
+        ask["path_allowlist"] = [prefix]
+    ask["methods"] = list(methods)
+    return Verdict(False, verdict.reason, verdict.sentence, verdict.route, _askable(ask))
+
+
+def _askable(ask: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        check_askable(ask["host"])
+    except PolicyError:
+        return None
+    return ask
