@@ -1,0 +1,9 @@
+from django.apps import AppConfig
+
+
+class BotBottleConfig(AppConfig):
+    name = "botbottle"
+    verbose_name = "Bottles"
+
+    def ready(self) -> None:
+        from . import checks  # noqa: F401, PLC0415 - registers them

@@ -1,0 +1,68 @@
+"""One ASGI application for both planes; the listener decides which half of it a connection can see."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from asgiref.sync import ThreadSensitiveContext
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")
+http_application = get_asgi_application()
+
+from channels.auth import AuthMiddlewareStack  # noqa: E402
+from channels.routing import URLRouter  # noqa: E402
+from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
+from django.urls import path  # noqa: E402
+
+from botbottle.planes import Plane, plane_of  # noqa: E402
+from supervise.consumers import QueueConsumer  # noqa: E402
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class BoundedThreads:
+    """Runs Django's synchronous work on a few long-lived threads instead of a new one per request.
+
+    Threads that live on keep their database connections. A call that only waits occupies none of them.
+    """
+
+    def __init__(self, application: Application, threads: int = 8) -> None:
+        self.application = application
+        self._executors = [ThreadPoolExecutor(1, f"django-{number}") for number in range(threads)]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A waiting call is not in the queue, so the shortest queue is the idlest thread.
+        executor = min(self._executors, key=lambda candidate: candidate._work_queue.qsize())
+        self._executors.remove(executor)
+        self._executors.append(executor)
+        async with ThreadSensitiveContext(executor=executor):
+            await self.application(scope, receive, send)
+
+
+async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
+    plane = plane_of(scope)
+    scope["plane"] = plane
+    # Daphne fills this from a request header, which on the agent plane is the agent's to choose.
+    scope["root_path"] = ""
+    if scope["type"] == "http" and plane is not None:
+        await http_application(scope, receive, send)
+    elif scope["type"] == "websocket" and plane is Plane.OPERATOR:
+        await websocket_application(scope, receive, send)
+    elif scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 4404})
+    else:
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b"Not found.\n"})
+
+
+websocket_application = AllowedHostsOriginValidator(
+    AuthMiddlewareStack(URLRouter([path("ws/queue/", QueueConsumer.as_asgi())]))
+)
+application = BoundedThreads(_by_plane)

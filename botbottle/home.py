@@ -1,0 +1,53 @@
+"""BOTTLE_HOME: the one directory that holds all state. Everything in it is private to its owner."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from .environment import BadSetting
+
+
+def prepare(home: Path) -> Path:
+    """Create the directory (0700) or say in one sentence why it cannot be used."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.chmod(0o700)
+    except OSError as error:
+        raise BadSetting(f"BOTTLE_HOME={home} cannot be used: {error.strerror}. Choose another.") from error
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise BadSetting(f"BOTTLE_HOME={home} is not writable. Choose another directory.")
+    return home
+
+
+def write_private(path: Path, content: str) -> None:
+    """Write a file that was never, not even for a moment, readable by others."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(content)
+
+
+def secret_key(home: Path) -> str:
+    """Django's SECRET_KEY, made once. Processes that start together agree: the first link wins."""
+    path = home / "secret_key"
+    try:
+        return _read_key(path)
+    except FileNotFoundError:
+        candidate = home / f".secret_key.{os.getpid()}.{secrets.token_hex(4)}"
+        write_private(candidate, secrets.token_urlsafe(64))
+        try:
+            os.link(candidate, path)
+        except FileExistsError:
+            pass
+        finally:
+            candidate.unlink()
+        return _read_key(path)
+
+
+def _read_key(path: Path) -> str:
+    key = path.read_text(encoding="utf-8").strip()
+    if len(key) < 50:
+        raise BadSetting(f"{path} is damaged (too short). Remove it to make a new key; sessions end.")
+    return key

@@ -1,0 +1,99 @@
+"""The sockets the web process serves, opened before it starts so that several workers can share them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from .environment import BadSetting
+from .home import write_private
+from .planes import Plane
+
+BACKLOG = 4096  # thousands of agents may connect at once
+INHERITED = "BOTTLE_LISTENERS"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    plane: Plane
+    socket: socket.socket
+
+    @property
+    def port(self) -> int | None:
+        return None if self.socket.family == socket.AF_UNIX else self.socket.getsockname()[1]
+
+
+def open_all(home: Path, *, agent: tuple[str, int], console: tuple[str, int]) -> list[Listener]:
+    """Bind every listener, or raise BadSetting with one sentence that says which could not be."""
+    opened = [
+        Listener(Plane.AGENT, _tcp(*agent, "SUPERVISE_PORT")),
+        Listener(Plane.OPERATOR, _tcp(*console, "CONSOLE_PORT")),
+    ]
+    return [*opened, Listener(Plane.RELAY, _unix(home / "run" / "relay.sock"))]
+
+
+def inherited() -> list[Listener] | None:
+    """The listeners a parent process handed down, or None."""
+    described = os.environ.pop(INHERITED, None)
+    if described is None:
+        return None
+    return [
+        Listener(Plane(plane), socket.socket(fileno=number)) for plane, number in json.loads(described).items()
+    ]
+
+
+def hand_down(listeners: list[Listener]) -> tuple[dict[str, str], list[int]]:
+    """Environment and file descriptors that give a child process these listeners."""
+    numbers = {listener.plane.value: listener.socket.fileno() for listener in listeners}
+    return {INHERITED: json.dumps(numbers)}, list(numbers.values())
+
+
+def publish_ports(home: Path, listeners: list[Listener]) -> Path:
+    """Write the discovery file (0600); whoever wrote it removes it on exit."""
+    ports = {listener.plane.value: listener.port for listener in listeners if listener.port}
+    path = home / ".http.port"
+    write_private(path, json.dumps({"agent": ports["agent"], "console": ports["operator"]}) + "\n")
+    return path
+
+
+def _tcp(host: str, port: int, variable: str) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise BadSetting(
+            f"Cannot listen on {host}:{port} ({error.strerror}). Stop what uses it, or set {variable}."
+        ) from error
+    return listener
+
+
+def _unix(path: Path) -> socket.socket:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _somebody_answers(path):
+            raise BadSetting(f"bot-bottle already runs on {path.parent.parent}. Stop it, or set BOTTLE_HOME.")
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise BadSetting(f"Cannot listen on {path} ({error}). Set a shorter BOTTLE_HOME.") from error
+    return listener
+
+
+def _somebody_answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

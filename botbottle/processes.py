@@ -1,0 +1,109 @@
+"""A small supervisor: starts the child processes, restarts one that dies, stops all of them together."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+log = logging.getLogger(__name__)
+READY_SECONDS = 60.0
+STOP_SECONDS = 6.0
+POLL_SECONDS = 0.1
+STEADY_SECONDS = 30.0  # a child that lived this long earns a fresh restart delay
+
+
+@dataclass
+class Child:
+    """One process and how to start it again."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    descriptors: list[int]
+    health_port: int | None = None
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    failures: int = 0
+    restart_at: float = field(default=0.0, repr=False)
+
+    def start(self) -> None:
+        self.started_at = time.monotonic()
+        self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+            self.command,
+            env={**os.environ, **self.environment},
+            pass_fds=self.descriptors,
+            start_new_session=True,  # Ctrl-C reaches only us, and we stop the children in order
+        )
+
+    def tend(self) -> None:
+        """Restart after a death: at once the first time, then ever more slowly up to ten seconds."""
+        if self.process is None or self.process.poll() is None:
+            return
+        now = time.monotonic()
+        if self.restart_at == 0.0:
+            if now - self.started_at > STEADY_SECONDS:
+                self.failures = 0
+            delay = min(10.0, 0.5 * self.failures)
+            self.failures += 1
+            self.restart_at = now + delay
+            log.error("%s ended with code %s; restarting in %.1f s", self.name, self.process.returncode, delay)
+        if now >= self.restart_at:
+            self.restart_at = 0.0
+            self.start()
+
+
+def run_until_stopped(children: list[Child], *, ready: Callable[[], None]) -> None:
+    """Run the children until SIGINT or SIGTERM. `ready` is called once all of them serve."""
+    stopping: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _frame: stopping.append(received))
+    for child in children:
+        child.start()
+    try:
+        deadline = time.monotonic() + READY_SECONDS
+        while not stopping and time.monotonic() < deadline and not all(map(_serves, children)):
+            _tend(children)
+        if not stopping:
+            ready()
+        while not stopping:
+            _tend(children)
+    finally:
+        _stop(children)
+
+
+def _tend(children: list[Child]) -> None:
+    for child in children:
+        child.tend()
+    time.sleep(POLL_SECONDS)
+
+
+def _serves(child: Child) -> bool:
+    if child.health_port is None:
+        return True
+    connection = http.client.HTTPConnection("127.0.0.1", child.health_port, timeout=2)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def _stop(children: list[Child]) -> None:
+    running = [child.process for child in children if child.process and child.process.poll() is None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

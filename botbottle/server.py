@@ -1,0 +1,125 @@
+"""The web process: Daphne on listeners that are already open, bounded request bodies, and a stop that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from typing import Any
+
+from daphne.http_protocol import HTTPFactory, WebRequest
+from daphne.server import Server
+from django.conf import settings
+from twisted.internet import defer, reactor
+
+from supervise.caretaker import Caretaker
+from supervise.waiting import hub
+
+from . import planes
+from .listeners import Listener
+from .planes import Plane
+
+log = logging.getLogger(__name__)
+DRAIN_SECONDS = 3.0
+PATIENCE_FACTOR = 16  # how much of an oversized body is read and thrown away before the connection is cut
+
+
+class BoundedRequest(WebRequest):  # type: ignore[misc]
+    """Refuses a body over the plane's limit without keeping it: Daphne alone would spool any size to disk."""
+
+    received = 0
+
+    def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
+        self.received += len(data)
+        if self.received <= self.limit:
+            super().handleContentChunk(data)
+        elif self.received > self.limit * PATIENCE_FACTOR:
+            self.channel.transport.abortConnection()
+
+    def process(self) -> Any:
+        if self.received > self.limit:
+            return self._too_large()
+        return super().process()
+
+    @property
+    def limit(self) -> int:
+        agents = self.channel.factory.plane is not Plane.OPERATOR
+        return settings.SUPERVISE_MAX_BODY_BYTES if agents else settings.CONSOLE_MAX_BODY_BYTES
+
+    def _too_large(self) -> None:
+        self.setResponseCode(413)
+        self.setHeader(b"content-type", b"application/json")
+        self.setHeader(b"connection", b"close")
+        sentence = f"The request body is larger than {self.limit} bytes. Send less."
+        self.write(
+            b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%s"}}' % sentence.encode("ascii")
+        )
+        self.finish()
+
+
+class BoundedFactory(HTTPFactory):  # type: ignore[misc]
+    def __init__(self, server: Server, plane: Plane) -> None:
+        super().__init__(server)
+        self.plane = plane
+
+    def buildProtocol(self, address: Any) -> Any:  # noqa: N802 - Twisted's name
+        protocol = super().buildProtocol(address)
+        protocol.requestFactory = BoundedRequest
+        return protocol
+
+
+class WebServer(Server):  # type: ignore[misc]
+    """Daphne's server for sockets that are already bound."""
+
+    def __init__(self, application: Any, opened: list[Listener]) -> None:
+        super().__init__(
+            application,
+            endpoints=["adopted"],
+            http_timeout=None,  # waiting calls have their own limit
+            websocket_timeout=-1,
+            server_name="bot-bottle",
+            ready_callable=self._adopt,
+        )
+        self.endpoints = []
+        self._opened = opened
+        self._caretaker = Caretaker()
+
+    def _adopt(self) -> None:
+        for listener in self._opened:
+            if listener.port is not None:
+                planes.assign(listener.port, listener.plane)
+            reactor.adoptStreamPort(
+                listener.socket.fileno(), listener.socket.family, BoundedFactory(self, listener.plane)
+            )
+            listener.socket.close()
+        reactor.callWhenRunning(self._caretaker.start)
+
+    def kill_all_applications(self) -> Any:
+        """On SIGTERM and Ctrl-C: let every waiting call answer `pending`, then end what is left."""
+        drained = defer.Deferred.fromFuture(asyncio.ensure_future(self._drain()))
+        drained.addBoth(lambda _: Server.kill_all_applications(self))
+        return drained
+
+    async def _drain(self) -> None:
+        hub.drain()
+        await self._caretaker.stop()
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while len(hub):
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)  # the last bytes are on their way out
+        await hub.stop()
+
+
+def serve(opened: list[Listener]) -> None:
+    """Run until SIGTERM or SIGINT."""
+    from .asgi import application  # noqa: PLC0415 - Django must be set up first
+
+    _raise_file_limit()
+    WebServer(application, opened).run()
+
+
+def _raise_file_limit() -> None:
+    """Thousands of waiting calls are thousands of sockets; the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 65536
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,10 @@
+"""The operator plane. Agents' endpoints are in supervise.mcp.urls and are not reachable from here."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+urlpatterns = [
+    path("", include("supervise.console_urls")),
+    path("api/", include("supervise.api_urls")),
+    path("admin/", admin.site.urls),
+]

@@ -1,0 +1,23 @@
+#!/usr/bin/env python
+"""The one entry point: up, web, bottle, proposals, verify_audit, and Django's own commands."""
+
+import os
+import sys
+
+from botbottle.environment import BadSetting
+
+
+def main() -> int:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")
+    try:
+        from django.core.management import execute_from_command_line  # noqa: PLC0415
+
+        execute_from_command_line(sys.argv)
+    except BadSetting as problem:
+        sys.stderr.write(f"bot-bottle: {problem}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class SuperviseConfig(AppConfig):
+    name = "supervise"
+    verbose_name = "Supervise"

@@ -1,0 +1,89 @@
+"""Filing an ask: one pending card for equal asks, within the bottle's limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from botbottle.models import Bottle
+from egress import store
+
+from . import audit, events
+from .canonical import digest
+from .errors import AskedTooOften, TooManyPending
+from .models import Proposal
+from .sanitize import storable
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    proposal: Proposal
+    joined: bool
+
+
+def file_proposal(bottle: Bottle, tool: str, payload: dict[str, Any], justification: str) -> Filed:
+    """Queue an ask that was already checked; an equal pending one is joined instead.
+
+    Raises TooManyPending or AskedTooOften; then nothing was queued.
+    """
+    ask_digest = digest([tool, payload])
+    for _ in range(3):  # each round loses only to a decision or an equal ask made in the same instant
+        pending = Proposal.objects.filter(bottle=bottle, ask_digest=ask_digest, status=Proposal.Status.PENDING)
+        if pending.update(joined=F("joined") + 1):
+            proposal = pending.select_related("bottle").first()
+            if proposal is not None:
+                events.announce("joined", proposal)
+                return Filed(proposal, joined=True)
+        try:
+            return Filed(_insert(bottle, tool, payload, justification, ask_digest), joined=False)
+        except IntegrityError:
+            continue
+    raise AskedTooOften("This ask was filed and decided several times in one instant. Ask again.")
+
+
+def _insert(
+    bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, ask_digest: str
+) -> Proposal:
+    with transaction.atomic():
+        _check_limits(bottle)
+        proposal = Proposal(
+            id=uuid4(),
+            bottle=bottle,
+            tool=tool,
+            payload=payload,
+            justification=storable(justification),
+            ask_digest=ask_digest,
+            base_version=store.current(bottle).version,
+        )
+        proposal.digest = digest(
+            [str(proposal.id), bottle.slug, tool, payload, proposal.justification, proposal.base_version]
+        )
+        proposal.save(force_insert=True)
+        audit.append(
+            "filed",
+            actor_name=f"bottle {bottle.slug}",
+            bottle_slug=bottle.slug,
+            proposal_id=proposal.id,
+            details={"tool": tool, "digest": proposal.digest},
+        )
+        events.announce("filed", proposal)
+    return proposal
+
+
+def _check_limits(bottle: Bottle) -> None:
+    mine = Proposal.objects.filter(bottle=bottle)
+    if mine.filter(status=Proposal.Status.PENDING).count() >= settings.SUPERVISE_MAX_PENDING:
+        raise TooManyPending(
+            f"This bottle already has {settings.SUPERVISE_MAX_PENDING} open proposals. "
+            "Wait for decisions, or take some back with withdraw-proposal."
+        )
+    minute_ago = timezone.now() - timedelta(minutes=1)
+    if mine.filter(created_at__gte=minute_ago).count() >= settings.SUPERVISE_MAX_PER_MINUTE:
+        raise AskedTooOften("This bottle asks too often. Wait a minute, then ask for what you need most.")

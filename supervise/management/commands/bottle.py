@@ -1,0 +1,85 @@
+"""manage.py bottle create|list|token|delete"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandParser
+
+from botbottle.models import Bottle
+from supervise import bottles
+from supervise.cli import OperatorCommand, local_author
+
+
+class Command(OperatorCommand):
+    help = "Create, list and delete bottles, and print new tokens."
+
+    def add_own_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="create|list|token|delete")
+        for verb, help_text in {
+            "create": "make a bottle and print its token, once",
+            "token": "replace the bottle's token and print the new one, once",
+            "delete": "end the bottle; its history stays",
+        }.items():
+            own = verbs.add_parser(verb, help=help_text)
+            own.add_argument("slug")
+            own.add_argument("--json", action="store_true", help="print one JSON value for scripts")
+            if verb == "create":
+                own.add_argument("--backend", choices=Bottle.Backend.values, default=Bottle.Backend.LOCAL)
+        listing = verbs.add_parser("list", help="the bottles there are")
+        listing.add_argument("--json", action="store_true", help="print one JSON value for scripts")
+
+    def run(self, options: dict[str, Any]) -> Any:
+        author = local_author()
+        match options["verb"]:
+            case "create":
+                return _connection(
+                    bottles.create(options["slug"], author=author, backend=options["backend"])
+                )
+            case "token":
+                return _connection(bottles.rotate_token(options["slug"], author=author))
+            case "delete":
+                return {"slug": options["slug"], "expired": bottles.delete(options["slug"], author=author)}
+            case _:
+                return [
+                    {"slug": bottle.slug, "backend": bottle.backend, "state": bottle.state}
+                    for bottle in bottles.living()
+                ]
+
+    def show(self, options: dict[str, Any], result: Any) -> None:
+        match options["verb"]:
+            case "create" | "token":
+                self.stdout.write(
+                    f"bottle   {result['slug']}\n"
+                    f"token    {result['token']}   (shown only now)\n"
+                    f"MCP      {result['mcp_url']}\n"
+                    f"proxy    {result['proxy_url']}"
+                )
+            case "delete":
+                self.stdout.write(f"deleted {result['slug']}; {result['expired']} open proposals expired")
+            case _:
+                for row in result:
+                    self.stdout.write(f"{row['slug']:40}  {row['backend']:13} {row['state']}")
+                if not result:
+                    self.stdout.write("No bottles yet. Make one: manage.py bottle create SLUG")
+
+
+def _connection(credentials: bottles.Credentials) -> dict[str, str]:
+    slug, token = credentials.bottle.slug, credentials.token
+    host = settings.SUPERVISE_BIND
+    return {
+        "slug": slug,
+        "token": token,
+        "mcp_url": f"http://{host}:{_agent_port()}/mcp",
+        "proxy_url": f"http://{slug}:{token}@{host}:{settings.EGRESS_PORT}",
+    }
+
+
+def _agent_port() -> int:
+    """The port a running server published, else the configured one."""
+    try:
+        return int(json.loads((settings.BOTTLE_HOME / ".http.port").read_text())["agent"])
+    except (OSError, ValueError, KeyError):
+        return int(settings.SUPERVISE_PORT)

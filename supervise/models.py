@@ -1,0 +1,167 @@
+"""What agents ask, what operators decided, and the record of both that cannot be rewritten unnoticed."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from botbottle.models import Bottle
+from egress.models import RouteTableVersion
+
+
+class Proposal(models.Model):
+    """An agent's ask. Immutable once filed but for its status, which only `supervise.decisions` changes."""
+
+    class Tool(models.TextChoices):
+        EGRESS = "egress-block"
+        GATE = "pipelock-block"
+        CAPABILITY = "capability-block"
+
+    class Status(models.TextChoices):
+        PENDING = "pending"
+        APPROVED = "approved"
+        MODIFIED = "modified"
+        REJECTED = "rejected"
+        WITHDRAWN = "withdrawn"
+        EXPIRED = "expired"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    bottle = models.ForeignKey(Bottle, on_delete=models.PROTECT, related_name="proposals")
+    tool = models.CharField(max_length=20, choices=Tool)
+    payload = models.JSONField()
+    justification = models.TextField()
+    ask_digest = models.CharField(max_length=64, help_text="Equal for equal asks, whatever the justification.")
+    digest = models.CharField(max_length=64, help_text="Of everything an operator is shown of this proposal.")
+    base_version = models.PositiveIntegerField(help_text="The route table's version when this was asked.")
+    status = models.CharField(max_length=10, choices=Status, default=Status.PENDING)
+    joined = models.PositiveIntegerField(default=0, help_text="How often the same ask was filed again.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["bottle", "ask_digest"], condition=Q(status="pending"), name="one_pending_card_per_ask"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["status", "created_at"]),
+            models.Index(fields=["bottle", "created_at"]),
+        ]
+        ordering = ["-created_at"]
+        permissions = [("decide_proposal", "Can approve, modify and reject proposals")]
+
+    def __str__(self) -> str:
+        return f"{self.tool} {self.id}"
+
+    @property
+    def is_pending(self) -> bool:
+        return self.status == self.Status.PENDING
+
+
+class Decision(models.Model):
+    """The one answer to a proposal, and how far applying it has come."""
+
+    class Applied(models.TextChoices):
+        NOTHING = "nothing"  # rejected, withdrawn, expired: there is nothing to apply
+        WAITING = "waiting"
+        LIVE = "live"
+        FAILED = "failed"
+        RECORDED = "recorded"  # kept for an operator to carry out; nothing more happens by itself
+
+    proposal = models.OneToOneField(Proposal, on_delete=models.PROTECT, related_name="decision")
+    status = models.CharField(max_length=10, choices=Proposal.Status)
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    actor_name = models.CharField(max_length=150)
+    notes = models.TextField(blank=True)
+    final_payload = models.JSONField(null=True, blank=True)
+    seen_digest = models.CharField(max_length=64, blank=True)
+    granted = models.JSONField(null=True, blank=True)
+    not_granted = models.JSONField(null=True, blank=True)
+    table_version = models.ForeignKey(
+        RouteTableVersion, on_delete=models.PROTECT, null=True, blank=True, related_name="decisions"
+    )
+    applied = models.CharField(max_length=10, choices=Applied)
+    apply_error = models.TextField(blank=True)
+    live_version = models.PositiveIntegerField(null=True, blank=True)
+    live_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["applied", "created_at"])]
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"{self.status} by {self.actor_name}"
+
+
+class Approval(models.Model):
+    """One operator's yes to a high-risk proposal that needs several (SUPERVISE_QUORUM)."""
+
+    proposal = models.ForeignKey(Proposal, on_delete=models.PROTECT, related_name="approvals")
+    actor = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    granted_digest = models.CharField(max_length=64, help_text="Of what was seen and what would be granted.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["proposal", "actor"], name="one_approval_per_operator"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.actor} for {self.proposal_id}"
+
+
+class AuditEvent(models.Model):
+    """One link of the hash chain. Appended by `supervise.audit`, never changed."""
+
+    seq = models.PositiveBigIntegerField(unique=True)
+    at = models.DateTimeField()
+    actor_name = models.CharField(max_length=150)
+    action = models.CharField(max_length=40)
+    bottle_slug = models.CharField(max_length=40, blank=True)
+    proposal_id = models.UUIDField(null=True, blank=True)
+    details = models.JSONField(default=dict)
+    previous_hash = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64)
+
+    class Meta:
+        ordering = ["-seq"]
+
+    def __str__(self) -> str:
+        return f"#{self.seq} {self.action} by {self.actor_name}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if self.pk is not None:
+            raise TypeError("The audit record is append-only.")
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        raise TypeError("The audit record is append-only.")
+
+
+class AuditHead(models.Model):
+    """A single row that every append locks, so that the chain has no forks."""
+
+    seq = models.PositiveBigIntegerField(default=0)
+    hash = models.CharField(max_length=64, default="0" * 64)
+
+    def __str__(self) -> str:
+        return f"#{self.seq}"
+
+
+class ApiKey(models.Model):
+    """A script's or chat bot's key to the operator API, acting as its user. Only the digest is kept."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=80)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.name

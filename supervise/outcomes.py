@@ -1,0 +1,110 @@
+"""What an agent is told about its proposal: true, and with the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .models import Decision, Proposal
+
+Status = Proposal.Status
+Applied = Decision.Applied
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    proposal_id: str
+    tool: str
+    status: str
+    notes: str
+    granted: dict[str, Any] | None
+    not_granted: dict[str, Any] | None
+    live_version: int | None
+    applied: str
+    explanation: str
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more will happen that is worth holding the call for."""
+        return self.status != Status.PENDING and self.applied != Applied.WAITING
+
+
+def outcome_of(proposal: Proposal, decision: Decision | None) -> Outcome:
+    return Outcome(
+        proposal_id=str(proposal.pk),
+        tool=proposal.tool,
+        status=proposal.status,
+        notes=decision.notes if decision else "",
+        granted=decision.granted if decision else None,
+        not_granted=decision.not_granted if decision else None,
+        live_version=decision.live_version if decision else None,
+        applied=decision.applied if decision else Applied.NOTHING,
+        explanation=_explain(proposal, decision),
+    )
+
+
+def left_out(
+    asked: Mapping[str, Any], final: Mapping[str, Any], *, ignored: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """The part of the ask that was not granted, or None when all of it was."""
+    missing: dict[str, Any] = {}
+    for key, wanted in asked.items():
+        given = final.get(key)
+        if wanted == given:
+            continue
+        if isinstance(wanted, list):
+            # No list means "all of them": then nothing of the ask is missing.
+            refused = [item for item in wanted if given and item not in given]
+            if refused:
+                missing[key] = refused
+        else:
+            missing[key] = wanted
+    for key in ("path_allowlist", "methods"):
+        if not asked.get(key) and final.get(key):
+            missing[key] = "all"
+    if final.get("lease") and not asked.get("lease"):
+        missing["lease"] = "no end"
+    if ignored:
+        missing["ignored"] = list(ignored)
+    return missing or None
+
+
+def _explain(proposal: Proposal, decision: Decision | None) -> str:
+    if decision is None:
+        return (
+            "Not decided yet; the proposal stays in the operator's queue. Go on with other work, then call "
+            "check-proposal with this proposal_id, or make the same call again to wait for it."
+        )
+    match proposal.status:
+        case Status.REJECTED:
+            return "Rejected: nothing changed. Read the notes, and do without it or ask for less."
+        case Status.WITHDRAWN:
+            return "Withdrawn: nothing changed."
+        case Status.EXPIRED:
+            return "Expired: nobody decided in time and nothing changed. Ask again if you still need it."
+    changed = (
+        "The operator changed your proposal: 'granted' is what is applied, 'not_granted' is what is not. "
+        if proposal.status == Status.MODIFIED
+        else ""
+    )
+    return changed + _explain_applied(proposal, decision)
+
+
+def _explain_applied(proposal: Proposal, decision: Decision) -> str:
+    if decision.applied == Applied.RECORDED:
+        return (
+            "The approved Dockerfile is recorded. The bottle has not been rebuilt: it goes on with its present "
+            "image until an operator rebuilds it. Go on with what you have."
+        )
+    if decision.applied == Applied.WAITING:
+        return "Approved, and being applied. Call check-proposal in a moment to see it live."
+    if decision.applied == Applied.FAILED:
+        return f"Approved, but not live: {decision.apply_error}. It is retried; call check-proposal later."
+    if proposal.tool == Proposal.Tool.GATE:
+        host = (decision.granted or {}).get("host", "the host")
+        return (
+            f"{host} is on the gate's allowlist (version {decision.live_version}). The gate is the second check: "
+            "list-egress-routes shows whether a route leads there; if none does, ask with egress-block."
+        )
+    return f"The route is in table version {decision.live_version}, which is published. Retry your request now."

@@ -1,0 +1,100 @@
+"""The read side: what agents and operators are shown. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ValidationError
+from django.db.models import Count, F, Max, Q, QuerySet
+
+from botbottle.models import Bottle
+from egress import store
+from egress.models import RouteTableVersion
+
+from .errors import NoSuchProposal
+from .models import Decision, Proposal
+from .outcomes import Outcome, outcome_of
+from .reviewing import Review, review
+
+
+def get_proposal(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Proposal:
+    """One proposal, its bottle and decision. For a bottle, another bottle's does not exist."""
+    proposals = Proposal.objects.select_related("bottle", "decision")
+    if bottle is not None:
+        proposals = proposals.filter(bottle=bottle)
+    try:
+        return proposals.get(pk=proposal_id)
+    except (Proposal.DoesNotExist, ValidationError):
+        raise NoSuchProposal(f"There is no proposal {str(proposal_id)[:64]!r} here.") from None
+
+
+def outcome(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Outcome:
+    proposal = get_proposal(proposal_id, bottle=bottle)
+    return outcome_of(proposal, decision_of(proposal))
+
+
+aoutcome = sync_to_async(outcome, thread_sensitive=True)
+
+
+def decision_of(proposal: Proposal) -> Decision | None:
+    return getattr(proposal, "decision", None)
+
+
+def live_routes(bottle: Bottle) -> dict[str, Any]:
+    """The published table as agents may see it: what is reachable, never which secret is used."""
+    version = RouteTableVersion.objects.filter(bottle=bottle, version=F("bottle__publication__version")).first()
+    if version is None:
+        return {"version": 0, "routes": [], "gate_hosts": []}
+    routes = [
+        {
+            "host": route["host"],
+            "path_allowlist": route.get("path_allowlist") or [],
+            "methods": route.get("methods") or [],
+            "lease": route.get("lease"),
+            "auth_injected": bool(route.get("auth")),
+        }
+        for route in version.table.as_dict()["routes"]
+    ]
+    return {"version": version.version, "routes": routes, "gate_hosts": list(version.table.gate_hosts)}
+
+
+def pending_reviews(*, limit: int = 200) -> list[Review]:
+    """The queue: riskiest first, then newest. The number of queries does not grow with the cards."""
+    proposals = list(
+        Proposal.objects.filter(status=Proposal.Status.PENDING)
+        .select_related("bottle")
+        .prefetch_related("approvals__actor")[:limit]
+    )
+    versions = _newest_versions({proposal.bottle_id for proposal in proposals})
+    reviews = [review(proposal, versions[proposal.bottle_id]) for proposal in proposals]
+    return sorted(reviews, key=lambda item: (-item.risk.level, -item.proposal.created_at.timestamp()))
+
+
+def review_of(proposal: Proposal) -> Review:
+    return review(proposal, store.current(proposal.bottle))
+
+
+def history() -> QuerySet[Decision]:
+    return Decision.objects.select_related("proposal__bottle", "table_version").order_by("-created_at", "-pk")
+
+
+def counts() -> dict[str, int]:
+    return Proposal.objects.aggregate(
+        pending=Count("pk", filter=Q(status=Proposal.Status.PENDING)),
+        bottles=Count("bottle", filter=Q(status=Proposal.Status.PENDING), distinct=True),
+    )
+
+
+def _newest_versions(bottle_ids: set[int]) -> dict[int, RouteTableVersion]:
+    newest = (
+        RouteTableVersion.objects.filter(bottle__in=bottle_ids)
+        .values("bottle")
+        .annotate(newest=Max("version"))
+        .values_list("bottle", "newest")
+    )
+    wanted = Q(pk__in=[])
+    for bottle_id, number in newest:
+        wanted |= Q(bottle=bottle_id, version=number)
+    return {version.bottle_id: version for version in RouteTableVersion.objects.filter(wanted)}

@@ -1,0 +1,120 @@
+"""What an operator is shown of a proposal: the exact change it would make now, its risk, and the digest of both.
+
+The digest covers the proposal and the part of the bottle's state it would change, so that an unrelated
+change elsewhere does not make a review stale, and a related one always does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+
+from botbottle.dockerfiles import check_dockerfile
+from egress.ask import parse_gate_ask, parse_operator_route
+from egress.hostnames import pattern_matches
+from egress.merge import Merge, merge_gate_host, merge_route
+from egress.models import RouteTableVersion
+from egress.policy import RouteTable
+
+from .canonical import digest
+from .errors import BadAsk
+from .models import Proposal
+from .risk import Risk, assess
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    proposal: Proposal
+    table_version: int
+    before: str  # what the proposal would change, as text an operator can read
+    after: str
+    effects: tuple[str, ...]
+    warnings: tuple[str, ...]
+    risk: Risk
+    seen_digest: str
+
+
+def review(proposal: Proposal, version: RouteTableVersion) -> Review:
+    """The proposal against one version of its bottle's table."""
+    table = version.table
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        before, after = proposal.bottle.dockerfile, proposal.payload["dockerfile"]
+        effects: tuple[str, ...] = ("the bottle's Dockerfile is replaced",)
+        warnings: tuple[str, ...] = ()
+    else:
+        merged = preview(proposal, proposal.payload, table)
+        before, after = table_text(table), table_text(merged.table)
+        effects, warnings = merged.effects, merged.warnings
+    return Review(
+        proposal=proposal,
+        table_version=version.version,
+        before=before,
+        after=after,
+        effects=effects,
+        warnings=warnings,
+        risk=assess(proposal.tool, proposal.payload, table, warnings),
+        seen_digest=digest([proposal.digest, _touched(proposal, table)]),
+    )
+
+
+def preview(
+    proposal: Proposal, payload: dict[str, Any], table: RouteTable, *, by_operator: bool = False
+) -> Merge:
+    """The table as it would be if this payload were applied now. Only an operator's own payload changes auth."""
+    if proposal.tool == Proposal.Tool.GATE:
+        return merge_gate_host(table, payload["host"])
+    return merge_route(table, payload, now=timezone.now(), operator=by_operator)
+
+
+def checked_payload(proposal: Proposal, payload: dict[str, Any]) -> dict[str, Any]:
+    """An operator's edited payload in canonical form. Raises BadAsk, or the parser's own ValueError."""
+    if not isinstance(payload, dict):
+        raise BadAsk("The payload must be a JSON object with the same keys as the proposal's.")
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        if set(payload) != {"dockerfile"} or not isinstance(payload["dockerfile"], str):
+            raise BadAsk("The payload must be {\"dockerfile\": \"…\"}.")
+        check_dockerfile(payload["dockerfile"])
+        return payload
+    if proposal.tool == Proposal.Tool.GATE:
+        checked = parse_gate_ask({"failed_url": payload.get("failed_url")})
+    else:
+        checked = parse_operator_route(payload)
+    asked, given = proposal.payload["host"], checked["host"]
+    if given != asked and not pattern_matches(asked, given):
+        raise BadAsk(f"The agent asked for {asked}. Reject this proposal to answer about another host.")
+    return checked
+
+
+def table_text(table: RouteTable) -> str:
+    """A route table as lines, one fact a line, so that a line diff shows exactly what changes."""
+    lines: list[str] = []
+    for route in table.as_dict()["routes"]:
+        lines.append(f"route {route['host']}")
+        lines += [f"  {key}: {value}" for key, value in _facts(route)]
+    lines += [f"gate {host}" for host in table.gate_hosts]
+    return "\n".join(lines)
+
+
+def _facts(route: dict[str, Any]) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [("path", path) for path in route.get("path_allowlist") or ["(all)"]]
+    facts += [("method", method) for method in route.get("methods") or ["(all)"]]
+    for key, value in sorted(route.items()):
+        if key in {"host", "path_allowlist", "methods"} or not value:
+            continue
+        inner = value if isinstance(value, dict) else {key: value}
+        facts += [(f"{key}.{name}", inner[name]) for name in sorted(inner) if inner[name] is not None]
+    return facts
+
+
+def _touched(proposal: Proposal, table: RouteTable) -> object:
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        return proposal.bottle.dockerfile
+    host = proposal.payload["host"]
+    related = [
+        route.as_dict()
+        for route in table.routes
+        if route.host == host or pattern_matches(route.host, host) or pattern_matches(host, route.host)
+    ]
+    return [related, table.gate_allows(host)]

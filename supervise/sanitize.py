@@ -1,0 +1,41 @@
+"""Agents' text is hostile. It is stored as sent, and shown only through these functions."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Bidi controls, zero-width and other invisible format characters are category Cf; NUL, ESC … are Cc;
+# line and paragraph separators (Zl, Zp) move text; Hangul fillers and Braille blank look like nothing.
+_INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_BLANK_LOOKALIKES = set("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5")
+_MAYBE_INVISIBLE = re.compile(r"[^\x20-\x7e\n\t]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def storable(text: str) -> str:
+    """The text as sent but for what PostgreSQL or UTF-8 cannot hold: NUL becomes ␀, lone surrogates �."""
+    return _LONE_SURROGATE.sub("\ufffd", text.replace("\x00", "\u2400"))
+
+
+def visible(text: str) -> str:
+    """Every character that would hide, reorder or fake something becomes a token such as ⟦U+202E⟧."""
+    return _MAYBE_INVISIBLE.sub(_token, text)
+
+
+def one_line(text: str, limit: int) -> str:
+    """A short single line for tables, notifications and logs."""
+    line = visible(" ".join(text[: limit * 4].split()))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _token(match: re.Match[str]) -> str:
+    character = match[0]
+    if (
+        character in _BLANK_LOOKALIKES
+        or unicodedata.category(character) in _INVISIBLE_CATEGORIES
+        or "\ufe00" <= character <= "\ufe0f"  # variation selectors can carry hidden bytes
+        or "\U000e0100" <= character <= "\U000e01ef"
+    ):
+        return f"⟦U+{ord(character):04X}⟧"
+    return character

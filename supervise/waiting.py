@@ -1,0 +1,197 @@
+"""The waiter hub: one channel-layer subscription per process wakes the calls that wait in it.
+
+No thread is held. A waiter that was woken reads the database; the message itself is never believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context
+
+from asgiref.sync import sync_to_async
+from channels.layers import get_channel_layer
+from django.db import close_old_connections, connection
+
+from . import audit
+from .events import WAITERS
+from .models import AuditEvent
+
+log = logging.getLogger(__name__)
+SUBSCRIBE_PATIENCE = 2.0  # seconds a call waits for the subscription before it relies on the sweeper alone
+SWEEP_INTERVAL = 1.0
+WATCH_INTERVAL = 0.05
+
+
+class Waiter:
+    """One waiting call."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - the answer to running out is False
+        """True when something changed since the last look, False when the time ran out."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._woken.wait()
+        except TimeoutError:
+            return False
+        self._woken.clear()
+        return True
+
+
+class WaiterHub:
+    """Register first, then read the row, then wait: so no decision falls between."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._waiters: dict[str, set[Waiter]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._subscribed = asyncio.Event()
+        self._occupied = asyncio.Event()
+
+    def __len__(self) -> int:
+        return sum(len(waiters) for waiters in self._waiters.values())
+
+    @asynccontextmanager
+    async def waiter(self, proposal_id: object) -> AsyncIterator[Waiter]:
+        key, waiter = str(proposal_id), Waiter()
+        self._start()
+        self._waiters.setdefault(key, set()).add(waiter)
+        self._occupied.set()
+        if self.draining:
+            waiter.wake()
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._subscribed.wait(), SUBSCRIBE_PATIENCE)
+            yield waiter
+        finally:
+            self._forget(key, waiter)
+
+    def drain(self) -> None:
+        """The server stops: every waiting call wakes, and answers that its proposal is still pending."""
+        self.draining = True
+        self._wake_all()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        self._loop = None
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        self._loop = loop
+        self._waiters = {}
+        self._subscribed, self._occupied = asyncio.Event(), asyncio.Event()
+        # A context of their own: they outlive the request that happens to start them.
+        self._tasks = [
+            loop.create_task(self._listen(), context=Context()),
+            loop.create_task(self._sweep(), context=Context()),
+        ]
+
+    def _forget(self, key: str, waiter: Waiter) -> None:
+        waiters = self._waiters.get(key, set())
+        waiters.discard(waiter)
+        if not waiters:
+            self._waiters.pop(key, None)
+        if not self._waiters:
+            self._occupied.clear()
+
+    def _wake(self, proposal_ids: Iterable[object]) -> None:
+        for proposal_id in proposal_ids:
+            for waiter in self._waiters.get(str(proposal_id), ()):
+                waiter.wake()
+
+    def _wake_all(self) -> None:
+        self._wake(list(self._waiters))
+
+    async def _listen(self) -> None:
+        """The one subscription. After a broken one everybody looks again, since messages may be lost."""
+        while True:
+            try:
+                layer = get_channel_layer()
+                channel = await layer.new_channel("waiters")
+                await layer.group_add(WAITERS, channel)
+                self._subscribed.set()
+                self._wake_all()
+                while True:
+                    message = await layer.receive(channel)
+                    self._wake([message["id"]])
+            except Exception:
+                self._subscribed.clear()
+                log.exception("The subscription to decisions broke; subscribing again in a second.")
+                await asyncio.sleep(1)
+
+    async def _sweep(self) -> None:
+        """Find what no message told: decisions of other processes, or a message lost on its way.
+
+        Audit numbers follow commit order without gaps, so everything new stands behind the last one seen.
+        """
+        seen: int | None = None
+        watch = _CommitWatch()
+        while True:
+            if not self._waiters:
+                seen = None
+                await self._occupied.wait()
+            try:
+                if seen is None:
+                    seen = await _newest_seq()
+                    self._wake_all()
+                await watch.next_commit()
+                for seq, proposal_id in await _after(seen):
+                    self._wake([proposal_id])
+                    seen = seq
+            except Exception:
+                log.exception("The sweep failed; trying again in a second.")
+                await asyncio.sleep(1)
+
+
+class _CommitWatch:
+    """Returns when another connection may have committed: at once on SQLite, by the clock elsewhere."""
+
+    def __init__(self) -> None:
+        self._file: sqlite3.Connection | None = None
+        self._version = -1
+
+    async def next_commit(self) -> None:
+        if connection.vendor != "sqlite":
+            await asyncio.sleep(SWEEP_INTERVAL)
+            return
+        for _ in range(round(SWEEP_INTERVAL / WATCH_INTERVAL)):
+            await asyncio.sleep(WATCH_INTERVAL)
+            if self._changed():
+                return
+
+    def _changed(self) -> bool:
+        if self._file is None:
+            self._file = sqlite3.connect(str(connection.settings_dict["NAME"]), timeout=1)
+        version = self._file.execute("PRAGMA data_version").fetchone()[0]
+        changed, self._version = version != self._version, version
+        return changed
+
+
+@sync_to_async
+def _newest_seq() -> int:
+    close_old_connections()
+    return audit.newest_seq()
+
+
+@sync_to_async
+def _after(seq: int) -> list[tuple[int, object]]:
+    close_old_connections()
+    rows = AuditEvent.objects.filter(seq__gt=seq).order_by("seq")
+    return list(rows.values_list("seq", "proposal_id")[:5000])
+
+
+hub = WaiterHub()

@@ -1,0 +1,186 @@
+"""Real servers for tests: bot-bottle itself, PostgreSQL and Redis, each its own process on a free port or socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.requirements import require
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT_VARIABLES = ("PATH", "LANG", "VIRTUAL_ENV")
+
+
+def wait_until(condition: Callable[[], Any], *, seconds: float = 30, what: str = "the condition") -> Any:
+    """Poll, bounded in time; the limit is generous because machines are busy."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        result = condition()
+        if result:
+            return result
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not come true within {seconds} s")
+
+
+@dataclass
+class RunningServer:
+    home: Path
+    environment: dict[str, str]
+    process: subprocess.Popen[str]
+    agent_port: int
+    console_port: int
+
+    @property
+    def mcp_url(self) -> str:
+        return f"http://127.0.0.1:{self.agent_port}/mcp"
+
+    @property
+    def console_url(self) -> str:
+        return f"http://127.0.0.1:{self.console_port}"
+
+    @property
+    def password(self) -> str:
+        return (self.home / "operator.txt").read_text().split("password: ")[1].strip()
+
+    def manage(self, *arguments: str, check: bool = True) -> str:
+        finished = subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=120, check=False,
+        )
+        if check and finished.returncode != 0:
+            raise AssertionError(f"manage.py {arguments} failed: {finished.stderr}")
+        return finished.stdout
+
+    def create_bottle(self, slug: str) -> dict[str, str]:
+        return json.loads(self.manage("bottle", "create", slug, "--json"))
+
+    def log(self) -> str:
+        return (self.home / "server.log").read_text()
+
+
+@contextmanager
+def running_server(home: Path, command: str = "up", **variables: str) -> Iterator[RunningServer]:
+    """`manage.py up` (or `web`) as a user would start it, stopped by its own id."""
+    home.mkdir(parents=True, exist_ok=True)
+    environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    environment |= {
+        "BOTTLE_HOME": str(home), "SUPERVISE_PORT": "0", "CONSOLE_PORT": "0", "HOME": str(home), **variables,
+    }
+    with (home / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", command], cwd=ROOT, env=environment, text=True, stdout=log, stderr=log
+        )
+    try:
+        ports = wait_until(lambda: _ports(home, process), seconds=90, what="the server's start")
+        yield RunningServer(home, environment, process, ports["agent"], ports["console"])
+    finally:
+        stop(process)
+
+
+def _ports(home: Path, process: subprocess.Popen[str]) -> dict[str, int] | None:
+    if process.poll() is not None:
+        raise AssertionError(f"the server ended: {(home / 'server.log').read_text()}")
+    try:
+        ports = json.loads((home / ".http.port").read_text())
+        return ports if httpx.get(f"http://127.0.0.1:{ports['agent']}/health").text == "ok" else None
+    except (OSError, ValueError, httpx.HTTPError):
+        return None
+
+
+def stop(process: subprocess.Popen[Any], seconds: float = 15) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running_redis(directory: Path) -> Iterator[str]:
+    binary = shutil.which("redis-server")
+    require(binary, "redis-server", "apt-get install redis-server")
+    directory.mkdir(parents=True)
+    port = free_port()
+    process = subprocess.Popen(
+        [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: _connects(port), what="Redis")
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        stop(process)
+
+
+def _connects(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def running_postgres(directory: Path) -> Iterator[str]:
+    """A throw-away cluster that listens on a Unix socket only."""
+    binaries = _postgres_binaries()
+    require(binaries, "PostgreSQL", "apt-get install postgresql")
+    directory.mkdir(parents=True)
+    owner = _unprivileged(directory)
+    cluster, sockets = directory / "cluster", directory / "s"
+    sockets.mkdir()
+    if owner:
+        shutil.chown(sockets, owner)
+    as_owner: dict[str, Any] = {"user": owner, "cwd": directory, "env": {"PATH": os.environ["PATH"], "LANG": "C"}}
+    subprocess.run(
+        [f"{binaries}/initdb", "-D", str(cluster), "-U", "bottle", "-A", "trust", "--no-sync"],
+        check=True, stdout=subprocess.DEVNULL, **as_owner,
+    )
+    process = subprocess.Popen(
+        [f"{binaries}/postgres", "-D", str(cluster), "-k", str(sockets), "-c", "listen_addresses=",
+         "-c", "fsync=off", "-c", "max_connections=200"],
+        stdout=subprocess.DEVNULL, stderr=(directory / "postgres.log").open("w"), **as_owner,
+    )
+    try:
+        ready = ["psql", "-h", str(sockets), "-U", "bottle", "-d", "postgres", "-c", "create database bottle"]
+        wait_until(lambda: subprocess.run(ready, capture_output=True).returncode == 0, what="PostgreSQL")
+        yield f"postgres://bottle@/bottle?host={sockets}"
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+
+def _postgres_binaries() -> Path | None:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return found[-1].parent if found else None
+
+
+def _unprivileged(directory: Path) -> str | None:
+    """PostgreSQL refuses to run as root; Debian's package made an account for it."""
+    if os.geteuid() != 0:
+        return None
+    name = pwd.getpwnam("postgres").pw_name
+    shutil.chown(directory, name)
+    for parent in directory.parents:
+        if parent.is_relative_to("/tmp") and parent != Path("/tmp"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    return name

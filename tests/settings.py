@@ -1,0 +1,10 @@
+"""Settings for tests: the real ones, in a home of their own."""
+
+import os
+import tempfile
+
+os.environ["BOTTLE_HOME"] = tempfile.mkdtemp(prefix="bottle-test-home-")
+
+from botbottle.settings import *  # noqa: E402
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
