@@ -1,0 +1,150 @@
+"""A running server and its clients on an island: a namespace with loopback and nothing else, clean
+environments, throwaway homes. This is the outer half; `inside.py` is the half that runs there."""
+
+import json
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parent.parent
+UNSHARE = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
+QUIET = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "DO_NOT_TRACK": "1",
+    "NO_COLOR": "1",
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    "OPENCODE_DISABLE_MODELS_FETCH": "1",
+}
+
+
+@dataclass(frozen=True)
+class Bottle:
+    url: str
+    token: str
+
+    @property
+    def authorization(self) -> str:
+        return f"Bearer {self.token}"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a client command did; `code` is None when its time was up."""
+
+    code: int | None
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        return re.sub(r"\x1b\[[\d;]*m", "", f"{self.out}\n{self.err}\n(exit code {self.code})")
+
+
+class Clients:
+    """Where the programs of the pinned npm packages are. Their install scripts never ran, so these are the
+    platform's own files and not the wrappers."""
+
+    def __init__(self, modules: Path) -> None:
+        cpu = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), "unsupported")
+        self.modules = modules
+        self.node = str(modules / f"node-linux-{cpu}" / "bin" / "node")
+        self.claude = str(modules / "@anthropic-ai" / f"claude-code-linux-{cpu}" / "claude")
+        plain_cpu = f"opencode-linux-{cpu}" + ("-baseline" if cpu == "x64" else "")
+        self.opencode = str(modules / plain_cpu / "bin" / "opencode")
+
+    def script(self, name: str) -> str:
+        return str(self.modules / ".bin" / name)
+
+
+class Island:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = root / "server.log"
+        self.process = subprocess.Popen(
+            [*UNSHARE, sys.executable, str(HERE / "inside.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            bottle = self._ask(self._plan())["bottle"]
+        except BaseException:
+            self.close()
+            raise
+        self.bottle = Bottle(bottle["mcp_url"], bottle["token"])
+
+    def _plan(self) -> dict[str, Any]:
+        home = self.root / "bottle-home"
+        home.mkdir(mode=0o700)
+        manage = [sys.executable, str(PROJECT / "manage.py")]
+        env = {
+            "PATH": QUIET["PATH"],
+            "LANG": QUIET["LANG"],
+            "HOME": str(self.root),
+            "BOTTLE_HOME": str(home),
+            "SUPERVISE_PORT": "0",
+            "CONSOLE_PORT": "0",
+            "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "2",
+        }
+        return {
+            "server": [*manage, "up"],
+            "create": [*manage, "bottle", "create", "island", "--json"],
+            "env": env,
+            "cwd": str(PROJECT),
+            "log": str(self.log),
+        }
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(message) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {"problem": "the namespace ended"}
+        if problem := answer.get("problem"):
+            server = self.log.read_text(errors="replace")[-4000:] if self.log.exists() else "(no log)"
+            raise AssertionError(f"{problem}\nThe server said:\n{server}")
+        return answer
+
+    def run(
+        self,
+        *argv: str,
+        home: Path,
+        env: dict[str, str] | None = None,
+        feed: str = "",
+        until: str = "",
+        timeout: float = 60,
+    ) -> Finished:
+        """Runs one client command, in `home/work`. With `until`, stdin stays open and the command is ended as
+        soon as a line of its output has these words."""
+        work = home / "work"
+        work.mkdir(exist_ok=True)
+        environment = {**QUIET, "HOME": str(home), **(env or {})}
+        job = {
+            "argv": argv,
+            "env": environment,
+            "cwd": str(work),
+            "input": feed,
+            "until": until,
+            "timeout": timeout,
+        }
+        return Finished(**self._ask(job))
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout
+        self.process.stdout.close()
