@@ -184,7 +184,8 @@ def _modern(envelope: Envelope, headers: Mapping[str, str]) -> McpRequest:
     if not header:
         raise _mismatch("The MCP-Protocol-Version header is missing.")
     meta = envelope.params.get("_meta", {})
-    version, capabilities = header, {}
+    version = header
+    capabilities: Mapping[str, Any] = {}
     if not envelope.is_notification:  # a notification need not repeat who sent it
         version, capabilities = _request_meta(meta)
     elif isinstance(meta, dict):

@@ -1,0 +1,143 @@
+"""One method call of a proven bottle, whatever carried it here: MCP, `/rpc`, or a context provider.
+
+Raises ProtocolError for what cannot be served; the edge gives it the envelope and the HTTP status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from botbottle.models import Bottle
+from supervise.errors import SuperviseError
+from supervise.outcomes import Outcome
+
+from . import answers, catalog, tasks, tools
+from .jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, ProtocolError
+from .versions import (
+    MODERN_VERSIONS,
+    NEWEST,
+    TASKS_EXTENSION,
+    Era,
+    era_of,
+    reports_bad_input_as_result,
+    server_info,
+    shape_result,
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    result: Json
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The result is what becomes of this proposal; nobody has decided it yet."""
+
+    proposal_id: str
+
+
+@dataclass(frozen=True)
+class Call:
+    bottle: Bottle
+    method: str
+    params: Mapping[str, Any]
+    version: str
+    declares_tasks: bool
+
+
+def dispatch(
+    bottle: Bottle,
+    method: str,
+    params: Mapping[str, Any],
+    *,
+    version: str = NEWEST,
+    declares_tasks: bool = False,
+) -> Done | Wait:
+    """Serve one method in one protocol version. Commits what it files before it returns."""
+    handler = _METHODS[era_of(version)].get(method)
+    if handler is None:
+        raise ProtocolError(METHOD_NOT_FOUND, f"Unknown method {method[:60]!a}.")
+    answer = handler(Call(bottle, method, params, version, declares_tasks))
+    return answer if isinstance(answer, Wait) else Done(shape_result(method, answer, version))
+
+
+def call_result(outcome: Outcome, *, version: str = NEWEST) -> Json:
+    """The tool result of a `Wait`, when the wait is over."""
+    return shape_result("tools/call", answers.outcome_result(outcome), version)
+
+
+def _initialize(call: Call) -> Json:
+    return {
+        "protocolVersion": call.version,
+        "capabilities": {"tools": {"listChanged": False}},
+        "serverInfo": server_info(call.version),
+        "instructions": catalog.INSTRUCTIONS,
+    }
+
+
+def _discover(call: Call) -> Json:
+    return {
+        "supportedVersions": list(MODERN_VERSIONS),
+        "capabilities": {"tools": {"listChanged": False}, "extensions": {TASKS_EXTENSION: {}}},
+        "instructions": catalog.INSTRUCTIONS,
+    }
+
+
+def _ping(call: Call) -> Json:
+    return {}
+
+
+def _list_tools(call: Call) -> Json:
+    if call.params.get("cursor") is not None:
+        raise ProtocolError(INVALID_PARAMS, "The list has one page: leave out the cursor.")
+    return {"tools": [tool.as_json() for tool in catalog.TOOLS]}
+
+
+def _call_tool(call: Call) -> Json | Wait:
+    name, arguments = call.params.get("name"), call.params.get("arguments")
+    tool = catalog.BY_NAME.get(name) if isinstance(name, str) else None
+    if tool is None:
+        known = ", ".join(catalog.BY_NAME)
+        raise ProtocolError(INVALID_PARAMS, f"Unknown tool {ascii(name)[:62]}. The tools are: {known}.")
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise ProtocolError(INVALID_PARAMS, "arguments must be an object.")
+    try:
+        answer = tools.call(call.bottle, tool, arguments)
+    except SuperviseError as error:
+        if not reports_bad_input_as_result(call.version):
+            raise ProtocolError(INVALID_PARAMS, error.message) from error
+        return answers.text_result(error.message, is_error=True)
+    if not isinstance(answer, tools.Asked):
+        return answer
+    return tasks.created(call.bottle, answer.proposal_id) if call.declares_tasks else Wait(answer.proposal_id)
+
+
+def _task_method(serve: Callable[[Bottle, Mapping[str, Any]], Json]) -> Callable[[Call], Json]:
+    def handler(call: Call) -> Json:
+        tasks.check_declared(call.declares_tasks)
+        return serve(call.bottle, call.params)
+
+    return handler
+
+
+_METHODS: Mapping[Era, Mapping[str, Callable[[Call], Json | Wait]]] = {
+    Era.HANDSHAKE: {
+        "initialize": _initialize,
+        "ping": _ping,
+        "tools/list": _list_tools,
+        "tools/call": _call_tool,
+    },
+    Era.MODERN: {
+        "server/discover": _discover,
+        "tools/list": _list_tools,
+        "tools/call": _call_tool,
+        "tasks/get": _task_method(tasks.get),
+        "tasks/update": _task_method(tasks.update),
+        "tasks/cancel": _task_method(tasks.cancel),
+    },
+}

@@ -1,0 +1,180 @@
+"""Answers that wait for a human: async generators of JSON or server-sent events. No thread is held.
+
+The proposal is committed before any of this begins; a client that goes away loses only its wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from supervise import queries
+from supervise.waiting import hub
+
+from .cancelling import cancellable
+from .dispatch import call_result
+from .jsonrpc import INTERNAL_ERROR, Json, ProtocolError, RequestId, encode, notification, result_response
+from .protocol import McpRequest
+from .versions import PROGRESS_FIELDS_SINCE, keep_known
+
+log = logging.getLogger(__name__)
+
+# Well inside the idle limits of known clients (60 s and more) and of proxies between.
+TICK_SECONDS = 10.0
+SSE_KEEP_ALIVE = b": waiting for an operator\n\n"
+JSON_KEEP_ALIVE = b" "  # white space before a JSON value means nothing
+
+REQUEST_CANCELLED = -32000
+
+Frame = Json | None  # None: nothing to say, but still here
+
+
+class _Ended:
+    """One of several calls has sent its last frame."""
+
+
+@dataclass(frozen=True)
+class WaitingCall:
+    bottle_id: int
+    request: McpRequest
+    request_id: RequestId
+    proposal_id: str
+    started: float  # by time.monotonic()
+    limit_seconds: float
+
+    @property
+    def remaining(self) -> float:
+        return self.started + self.limit_seconds - time.monotonic()
+
+
+async def json_body(
+    ready: Sequence[Json], calls: Sequence[WaitingCall], *, is_batch: bool
+) -> AsyncGenerator[bytes]:
+    """One JSON value. White space goes out first, so that headers arrive at once and the line stays open."""
+    responses = list(ready)
+    yield JSON_KEEP_ALIVE
+    async with aclosing(_frames(calls)) as frames:
+        async for frame in frames:
+            if frame is None or "method" in frame:
+                yield JSON_KEEP_ALIVE
+            else:
+                responses.append(frame)
+    responses += _cancelled(calls, responses)
+    yield encode(responses if is_batch else responses[0])
+
+
+def _cancelled(calls: Sequence[WaitingCall], responses: Sequence[Json]) -> list[Json]:
+    """A cancelled request gets no response; but a JSON body must say something, which its client ignores."""
+    answered = {response["id"] for response in responses}
+    message = "The request was cancelled. Its proposal stays queued."
+    return [
+        ProtocolError(REQUEST_CANCELLED, message, request_id=call.request_id).as_response()
+        for call in calls
+        if call.request_id not in answered
+    ]
+
+
+async def sse_body(ready: Sequence[Json], calls: Sequence[WaitingCall]) -> AsyncGenerator[bytes]:
+    for response in ready:
+        yield sse_event(response)
+    if calls:
+        yield SSE_KEEP_ALIVE
+    async with aclosing(_frames(calls)) as frames:
+        async for frame in frames:
+            yield SSE_KEEP_ALIVE if frame is None else sse_event(frame)
+
+
+def sse_event(message: Json) -> bytes:
+    return b"event: message\ndata: " + encode(message) + b"\n\n"
+
+
+async def then(body: AsyncGenerator[bytes], done: Callable[[bool], None]) -> AsyncIterator[bytes]:
+    """The body, and a word at its end: True when all of it was sent, False when the client went away."""
+    complete = False
+    try:
+        async with aclosing(body):
+            async for chunk in body:
+                yield chunk
+        complete = True
+    finally:
+        done(complete)
+
+
+async def _frames(calls: Sequence[WaitingCall]) -> AsyncGenerator[Frame]:
+    """Progress, keep-alives and the final response of every call, as they come."""
+    if len(calls) == 1:
+        async with aclosing(_one(calls[0])) as frames:
+            async for frame in frames:
+                yield frame
+        return
+    queue: asyncio.Queue[Frame | _Ended] = asyncio.Queue()
+    pumps = [asyncio.ensure_future(_pump(call, queue)) for call in calls]
+    try:
+        running = len(pumps)
+        while running:
+            item = await queue.get()
+            if isinstance(item, _Ended):
+                running -= 1
+            else:
+                yield item
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _pump(call: WaitingCall, queue: asyncio.Queue[Frame | _Ended]) -> None:
+    try:
+        async with aclosing(_one(call)) as frames:
+            async for frame in frames:
+                queue.put_nowait(frame)
+    finally:
+        queue.put_nowait(_Ended())
+
+
+async def _one(call: WaitingCall) -> AsyncGenerator[Frame]:
+    try:
+        async with aclosing(_wait(call)) as frames:
+            async for frame in frames:
+                yield frame
+    except Exception:
+        log.exception("A waiting call failed; its proposal %s stays as it is.", call.proposal_id)
+        error = ProtocolError(INTERNAL_ERROR, "Internal error. Call check-proposal to see where it stands.")
+        error.request_id = call.request_id
+        yield error.as_response()
+
+
+async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
+    """Register first, then read the row: a decision between the two is seen by the reading."""
+    ticks = 0
+    yield _progress(call, ticks)
+    async with hub.waiter(call.proposal_id) as waiter:
+        with cancellable(call.bottle_id, call.request_id, waiter) as cancellation:
+            outcome = await queries.aoutcome(call.proposal_id)
+            while not (outcome.settled or hub.draining or cancellation.cancelled or call.remaining <= 0):
+                if not await waiter.wait(min(TICK_SECONDS, call.remaining)) and call.remaining > 0:
+                    ticks += 1
+                    yield _progress(call, ticks)
+                    continue
+                outcome = await queries.aoutcome(call.proposal_id)
+    if outcome.settled or not cancellation.cancelled:
+        yield result_response(call.request_id, call_result(outcome, version=call.request.version))
+
+
+def _progress(call: WaitingCall, ticks: int) -> Frame:
+    """`progress` counts ticks, so it always increases; how long a human takes nobody knows, so no total."""
+    token = call.request.progress_token
+    if token is None:
+        return None
+    waited = round(ticks * TICK_SECONDS)
+    message = (
+        f"Waiting for an operator to decide ({waited} s)." if ticks else "Queued for an operator to decide."
+    )
+    params = {"progressToken": token, "progress": ticks, "message": message}
+    return notification(
+        "notifications/progress", keep_known(params, PROGRESS_FIELDS_SINCE, call.request.version)
+    )

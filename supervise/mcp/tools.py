@@ -1,0 +1,100 @@
+"""What each tool does with its arguments. They are an agent's, unchecked; the bottle was proven before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from botbottle.dockerfiles import check_dockerfile
+from botbottle.models import Bottle
+from egress.ask import parse_egress_ask, parse_gate_ask
+from supervise import decisions, queries
+from supervise.errors import AlreadyDecided, BadAsk, SuperviseError
+from supervise.filing import file_proposal
+from supervise.sanitize import storable
+
+from . import answers, catalog
+from .catalog import Json, Tool
+
+Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A proposal was filed or joined; the tool's result is what becomes of it."""
+
+    proposal_id: str
+
+
+def call(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json | Asked:
+    """Run one tool. Raises SuperviseError with a sentence for the agent; then nothing changed."""
+    _check_keys(tool, arguments)
+    if tool.asks:
+        return _ask(bottle, tool, arguments)
+    if tool is catalog.LIST_ROUTES:
+        return answers.routes_result(queries.live_routes(bottle))
+    proposal_id = _required_text(arguments, "proposal_id")
+    if tool is catalog.WITHDRAW:
+        _withdraw(bottle, proposal_id)
+    return answers.outcome_result(queries.outcome(proposal_id, bottle=bottle))
+
+
+def _withdraw(bottle: Bottle, proposal_id: str) -> None:
+    try:
+        decisions.withdraw(proposal_id, bottle=bottle)
+    except AlreadyDecided as error:
+        error.message = f"{error.message} Call check-proposal to read the decision."
+        raise
+
+
+def _ask(bottle: Bottle, tool: Tool, arguments: Arguments) -> Asked:
+    try:
+        justification = _required_text(arguments, "justification")
+        payload = _checked_payload(tool, {k: v for k, v in arguments.items() if k != "justification"})
+        filed = file_proposal(bottle, tool.name, payload, justification)
+    except SuperviseError as error:
+        error.message = f"{_sentence(error.message)} Nothing was queued."
+        raise
+    return Asked(str(filed.proposal.pk))
+
+
+def _checked_payload(tool: Tool, arguments: Arguments) -> Json:
+    try:
+        return _PARSERS[tool.name](arguments)
+    except ValueError as error:  # the parsers' own refusals
+        raise BadAsk(str(error)) from error
+
+
+def _parse_dockerfile(arguments: Arguments) -> Json:
+    dockerfile = _required_text(arguments, "dockerfile")
+    check_dockerfile(dockerfile)
+    if storable(dockerfile) != dockerfile:  # what is approved must be, byte for byte, what was asked
+        raise BadAsk("dockerfile has lone surrogates, which are not text.")
+    return {"dockerfile": dockerfile}
+
+
+_PARSERS: Mapping[str, Callable[[Arguments], Json]] = {
+    catalog.EGRESS.name: parse_egress_ask,
+    catalog.GATE.name: parse_gate_ask,
+    catalog.CAPABILITY.name: _parse_dockerfile,
+}
+
+
+def _check_keys(tool: Tool, arguments: Arguments) -> None:
+    unknown = [key for key in arguments if key not in tool.properties]
+    if unknown:
+        takes = ", ".join(tool.properties) or "no arguments"
+        suffix = " Nothing was queued." if tool.asks else ""
+        raise BadAsk(f"{tool.name} does not know {unknown[0][:60]!a}: it takes {takes}.{suffix}")
+
+
+def _required_text(arguments: Arguments, name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise BadAsk(f"{name} is required and must be text that is not empty.")
+    return value
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,15 @@
+"""Everything an agent can reach over HTTP. What is not listed here does not exist on its plane."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path
+
+from . import views
+
+urlpatterns = [
+    path("", views.McpView.as_view(), name="mcp-root"),
+    re_path(r"^mcp/?$", views.McpView.as_view(), name="mcp"),
+    path("health", views.health, name="health"),
+    path("healthz", views.healthz, name="healthz"),
+    re_path(r"", views.not_found),
+]

@@ -1,0 +1,222 @@
+"""The agent plane over HTTP. Synchronous and short: check, authenticate, read, insert; then streams wait.
+
+Only a proven bottle gets past `initial`; nothing of an internal failure reaches it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.exceptions import APIException, MethodNotAllowed
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from botbottle.identity import BottleAuthentication
+from botbottle.models import Bottle
+
+from . import edge, streams
+from .access import AccessEntry
+from .cancelling import cancel
+from .dispatch import Wait, dispatch
+from .jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, ProtocolError, encode, result_response
+from .protocol import McpRequest, Post, parse
+from .streams import WaitingCall
+from .versions import Era, http_status
+
+log = logging.getLogger(__name__)
+
+
+class McpView(APIView):
+    """`POST /` and `POST /mcp`: Streamable HTTP, without sessions, in both eras."""
+
+    authentication_classes = [BottleAuthentication]
+    permission_classes = []
+    parser_classes = []
+    renderer_classes = []
+    http_method_names = ["post"]
+    schema = None
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Instead of DRF's own: no content negotiation, and the cheap refusals before the database."""
+        self.entry = AccessEntry(request.method or "", request.path)
+        if request.method != "POST":
+            raise MethodNotAllowed(request.method or "")
+        edge.check_host(request.headers, settings.SUPERVISE_BIND)
+        edge.check_origin(request.headers, settings.SUPERVISE_BIND)
+        self.perform_authentication(request)
+        self.bottle = cast(Bottle, request.user)
+        self.entry.bottle = self.bottle.slug
+        edge.check_length(request.headers, settings.SUPERVISE_MAX_BODY_BYTES)
+        edge.check_content_type(request.headers)
+
+    def post(self, request: Request) -> HttpResponseBase:
+        accepted = edge.accepted(request.headers)
+        post = parse(_read_body(request._request), request.headers)
+        ready: list[Json] = []
+        calls: list[WaitingCall] = []
+        for message in post.messages:
+            answer = self._answer(message, alone=not post.is_batch)
+            if isinstance(answer, WaitingCall):
+                calls.append(answer)
+            elif answer is not None:
+                ready.append(answer)
+        if not (ready or calls):
+            return HttpResponse(status=202)
+        return _respond(accepted, post, ready, calls, self.entry)
+
+    def _answer(self, message: McpRequest | ProtocolError, *, alone: bool) -> Json | WaitingCall | None:
+        """A message's response, or the call that will have it. A lone message's refusal is the POST's own."""
+        try:
+            if isinstance(message, ProtocolError):
+                raise message
+            self._note(message)
+            return _serve(self.bottle, message, self.entry.started)
+        except ProtocolError as error:
+            if alone:
+                raise
+            return error.as_response()
+
+    def _note(self, message: McpRequest) -> None:
+        name = message.params.get("name") if message.method == "tools/call" else None
+        self.entry.mcp = message.method
+        self.entry.tool = name if isinstance(name, str) else None
+
+    # DRF's stubs want its own Response from the next two; any HttpResponse serves.
+    def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
+        if isinstance(exc, ProtocolError):
+            return _json(exc.as_response(), exc.http_status)
+        if isinstance(exc, APIException):
+            error = ProtocolError(INVALID_REQUEST, str(exc.detail))
+            response = _json(error.as_response(), exc.status_code)
+            if exc.status_code == 401:
+                response.headers["WWW-Authenticate"] = self.get_authenticate_header(self.request) or "Bearer"
+            return response
+        log.error("A request failed.", exc_info=exc)
+        error = ProtocolError(INTERNAL_ERROR, "Internal error.")
+        return _json(error.as_response(), 500)
+
+    def finalize_response(  # type: ignore[override]
+        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        response.headers["Allow"] = "POST"
+        response.headers["Cache-Control"] = "no-store"
+        if not response.streaming:
+            self.entry.write(response.status_code)
+        return response
+
+
+def _serve(bottle: Bottle, message: McpRequest, started: float) -> Json | WaitingCall | None:
+    if message.id is None:
+        if message.method == "notifications/cancelled" and message.era is Era.HANDSHAKE:
+            cancel(bottle.pk, message.params.get("requestId"))
+        return None
+    try:
+        answer = dispatch(
+            bottle,
+            message.method,
+            message.params,
+            version=message.version,
+            declares_tasks=message.declares_tasks,
+        )
+    except ProtocolError as error:
+        raise _addressed(error, message) from error
+    except Exception as error:
+        log.exception("A method failed.")
+        raise _addressed(ProtocolError(INTERNAL_ERROR, "Internal error."), message) from error
+    if not isinstance(answer, Wait):
+        return result_response(message.id, answer.result)
+    return WaitingCall(
+        bottle_id=bottle.pk,
+        request=message,
+        request_id=message.id,
+        proposal_id=answer.proposal_id,
+        started=started,
+        limit_seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS,
+    )
+
+
+def _addressed(error: ProtocolError, message: McpRequest) -> ProtocolError:
+    error.request_id = message.id
+    error.modern = message.era is Era.MODERN
+    error.http_status = http_status(error.code, message.era)
+    return error
+
+
+def _read_body(request: HttpRequest) -> bytes:
+    body = request.read(settings.SUPERVISE_MAX_BODY_BYTES + 1)
+    if len(body) > settings.SUPERVISE_MAX_BODY_BYTES:  # sent in chunks, so no length announced it
+        raise edge.too_large(settings.SUPERVISE_MAX_BODY_BYTES)
+    return body
+
+
+def _respond(
+    accepted: edge.Accepted, post: Post, ready: list[Json], calls: list[WaitingCall], entry: AccessEntry
+) -> HttpResponseBase:
+    """JSON for what is ready, events for what waits, and always what the client can read."""
+    if calls and accepted.sse:
+        return _stream(streams.sse_body(ready, calls), "text/event-stream", entry)
+    if calls:
+        return _stream(streams.json_body(ready, calls, is_batch=post.is_batch), "application/json", entry)
+    if accepted.json:
+        return _json(ready if post.is_batch else ready[0], 200)
+    return HttpResponse(b"".join(map(streams.sse_event, ready)), content_type="text/event-stream")
+
+
+def _stream(body: Any, content_type: str, entry: AccessEntry) -> StreamingHttpResponse:
+    logged = streams.then(body, lambda complete: entry.write(200, gone=not complete))
+    response = StreamingHttpResponse(logged, content_type=content_type)
+    response.headers["X-Accel-Buffering"] = "no"
+    return response
+
+
+def _json(message: Json | list[Json], status: int) -> HttpResponse:
+    return HttpResponse(encode(message), status=status, content_type="application/json")
+
+
+View = Callable[[HttpRequest], HttpResponse]
+
+
+def _logged(view: View) -> View:
+    @wraps(view)
+    def wrapper(request: HttpRequest) -> HttpResponse:
+        entry = AccessEntry(request.method or "", request.path)
+        response = view(request)
+        entry.write(response.status_code)
+        return response
+
+    return wrapper
+
+
+def _reads_only(view: View) -> View:
+    @wraps(view)
+    def wrapper(request: HttpRequest) -> HttpResponse:
+        if request.method in ("GET", "HEAD"):
+            return view(request)
+        return JsonResponse({"error": "Use GET."}, status=405, headers={"Allow": "GET, HEAD"})
+
+    return wrapper
+
+
+@_logged
+@_reads_only
+def health(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("ok", content_type="text/plain")
+
+
+@_logged
+@_reads_only
+def healthz(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"ok": True})
+
+
+@_logged
+def not_found(request: HttpRequest) -> HttpResponse:
+    return JsonResponse(
+        {"error": "There is nothing here. MCP is at POST /mcp, health at GET /health."}, status=404
+    )
