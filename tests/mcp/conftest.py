@@ -40,6 +40,15 @@ def modern_message(
     return body, headers
 
 
+class PlaneClient(AsyncClient):
+    """Django's, on the agent plane and with only the Host that the test gives."""
+
+    def _base_scope(self, **request: Any) -> dict[str, Any]:
+        scope: dict[str, Any] = super()._base_scope(**request)
+        headers = [header for header in scope["headers"] if header != (b"host", b"testserver")]
+        return {**scope, "headers": headers, "plane": "agent"}
+
+
 @dataclass
 class Agent:
     bottle: Bottle
@@ -85,7 +94,7 @@ class Agent:
         return self.post(body, **headers).json()
 
     async def apost(self, body: Any, **headers: str) -> Any:
-        return await AsyncClient(plane="agent").post(
+        return await PlaneClient().post(
             "/mcp", json.dumps(body), content_type="application/json", headers=self.headers(headers)
         )
 
