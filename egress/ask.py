@@ -70,7 +70,7 @@ def parse_gate_ask(arguments: Mapping[str, object]) -> dict[str, str]:
         raise PolicyError("failed_url has a space, a backslash, a control or an invisible character")
     try:
         parts = urlsplit(url)
-        host = parts.hostname
+        host, _ = parts.hostname, parts.port
     except ValueError as error:
         raise PolicyError(f"failed_url is not a URL: got {quoted(url)}") from error
     if parts.scheme not in {"http", "https"}:
@@ -79,6 +79,8 @@ def parse_gate_ask(arguments: Mapping[str, object]) -> dict[str, str]:
         raise PolicyError("failed_url has user information: leave out everything before '@'")
     if not host:
         raise PolicyError(f"failed_url has no hostname: got {quoted(url)}")
+    if "*" in host:
+        raise PolicyError("failed_url's host must not be a pattern: give the URL that failed")
     return {"failed_url": url, "host": check_askable(host, field="failed_url's host")}
 
 

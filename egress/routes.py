@@ -59,7 +59,7 @@ class Auth:
             raise BadRoute(f"auth.scheme must be one of {schemes}: got {quoted(self.scheme)}")
         if not isinstance(self.token_ref, str) or not _TOKEN_REF.fullmatch(self.token_ref):
             raise BadRoute(
-                "auth.token_ref must be the name of a secret, such as 'GITHUB_TOKEN', never the secret itself:"
+                "auth.token_ref must name a secret, such as 'GITHUB_TOKEN', never the secret itself:"
                 " 1 to 128 letters, digits or '_.-', starting with a letter or '_'"
             )
         if self.scheme != "header" and self.header:
