@@ -30,7 +30,7 @@ class RouteTableVersion(models.Model):
         return f"{self.bottle.slug} v{self.version}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        if self.pk is not None:
+        if not self._state.adding:
             raise TypeError("A route table version never changes. Append a new version instead.")
         super().save(*args, **kwargs)
 

@@ -1,14 +1,17 @@
 """Versioned route tables of bottles: read the newest, append one, publish it to the data plane's files."""
 
+# ruff: noqa: N818  (the names say what happened, and read as words where they are raised)
+
 from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F, Max
 from django.utils import timezone
 
 from botbottle.models import Bottle
@@ -16,6 +19,10 @@ from botbottle.models import Bottle
 from .models import Publication, RouteTableVersion
 from .policy import RouteTable, Snapshot
 from .snapshot import render_gate, render_routes, write_atomically
+
+
+class NotPublished(Exception):
+    """The message says why the data plane does not have the newest version."""
 
 
 def bottle_directory(bottle: Bottle) -> Path:
@@ -64,11 +71,38 @@ def publish(bottle: Bottle) -> int:
     """Write the newest version's snapshot for the proxy and return its number.
 
     Concurrent publishers queue on a file lock and each writes what is newest by then, so the files never go
-    back to an older version. Raises OSError when the files cannot be written.
+    back to an older version. Raises NotPublished, and notes why for the console.
     """
-    directory = bottle_directory(bottle)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _exclusive(directory / ".publish.lock"):
+    with _noting_problems(bottle, "the route table could not be written"):
+        return _publish(bottle)
+
+
+def unpublish(bottle: Bottle) -> None:
+    """Take a deleted bottle's snapshot away: no file means deny all. Raises NotPublished, and notes why."""
+    with _noting_problems(bottle, "the route table could not be removed"):
+        _unpublish(bottle)
+
+
+def catch_up() -> None:
+    """Publish what lags behind, remove what outlived its bottle: what a full disk or a dead process left."""
+    lagging = (
+        Bottle.objects.exclude(state=Bottle.State.DELETED)
+        .annotate(newest=Max("table_versions__version"))
+        .filter(publication__version__lt=F("newest"))
+    )
+    for bottle in lagging:
+        with suppress(NotPublished):
+            publish(bottle)
+    for deleted in Bottle.objects.filter(state=Bottle.State.DELETED, publication__version__gt=0):
+        with suppress(NotPublished):
+            unpublish(deleted)
+
+
+def _publish(bottle: Bottle) -> int:
+    with _exclusive(bottle_directory(bottle)):
+        if Bottle.objects.filter(pk=bottle.pk, state=Bottle.State.DELETED).exists():
+            # Its name, and so its directory, may belong to another bottle by now.
+            raise NotPublished("the bottle was deleted")
         newest = current(bottle)
         snapshot = Snapshot(
             bottle=bottle.slug,
@@ -76,6 +110,7 @@ def publish(bottle: Bottle) -> int:
             table=newest.table,
             written_at=timezone.now().isoformat(timespec="seconds"),
         )
+        directory = bottle_directory(bottle)
         # The gate goes first: a host that is only at the gate reaches nothing.
         write_atomically(directory / "gate.yaml", render_gate(snapshot))
         write_atomically(directory / "routes.yaml", render_routes(snapshot))
@@ -85,20 +120,29 @@ def publish(bottle: Bottle) -> int:
     return newest.version
 
 
-def unpublish(bottle: Bottle) -> None:
-    """Take a deleted bottle's snapshot away: no file means deny all."""
+def _unpublish(bottle: Bottle) -> None:
     directory = bottle_directory(bottle)
-    for name in ("routes.yaml", "gate.yaml", ".publish.lock"):
-        (directory / name).unlink(missing_ok=True)
-    Publication.objects.filter(bottle=bottle).update(version=0, published_at=None)
-
-
-def note_problem(bottle: Bottle, problem: str) -> None:
-    Publication.objects.filter(bottle=bottle).update(problem=problem)
+    with _exclusive(directory):
+        if not Bottle.objects.filter(slug=bottle.slug).exclude(state=Bottle.State.DELETED).exists():
+            for name in ("routes.yaml", "gate.yaml"):
+                (directory / name).unlink(missing_ok=True)
+    Publication.objects.filter(bottle=bottle).update(version=0, published_at=None, problem="")
 
 
 @contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
+def _noting_problems(bottle: Bottle, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        problem = f"{what}: {error.strerror or error}"
+        Publication.objects.filter(bottle=bottle).update(problem=problem)
+        raise NotPublished(problem) from error
+
+
+@contextmanager
+def _exclusive(directory: Path) -> Iterator[None]:
+    """One publisher at a time. The lock's file stays: removing it would let two hold "the" lock."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (directory / ".publish.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

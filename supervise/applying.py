@@ -8,25 +8,27 @@ from datetime import timedelta
 from django.db import transaction
 from django.utils import timezone
 
+from botbottle.models import Bottle
 from egress import store
 
 from . import audit, events
 from .models import Decision
 
 log = logging.getLogger(__name__)
+UNFINISHED = (Decision.Applied.WAITING, Decision.Applied.FAILED)
 GRACE = timedelta(seconds=2)  # the decider itself applies at once; only what it left behind is retried
 
 
 def apply(decision_id: int) -> Decision:
-    """Publish the bottle's newest table. A failure is kept on the decision, told to the agent, and retried."""
+    """Publish the bottle's newest table. A failure is kept, told to the agent and retried."""
     decision = Decision.objects.select_related("proposal__bottle", "table_version").get(pk=decision_id)
     bottle = decision.proposal.bottle
     try:
         live_version = store.publish(bottle)
-    except OSError as error:
-        problem = f"the route table could not be written: {error.strerror or error}"
-        log.error("Proposal %s is approved but not live: %s", decision.proposal_id, problem)
-        store.note_problem(bottle, problem)
+    except store.NotPublished as error:
+        problem = str(error)
+        if problem != decision.apply_error:  # a retry that fails in the same way is no news
+            log.error("Proposal %s is approved but not live: %s", decision.proposal_id, problem)
         return _settle(decision, Decision.Applied.FAILED, apply_error=problem)
     return _settle(
         decision,
@@ -39,20 +41,31 @@ def apply(decision_id: int) -> Decision:
 
 def retry_unfinished() -> int:
     """Apply again what failed, or was left waiting by a process that died. Returns how many are live now."""
-    unfinished = Decision.objects.filter(
-        applied__in=[Decision.Applied.WAITING, Decision.Applied.FAILED], created_at__lt=timezone.now() - GRACE
+    unfinished = (
+        Decision.objects.filter(applied__in=UNFINISHED, created_at__lt=timezone.now() - GRACE)
+        .exclude(proposal__bottle__state=Bottle.State.DELETED)
+        .order_by("created_at")
     )
-    ids = list(unfinished.order_by("created_at").values_list("pk", flat=True)[:100])
-    return sum(apply(pk).applied == Decision.Applied.LIVE for pk in ids)
+    live, stuck = 0, set()
+    for pk, bottle_id in unfinished.values_list("pk", "proposal__bottle")[:5000]:
+        if bottle_id in stuck:
+            continue  # one try a round and bottle: many decisions fail for the same reason
+        if apply(pk).applied == Decision.Applied.LIVE:
+            live += 1
+        else:
+            stuck.add(bottle_id)
+    return live
 
 
 def _settle(decision: Decision, applied: str, **columns: object) -> Decision:
     before = decision.applied
     with transaction.atomic():
-        Decision.objects.filter(pk=decision.pk).update(applied=applied, **columns)
-        decision.refresh_from_db()
-        if before == applied == Decision.Applied.FAILED:
-            return decision  # still the same failure: nothing new to record or to announce
+        # Whoever finds it live already has nothing to add, and must not set it back.
+        claimed = Decision.objects.filter(pk=decision.pk, applied__in=UNFINISHED)
+        changed = claimed.update(applied=applied, **columns)
+        decision.refresh_from_db(fields=["applied", *columns])
+        if not changed or before == applied:
+            return decision
         audit.append(
             applied,
             actor_name="bot-bottle",

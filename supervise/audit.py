@@ -5,7 +5,6 @@ Sequence numbers have no gaps and appear in commit order, so that readers may us
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -15,6 +14,8 @@ from django.utils import timezone
 
 from .canonical import digest
 from .models import AuditEvent, AuditHead
+
+_NOTHING = "0" * 64  # what the first link follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,7 @@ def append(
     """Add one link. Takes the chain's lock until the transaction ends: append last."""
     if not connection.in_atomic_block:
         raise RuntimeError("An audit row belongs to the transaction of what it records.")
-    AuditHead.objects.get_or_create(pk=1)
-    head = AuditHead.objects.select_for_update().get(pk=1)
+    head, _ = AuditHead.objects.select_for_update().get_or_create(pk=1)
     event = AuditEvent(
         seq=head.seq + 1,
         at=timezone.now(),
@@ -70,23 +70,31 @@ def link_hash(event: AuditEvent) -> str:
 
 
 def newest_seq() -> int:
-    return AuditHead.objects.filter(pk=1).values_list("seq", flat=True).first() or 0
+    return _head().seq
 
 
 def verify() -> tuple[int, Break | None]:
-    """Walk the chain: how many links hold, and the first that does not."""
-    expected_seq, previous = 1, "0" * 64
-    for event in _oldest_first():
-        if event.seq != expected_seq:
-            return expected_seq - 1, Break(expected_seq, f"row {expected_seq} is missing")
+    """Walk the chain: how many links hold, and the first that does not.
+
+    Rows may be appended meanwhile: what the head said before the walk must be there, and what the walk found
+    must be known to the head after it.
+    """
+    promised = _head()
+    intact, previous = 0, _NOTHING
+    for event in AuditEvent.objects.order_by("seq").iterator(chunk_size=2000):
+        if event.seq != intact + 1:
+            return intact, Break(intact + 1, f"row {intact + 1} is missing")
         if event.previous_hash != previous or event.hash != link_hash(event):
-            return expected_seq - 1, Break(event.seq, f"row {event.seq} was changed")
-        expected_seq, previous = event.seq + 1, event.hash
-    head = AuditHead.objects.filter(pk=1).first()
-    if head is not None and (head.seq, head.hash) != (expected_seq - 1, previous):
-        return expected_seq - 1, Break(head.seq, f"rows after {expected_seq - 1} were removed")
-    return expected_seq - 1, None
+            return intact, Break(event.seq, f"row {event.seq} was changed")
+        if event.seq == promised.seq and event.hash != promised.hash:
+            return intact, Break(event.seq, f"row {event.seq} was rewritten")
+        intact, previous = event.seq, event.hash
+    if intact < promised.seq:
+        return intact, Break(intact + 1, f"the rows after {intact} were removed")
+    if intact > _head().seq:
+        return intact, Break(intact, "the chain's head was removed or set back")
+    return intact, None
 
 
-def _oldest_first() -> Iterator[AuditEvent]:
-    return AuditEvent.objects.order_by("seq").iterator(chunk_size=2000)
+def _head() -> AuditHead:
+    return AuditHead.objects.filter(pk=1).first() or AuditHead(seq=0, hash=_NOTHING)

@@ -1,4 +1,4 @@
-"""What must happen without anybody asking: finish unfinished applies, expire old proposals."""
+"""What must happen without anybody asking: finish what could not be applied, expire old proposals."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import close_old_connections
 from django.utils import timezone
+
+from egress import store
 
 from . import applying, decisions
 from .errors import AlreadyDecided
@@ -46,6 +48,7 @@ class Caretaker:
 def tend() -> None:
     close_old_connections()
     applying.retry_unfinished()
+    store.catch_up()
     expire_old()
 
 

@@ -6,6 +6,7 @@ and on commit applies the change and wakes whoever waits. Exactly one caller win
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -14,9 +15,11 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress import store
+from egress.merge import Merge
 from egress.models import RouteTableVersion
 
 from . import applying, audit, events
@@ -24,12 +27,12 @@ from .canonical import digest
 from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview
 from .models import Approval, Decision, Proposal
 from .outcomes import left_out
-from .reviewing import checked_payload, preview, review
+from .permissions import may_decide
+from .reviewing import checked_payload, preview, review, risk_of
 from .risk import Level
-from .sanitize import storable
+from .sanitize import storable, storable_json
 
 Status = Proposal.Status
-PERMISSION = "supervise.decide_proposal"
 
 
 def approve(
@@ -56,17 +59,14 @@ def reject(proposal_id: UUID | str, *, actor: User, seen_digest: str, note: str)
         raise MissingReason("Say why: the agent reads the reason and acts on it.")
     with transaction.atomic():
         proposal, version = _lock(proposal_id)
-        if review(proposal, version).seen_digest != seen_digest:
-            raise StaleReview("The proposal or its route changed since you looked. Look again.")
+        _check_seen(proposal, version, seen_digest, timezone.now())
         return _record(proposal, Status.REJECTED, actor=actor, notes=note, seen_digest=seen_digest)
 
 
 def withdraw(proposal_id: UUID | str, *, bottle: Bottle) -> Decision:
     """The agent takes its own ask back. Raises NoSuchProposal (also for another bottle's), AlreadyDecided."""
     with transaction.atomic():
-        proposal, _ = _lock(proposal_id)
-        if proposal.bottle_id != bottle.pk:
-            raise _unknown(proposal_id)
+        proposal, _ = _lock(proposal_id, bottle=bottle)
         return _record(proposal, Status.WITHDRAWN, actor_name=f"bottle {bottle.slug}", notes="")
 
 
@@ -87,38 +87,46 @@ def _grant(
     note: str,
 ) -> Decision | Approval:
     _check_permission(actor)
+    by_operator = payload is not None
     with transaction.atomic():
         proposal, version = _lock(proposal_id)
+        now = timezone.now()
         final = proposal.payload if payload is None else _checked(proposal, payload)
-        seen = review(proposal, version)
-        if seen.seen_digest != seen_digest:
-            raise StaleReview("The proposal or its route changed since you looked. Look again.")
-        if seen.risk.level is Level.HIGH and settings.SUPERVISE_QUORUM > 1:
-            vote = _vote(proposal, actor, digest([seen_digest, final]))
-            if vote is not None:
+        _check_seen(proposal, version, seen_digest, now)
+        # What would be granted counts, not what was asked: an operator's edit can add a credential.
+        risk = risk_of(proposal, final, version.table, now=now, by_operator=by_operator)
+        if risk.level is Level.HIGH and settings.SUPERVISE_QUORUM > 1:
+            vote = _vote(proposal, actor, digest([status, seen_digest, final]), note)
+            if not _completes_quorum(vote):
                 return vote
-        changes = _change(proposal, final, version, actor, by_operator=payload is not None)
+        changes = _change(proposal, final, version, actor, now=now, by_operator=by_operator)
         return _record(
             proposal, status, actor=actor, notes=note, seen_digest=seen_digest, final_payload=final, **changes
         )
 
 
 def _change(
-    proposal: Proposal, final: dict[str, Any], version: RouteTableVersion, actor: User, *, by_operator: bool
+    proposal: Proposal,
+    final: dict[str, Any],
+    version: RouteTableVersion,
+    actor: User,
+    *,
+    now: datetime,
+    by_operator: bool,
 ) -> dict[str, Any]:
     """Make the change in the database and say what it grants. Applying it comes after the commit."""
     if proposal.tool == Proposal.Tool.CAPABILITY:
         Bottle.objects.filter(pk=proposal.bottle_id).update(dockerfile=final["dockerfile"])
         not_granted = left_out(proposal.payload, final)
         return {"granted": final, "not_granted": not_granted, "applied": Decision.Applied.RECORDED}
-    merged = preview(proposal, final, version.table, by_operator=by_operator)
+    merged = preview(proposal, final, version.table, now=now, by_operator=by_operator)
     if merged.changed:
         version = store.append(
             version, merged.table, author=actor.get_username(), cause=f"proposal {proposal.pk}"
         )
     return {
         "granted": merged.granted,
-        "not_granted": left_out(proposal.payload, final, ignored=merged.ignored),
+        "not_granted": left_out(proposal.payload, {**final, **_reach(merged)}, ignored=merged.ignored),
         "table_version": version,
         "applied": Decision.Applied.WAITING,
     }
@@ -166,49 +174,71 @@ def _record(
     return decision
 
 
-def _lock(proposal_id: UUID | str) -> tuple[Proposal, RouteTableVersion]:
-    """The pending proposal and its bottle's newest table, held against other deciders until commit."""
+def _lock(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> tuple[Proposal, RouteTableVersion]:
+    """The pending proposal and its bottle's newest table, held against other deciders until commit.
+
+    For a bottle, another bottle's proposal does not exist, decided or not.
+    """
+    proposals = Proposal.objects.select_related("bottle")
+    if bottle is not None:
+        proposals = proposals.filter(bottle=bottle)
     try:
-        proposal = Proposal.objects.select_related("bottle").get(pk=proposal_id)
+        proposal = proposals.get(pk=proposal_id)
     except (Proposal.DoesNotExist, ValidationError):
-        raise _unknown(proposal_id) from None
+        raise NoSuchProposal(f"There is no proposal {str(proposal_id)[:64]!r} here.") from None
     version = store.lock(proposal.bottle)
-    proposal = Proposal.objects.select_related("bottle").get(pk=proposal_id)
+    proposal = proposals.get(pk=proposal_id)
     if not proposal.is_pending:
         raise AlreadyDecided(Decision.objects.get(proposal=proposal))
     return proposal, version
 
 
-def _vote(proposal: Proposal, actor: User, granted_digest: str) -> Approval | None:
-    """Record one yes. None when it completes the quorum; a yes to anything else than this does not count."""
+def _check_seen(proposal: Proposal, version: RouteTableVersion, seen_digest: str, now: datetime) -> None:
+    if review(proposal, version, now=now).seen_digest != seen_digest:
+        raise StaleReview("The proposal or its route changed since you looked. Look again.")
+
+
+def _vote(proposal: Proposal, actor: User, granted_digest: str, note: str) -> Approval:
+    """Record one yes. An operator has one: a new yes to something else replaces the old one."""
     vote, _ = Approval.objects.update_or_create(
         proposal=proposal, actor=actor, defaults={"granted_digest": granted_digest}
     )
-    agreeing = Approval.objects.filter(proposal=proposal, granted_digest=granted_digest)
-    if agreeing.count() >= settings.SUPERVISE_QUORUM:
-        return None
     audit.append(
         "approval",
         actor_name=actor.get_username(),
         bottle_slug=proposal.bottle.slug,
         proposal_id=proposal.pk,
-        details={"granted_digest": granted_digest, "needed": settings.SUPERVISE_QUORUM},
+        details={
+            "granted_digest": granted_digest,
+            "needed": settings.SUPERVISE_QUORUM,
+            "notes": storable(note).strip(),
+        },
     )
     events.announce("approval", proposal)
     return vote
 
 
+def _completes_quorum(vote: Approval) -> bool:
+    """Only a yes to exactly this counts, and only of those who may still decide."""
+    agreeing = Approval.objects.filter(proposal=vote.proposal, granted_digest=vote.granted_digest)
+    voters = [approval.actor for approval in agreeing.select_related("actor")]
+    return sum(may_decide(voter) for voter in voters) >= settings.SUPERVISE_QUORUM
+
+
+def _reach(merged: Merge) -> dict[str, Any]:
+    """What the bottle has after the merge, which can be more than this proposal gave."""
+    granted = merged.granted
+    reach: dict[str, Any] = {key: granted[key] for key in ("path_allowlist", "methods") if key in granted}
+    return reach if granted.get("lease") else {**reach, "lease": None}
+
+
 def _checked(proposal: Proposal, payload: dict[str, Any]) -> dict[str, Any]:
     try:
-        return checked_payload(proposal, payload)
+        return checked_payload(proposal, storable_json(payload))
     except ValueError as error:
         raise BadAsk(str(error)) from error
 
 
 def _check_permission(actor: User) -> None:
-    if not (actor.is_active and actor.has_perm(PERMISSION)):
+    if not may_decide(actor):
         raise NotPermitted("You may look, but deciding needs the permission 'decide_proposal'.")
-
-
-def _unknown(proposal_id: object) -> NoSuchProposal:
-    return NoSuchProposal(f"There is no proposal {str(proposal_id)[:64]!r} here.")

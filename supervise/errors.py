@@ -1,5 +1,7 @@
 """The few ways asking and deciding can fail. Each edge (MCP, console, API, CLI) translates them once."""
 
+# ruff: noqa: N818  (the names say what happened, and read as words where they are raised)
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -9,7 +11,9 @@ if TYPE_CHECKING:
 
 
 class SuperviseError(Exception):
-    """The message is a plain sentence the reader can act on."""
+    """The message is a plain sentence the reader can act on; the code is for programs."""
+
+    code = "refused"
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -19,34 +23,58 @@ class SuperviseError(Exception):
 class BadAsk(SuperviseError):
     """The ask itself is wrong; nothing was queued."""
 
+    code = "bad_ask"
+
 
 class TooManyPending(SuperviseError):
     """The bottle already has as many open proposals as it may."""
+
+    code = "too_many_pending"
 
 
 class AskedTooOften(SuperviseError):
     """The bottle files faster than it may."""
 
+    code = "asked_too_often"
+
 
 class NoSuchProposal(SuperviseError):
     """Unknown, or another bottle's: the two look the same from outside."""
+
+    code = "no_such_proposal"
 
 
 class NotPermitted(SuperviseError):
     """The actor may not decide."""
 
+    code = "not_permitted"
+
 
 class MissingReason(SuperviseError):
     """A rejection must tell the agent why."""
+
+    code = "missing_reason"
 
 
 class StaleReview(SuperviseError):
     """What the operator saw is not what would be applied now."""
 
+    code = "stale_review"
+
 
 class AlreadyDecided(SuperviseError):
     """Somebody else was first; `decision` says who."""
 
+    code = "already_decided"
+
     def __init__(self, decision: Decision) -> None:
         super().__init__(f"Already {decision.status} by {decision.actor_name}.")
         self.decision = decision
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return {
+            "status": self.decision.status,
+            "decided_by": self.decision.actor_name,
+            "decided_at": self.decision.created_at.isoformat(),
+        }

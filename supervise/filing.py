@@ -17,9 +17,9 @@ from egress import store
 
 from . import audit, events
 from .canonical import digest
-from .errors import AskedTooOften, TooManyPending
+from .errors import AskedTooOften, BadAsk, TooManyPending
 from .models import Proposal
-from .sanitize import storable
+from .sanitize import storable, storable_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,13 @@ class Filed:
 def file_proposal(bottle: Bottle, tool: str, payload: dict[str, Any], justification: str) -> Filed:
     """Queue an ask that was already checked; an equal pending one is joined instead.
 
-    Raises TooManyPending or AskedTooOften; then nothing was queued.
+    Raises TooManyPending, AskedTooOften, or BadAsk when the bottle was deleted; then nothing was queued.
     """
+    payload = storable_json(payload)
     ask_digest = digest([tool, payload])
+    equal = Proposal.objects.filter(bottle=bottle, ask_digest=ask_digest)
     for _ in range(3):  # each round loses only to a decision or an equal ask made in the same instant
-        pending = Proposal.objects.filter(bottle=bottle, ask_digest=ask_digest, status=Proposal.Status.PENDING)
+        pending = equal.filter(status=Proposal.Status.PENDING)
         if pending.update(joined=F("joined") + 1):
             proposal = pending.select_related("bottle").first()
             if proposal is not None:
@@ -52,6 +54,11 @@ def _insert(
     bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, ask_digest: str
 ) -> Proposal:
     with transaction.atomic():
+        # Locked, so that neither the limits nor the bottle's end can be passed by two at once.
+        version = store.lock(bottle)
+        bottle.refresh_from_db(fields=["state"])
+        if bottle.state == Bottle.State.DELETED:
+            raise BadAsk("This bottle was deleted. Stop here: nobody will decide for it any more.")
         _check_limits(bottle)
         proposal = Proposal(
             id=uuid4(),
@@ -60,7 +67,7 @@ def _insert(
             payload=payload,
             justification=storable(justification),
             ask_digest=ask_digest,
-            base_version=store.current(bottle).version,
+            base_version=version.version,
         )
         proposal.digest = digest(
             [str(proposal.id), bottle.slug, tool, payload, proposal.justification, proposal.base_version]

@@ -34,7 +34,9 @@ class Proposal(models.Model):
     tool = models.CharField(max_length=20, choices=Tool)
     payload = models.JSONField()
     justification = models.TextField()
-    ask_digest = models.CharField(max_length=64, help_text="Equal for equal asks, whatever the justification.")
+    ask_digest = models.CharField(
+        max_length=64, help_text="Equal for equal asks, whatever the justification."
+    )
     digest = models.CharField(max_length=64, help_text="Of everything an operator is shown of this proposal.")
     base_version = models.PositiveIntegerField(help_text="The route table's version when this was asked.")
     status = models.CharField(max_length=10, choices=Status, default=Status.PENDING)
@@ -44,7 +46,9 @@ class Proposal(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["bottle", "ask_digest"], condition=Q(status="pending"), name="one_pending_card_per_ask"
+                fields=["bottle", "ask_digest"],
+                condition=Q(status="pending"),
+                name="one_pending_card_per_ask",
             ),
         ]
         indexes = [
@@ -137,7 +141,7 @@ class AuditEvent(models.Model):
         return f"#{self.seq} {self.action} by {self.actor_name}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        if self.pk is not None:
+        if not self._state.adding:
             raise TypeError("The audit record is append-only.")
         super().save(*args, **kwargs)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
+
+from egress.paths import prefix_allows
 
 from .models import Decision, Proposal
 
@@ -45,29 +48,37 @@ def outcome_of(proposal: Proposal, decision: Decision | None) -> Outcome:
 
 
 def left_out(
-    asked: Mapping[str, Any], final: Mapping[str, Any], *, ignored: Sequence[str] = ()
+    asked: Mapping[str, Any], given: Mapping[str, Any], *, ignored: Sequence[str] = ()
 ) -> dict[str, Any] | None:
     """The part of the ask that was not granted, or None when all of it was."""
     missing: dict[str, Any] = {}
-    for key, wanted in asked.items():
-        given = final.get(key)
-        if wanted == given:
-            continue
-        if isinstance(wanted, list):
-            # No list means "all of them": then nothing of the ask is missing.
-            refused = [item for item in wanted if given and item not in given]
-            if refused:
-                missing[key] = refused
-        else:
-            missing[key] = wanted
+    for key in ("host", "dockerfile", "auth"):
+        if key in asked and asked[key] != given.get(key):
+            missing[key] = asked[key]
     for key in ("path_allowlist", "methods"):
-        if not asked.get(key) and final.get(key):
-            missing[key] = "all"
-    if final.get("lease") and not asked.get("lease"):
-        missing["lease"] = "no end"
+        refused = _refused(asked.get(key), given.get(key))
+        if refused:
+            missing[key] = refused
+    if _ends_sooner(given.get("lease"), asked.get("lease")):
+        missing["lease"] = asked.get("lease") or "no end"
     if ignored:
         missing["ignored"] = list(ignored)
     return missing or None
+
+
+def _refused(asked: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | str | None:
+    """No list means all of them. A path is given by any prefix of it; a method only by itself."""
+    if not given:
+        return None
+    if not asked:
+        return "all"
+    return [item for item in asked if not any(item == have or prefix_allows(have, item) for have in given)]
+
+
+def _ends_sooner(given: Mapping[str, int] | None, asked: Mapping[str, int] | None) -> bool:
+    """No number means no end of that kind."""
+    given, asked = given or {}, asked or {}
+    return any(given.get(key, inf) < asked.get(key, inf) for key in ("ttl_seconds", "max_uses"))
 
 
 def _explain(proposal: Proposal, decision: Decision | None) -> str:
@@ -94,8 +105,8 @@ def _explain(proposal: Proposal, decision: Decision | None) -> str:
 def _explain_applied(proposal: Proposal, decision: Decision) -> str:
     if decision.applied == Applied.RECORDED:
         return (
-            "The approved Dockerfile is recorded. The bottle has not been rebuilt: it goes on with its present "
-            "image until an operator rebuilds it. Go on with what you have."
+            "The approved Dockerfile is recorded. The bottle has not been rebuilt: it goes on with its "
+            "present image until an operator rebuilds it. Go on with what you have."
         )
     if decision.applied == Applied.WAITING:
         return "Approved, and being applied. Call check-proposal in a moment to see it live."
@@ -104,7 +115,7 @@ def _explain_applied(proposal: Proposal, decision: Decision) -> str:
     if proposal.tool == Proposal.Tool.GATE:
         host = (decision.granted or {}).get("host", "the host")
         return (
-            f"{host} is on the gate's allowlist (version {decision.live_version}). The gate is the second check: "
-            "list-egress-routes shows whether a route leads there; if none does, ask with egress-block."
+            f"{host} is on the gate's allowlist (version {decision.live_version}). The gate is the second "
+            "check: see with list-egress-routes whether a route leads there; if none does, use egress-block."
         )
-    return f"The route is in table version {decision.live_version}, which is published. Retry your request now."
+    return f"The route is in version {decision.live_version} of the published table. Retry your request now."

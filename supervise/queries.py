@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ValidationError
 from django.db.models import Count, F, Max, Q, QuerySet
+from django.db.models.fields.json import KT
+from django.db.models.functions import Left
+from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress import store
 from egress.models import RouteTableVersion
 
-from .errors import NoSuchProposal
+from .errors import BadAsk, NoSuchProposal
 from .models import Decision, Proposal
 from .outcomes import Outcome, outcome_of
 from .reviewing import Review, review
@@ -30,6 +34,20 @@ def get_proposal(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Pr
         raise NoSuchProposal(f"There is no proposal {str(proposal_id)[:64]!r} here.") from None
 
 
+def find_proposal(text: str) -> Proposal:
+    """By the id or its first 8 or more characters. Raises NoSuchProposal, or BadAsk when several fit."""
+    digits = text.replace("-", "").lower()
+    if not re.fullmatch("[0-9a-f]{8,32}", digits):
+        raise NoSuchProposal(f"{text[:64]!a} is not a proposal's id, nor its first 8 characters or more.")
+    span = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    found = list(Proposal.objects.filter(pk__range=span).values_list("pk", flat=True)[:2])
+    if len(found) > 1:
+        raise BadAsk(f"Several proposals begin with {text[:64]}. Give more of the id.")
+    if not found:
+        raise NoSuchProposal(f"There is no proposal {text[:64]}. 'proposals list --all' shows all there are.")
+    return get_proposal(found[0])
+
+
 def outcome(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Outcome:
     proposal = get_proposal(proposal_id, bottle=bottle)
     return outcome_of(proposal, decision_of(proposal))
@@ -44,20 +62,25 @@ def decision_of(proposal: Proposal) -> Decision | None:
 
 def live_routes(bottle: Bottle) -> dict[str, Any]:
     """The published table as agents may see it: what is reachable, never which secret is used."""
-    version = RouteTableVersion.objects.filter(bottle=bottle, version=F("bottle__publication__version")).first()
+    versions = RouteTableVersion.objects.filter(bottle=bottle)
+    version = versions.filter(version=F("bottle__publication__version")).first()
     if version is None:
         return {"version": 0, "routes": [], "gate_hosts": []}
-    routes = [
-        {
-            "host": route["host"],
-            "path_allowlist": route.get("path_allowlist") or [],
-            "methods": route.get("methods") or [],
-            "lease": route.get("lease"),
-            "auth_injected": bool(route.get("auth")),
-        }
-        for route in version.table.as_dict()["routes"]
-    ]
+    now = timezone.now()
+    routes = [route.as_public_dict() for route in version.table.routes if not route.is_over(now)]
     return {"version": version.version, "routes": routes, "gate_hosts": list(version.table.gate_hosts)}
+
+
+def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> QuerySet[Proposal]:
+    """Proposals for lists, newest first, without the long texts: their beginnings are enough to choose."""
+    wanted = {"status": status, "tool": tool, "bottle__slug": bottle}
+    return (
+        Proposal.objects.filter(**{column: value for column, value in wanted.items() if value})
+        .select_related("bottle")
+        .annotate(host=KT("payload__host"), justification_start=Left("justification", 500))
+        .defer("payload", "justification", "bottle__dockerfile")
+        .order_by("-created_at", "pk")
+    )
 
 
 def pending_reviews(*, limit: int = 200) -> list[Review]:

@@ -1,4 +1,4 @@
-"""What an operator is shown of a proposal: the exact change it would make now, its risk, and the digest of both.
+"""What an operator is shown of a proposal: the exact change it would make now, its risk, a digest of both.
 
 The digest covers the proposal and the part of the bottle's state it would change, so that an unrelated
 change elsewhere does not make a review stale, and a related one always does.
@@ -7,6 +7,7 @@ change elsewhere does not make a review stale, and a related one always does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
@@ -36,15 +37,16 @@ class Review:
     seen_digest: str
 
 
-def review(proposal: Proposal, version: RouteTableVersion) -> Review:
-    """The proposal against one version of its bottle's table."""
+def review(proposal: Proposal, version: RouteTableVersion, *, now: datetime | None = None) -> Review:
+    """The proposal against one version of its bottle's table. Time matters: leases end."""
+    now = now or timezone.now()
     table = version.table
     if proposal.tool == Proposal.Tool.CAPABILITY:
         before, after = proposal.bottle.dockerfile, proposal.payload["dockerfile"]
         effects: tuple[str, ...] = ("the bottle's Dockerfile is replaced",)
         warnings: tuple[str, ...] = ()
     else:
-        merged = preview(proposal, proposal.payload, table)
+        merged = preview(proposal, proposal.payload, table, now=now)
         before, after = table_text(table), table_text(merged.table)
         effects, warnings = merged.effects, merged.warnings
     return Review(
@@ -55,17 +57,32 @@ def review(proposal: Proposal, version: RouteTableVersion) -> Review:
         effects=effects,
         warnings=warnings,
         risk=assess(proposal.tool, proposal.payload, table, warnings),
-        seen_digest=digest([proposal.digest, _touched(proposal, table)]),
+        seen_digest=digest([proposal.digest, _touched(proposal, table, now)]),
     )
 
 
 def preview(
-    proposal: Proposal, payload: dict[str, Any], table: RouteTable, *, by_operator: bool = False
+    proposal: Proposal,
+    payload: dict[str, Any],
+    table: RouteTable,
+    *,
+    now: datetime | None = None,
+    by_operator: bool = False,
 ) -> Merge:
-    """The table as it would be if this payload were applied now. Only an operator's own payload changes auth."""
+    """The table as it would be if this payload were applied. Only an operator's own payload changes auth."""
     if proposal.tool == Proposal.Tool.GATE:
         return merge_gate_host(table, payload["host"])
-    return merge_route(table, payload, now=timezone.now(), operator=by_operator)
+    return merge_route(table, payload, now=now or timezone.now(), operator=by_operator)
+
+
+def risk_of(
+    proposal: Proposal, payload: dict[str, Any], table: RouteTable, *, now: datetime, by_operator: bool
+) -> Risk:
+    """The risk of granting this payload, which an operator may have edited."""
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        return assess(proposal.tool, payload, table, ())
+    merged = preview(proposal, payload, table, now=now, by_operator=by_operator)
+    return assess(proposal.tool, payload, table, merged.warnings)
 
 
 def checked_payload(proposal: Proposal, payload: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +95,9 @@ def checked_payload(proposal: Proposal, payload: dict[str, Any]) -> dict[str, An
         check_dockerfile(payload["dockerfile"])
         return payload
     if proposal.tool == Proposal.Tool.GATE:
-        checked = parse_gate_ask({"failed_url": payload.get("failed_url")})
+        checked = parse_gate_ask({key: value for key, value in payload.items() if key != "host"})
+        if payload.get("host", checked["host"]) != checked["host"]:
+            raise BadAsk("The payload's host is taken from its failed_url: change that one, or leave both.")
     else:
         checked = parse_operator_route(payload)
     asked, given = proposal.payload["host"], checked["host"]
@@ -108,12 +127,12 @@ def _facts(route: dict[str, Any]) -> list[tuple[str, object]]:
     return facts
 
 
-def _touched(proposal: Proposal, table: RouteTable) -> object:
+def _touched(proposal: Proposal, table: RouteTable, now: datetime) -> object:
     if proposal.tool == Proposal.Tool.CAPABILITY:
         return proposal.bottle.dockerfile
     host = proposal.payload["host"]
     related = [
-        route.as_dict()
+        [route.as_dict(), route.is_over(now)]
         for route in table.routes
         if route.host == host or pattern_matches(route.host, host) or pattern_matches(host, route.host)
     ]

@@ -36,7 +36,8 @@ def assess(tool: str, payload: Mapping[str, Any], table: RouteTable, warnings: S
     found = list(_host_reasons(payload["host"], table))
     if tool == "egress-block":
         found += _route_reasons(payload)
-    found += [(Level.MEDIUM, warning) for warning in warnings]
+    # At the gate a warning tells that the host stays unreachable, which is no risk.
+    found += [(Level.MEDIUM if tool == "egress-block" else Level.LOW, warning) for warning in warnings]
     level = max((level for level, _ in found), default=Level.LOW)
     return Risk(level, tuple(reason for _, reason in sorted(found, key=lambda item: -item[0])))
 
@@ -49,8 +50,11 @@ def _host_reasons(host: str, table: RouteTable) -> list[tuple[Level, str]]:
         reasons.append((Level.HIGH, "the name mixes scripts, as look-alikes do"))
     elif is_punycode(host):
         reasons.append((Level.MEDIUM, "the name is not plain ASCII (punycode)"))
-    if table.get(host) is None:
+    route = next(table.serving(host), None)
+    if route is None:
         reasons.append((Level.LOW, "first route to this host for this bottle"))
+    elif route.auth:
+        reasons.append((Level.HIGH, f"the host's route carries the credential {route.auth.token_ref}"))
     return reasons
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
 # Bidi controls, zero-width and other invisible format characters are category Cf; NUL, ESC … are Cc;
 # line and paragraph separators (Zl, Zp) move text; Hangul fillers and Braille blank look like nothing.
@@ -11,11 +12,28 @@ _INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _BLANK_LOOKALIKES = set("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5")
 _MAYBE_INVISIBLE = re.compile(r"[^\x20-\x7e\n\t]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_ACTIVE_IN_JSON = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\x7f"})
 
 
 def storable(text: str) -> str:
     """The text as sent but for what PostgreSQL or UTF-8 cannot hold: NUL becomes ␀, lone surrogates �."""
     return _LONE_SURROGATE.sub("\ufffd", text.replace("\x00", "\u2400"))
+
+
+def storable_json(value: Any) -> Any:
+    """The same for every text inside a JSON value."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(key): storable_json(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [storable_json(inner) for inner in value]
+    return value
+
+
+def inert_json(text: str) -> str:
+    """JSON that is already ASCII, so that neither a browser nor a terminal finds anything to act on in it."""
+    return text.translate(_ACTIVE_IN_JSON)
 
 
 def visible(text: str) -> str:

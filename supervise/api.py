@@ -1,0 +1,227 @@
+"""The operator API for scripts and chat bots, on the operator plane only.
+
+Every decision goes through `supervise.decisions` with the digest of what the caller saw. Answers are ASCII
+JSON in which nothing an agent wrote is active, in a browser or in a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from django.contrib.auth.models import User
+from django.db.models import Count, Q, QuerySet
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import exceptions, generics
+from rest_framework.pagination import PageNumberPagination
+from rest_framework.permissions import BasePermission
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer
+from rest_framework.views import APIView, exception_handler
+
+from botbottle.models import Bottle
+
+from . import bottles, decisions, errors, permissions, queries
+from .api_shapes import (
+    ApproveBody,
+    BottleShape,
+    ErrorShape,
+    HistoryLine,
+    ModifyBody,
+    ProposalLine,
+    ProposalShape,
+    RejectBody,
+    RoutesShape,
+)
+from .models import Approval, Decision, Proposal
+from .sanitize import inert_json
+
+
+class InertJSONRenderer(JSONRenderer):
+    ensure_ascii = True
+
+    def render(self, data: Any, *args: Any, **kwargs: Any) -> bytes:
+        text: bytes = super().render(data, *args, **kwargs)
+        return inert_json(text.decode("ascii")).encode("ascii")
+
+
+class MayView(BasePermission):
+    message = "Looking at proposals needs the permission 'view_proposal'."
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        user = request.user
+        return isinstance(user, User) and permissions.may_view(user)
+
+
+class Pages(PageNumberPagination):
+    page_size = 50
+    page_size_query_param = "page_size"
+    max_page_size = 200
+
+
+class OperatorView(APIView):
+    permission_classes = (MayView,)
+    renderer_classes = (InertJSONRenderer,)
+
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
+        return answer_error
+
+
+def _choice(name: str, choices: list[str]) -> OpenApiParameter:
+    return OpenApiParameter(name, str, enum=choices)
+
+
+BOTTLE = OpenApiParameter("bottle", str, description="The bottle's slug.")
+TOOL = _choice("tool", Proposal.Tool.values)
+STATUS = _choice("status", Proposal.Status.values)
+REFUSALS = dict.fromkeys((400, 401, 403, 404, 409), ErrorShape)
+
+
+class ProposalList(OperatorView, generics.ListAPIView[Proposal]):
+    serializer_class = ProposalLine
+    pagination_class = Pages
+
+    @extend_schema(parameters=[STATUS, BOTTLE, TOOL])
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Proposals, newest first."""
+        return super().get(request, *args, **kwargs)
+
+    def get_queryset(self) -> QuerySet[Proposal]:
+        wanted = _wanted(self.request, status=Proposal.Status.values, tool=Proposal.Tool.values, bottle=None)
+        return queries.proposal_lines(**wanted)
+
+
+class ProposalDetail(OperatorView):
+    @extend_schema(responses={200: ProposalShape, 404: ErrorShape})
+    def get(self, request: Request, proposal_id: str) -> Response:
+        """One proposal with its review: the change a yes would make now, and the digest to decide with."""
+        return Response(ProposalShape(queries.get_proposal(proposal_id)).data)
+
+
+class Decide(OperatorView):
+    """What approve, modify and reject share."""
+
+    body: ClassVar[type[BaseSerializer[Any]]]
+    verb: ClassVar[Callable[..., Decision | Approval]]
+
+    def post(self, request: Request, proposal_id: str) -> Response:
+        body = self.body(data=request.data)
+        body.is_valid(raise_exception=True)
+        made = type(self).verb(proposal_id, actor=request.user, **body.validated_data)
+        # 202: this operator's yes is recorded, and others must follow.
+        return Response(
+            ProposalShape(queries.get_proposal(proposal_id)).data, 202 if isinstance(made, Approval) else 200
+        )
+
+
+@extend_schema(request=ApproveBody, responses={200: ProposalShape, 202: ProposalShape, **REFUSALS})
+class Approve(Decide):
+    """Grant what was asked."""
+
+    body = ApproveBody
+    verb = staticmethod(decisions.approve)
+
+
+@extend_schema(request=ModifyBody, responses={200: ProposalShape, 202: ProposalShape, **REFUSALS})
+class Modify(Decide):
+    """Grant something else for the same host, usually less."""
+
+    body = ModifyBody
+    verb = staticmethod(decisions.modify)
+
+
+@extend_schema(request=RejectBody, responses={200: ProposalShape, **REFUSALS})
+class Reject(Decide):
+    """Refuse, with a reason that the agent reads."""
+
+    body = RejectBody
+    verb = staticmethod(decisions.reject)
+
+
+class BottleList(OperatorView, generics.ListAPIView[Bottle]):
+    """The bottles there are."""
+
+    serializer_class = BottleShape
+    pagination_class = Pages
+
+    def get_queryset(self) -> QuerySet[Bottle]:
+        pending = Count("proposals", filter=Q(proposals__status=Proposal.Status.PENDING))
+        return bottles.living().select_related("publication").annotate(pending=pending).order_by("slug")
+
+
+class BottleRoutes(OperatorView):
+    @extend_schema(responses={200: RoutesShape, 404: ErrorShape})
+    def get(self, request: Request, slug: str) -> Response:
+        """What the bottle can reach now: its published table, as its agent sees it."""
+        return Response(RoutesShape(queries.live_routes(bottles.get(slug))).data)
+
+
+class History(OperatorView, generics.ListAPIView[Decision]):
+    serializer_class = HistoryLine
+    pagination_class = Pages
+
+    @extend_schema(parameters=[STATUS, BOTTLE, TOOL])
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Decisions, newest first."""
+        return super().get(request, *args, **kwargs)
+
+    def get_queryset(self) -> QuerySet[Decision]:
+        wanted = _wanted(self.request, status=Proposal.Status.values, tool=Proposal.Tool.values, bottle=None)
+        columns = {"status": "status", "tool": "proposal__tool", "bottle": "proposal__bottle__slug"}
+        return queries.history().filter(**{columns[name]: value for name, value in wanted.items()})
+
+
+def _wanted(request: Request, **allowed: list[str] | None) -> dict[str, str]:
+    """The filters that were given. A word we do not know is refused, not answered with an empty list."""
+    wanted = {}
+    for name, choices in allowed.items():
+        value = request.query_params.get(name, "")
+        if value and choices is not None and value not in choices:
+            raise errors.BadAsk(f"{name} must be one of {', '.join(choices)}.")
+        if value:
+            wanted[name] = value
+    return wanted
+
+
+STATUS_OF: Mapping[type[errors.SuperviseError], int] = {
+    errors.NoSuchProposal: 404,
+    bottles.NoSuchBottle: 404,
+    errors.NotPermitted: 403,
+    errors.AlreadyDecided: 409,
+    errors.StaleReview: 409,
+}
+
+
+def answer_error(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Each refusal as `{error, message}` and what the caller needs next. Faults of ours stay faults."""
+    if isinstance(error, errors.SuperviseError):
+        body: dict[str, Any] = {"error": error.code, "message": error.message}
+        if isinstance(error, errors.AlreadyDecided):
+            body |= error.facts
+        if isinstance(error, errors.StaleReview):
+            fresh = queries.get_proposal(context["kwargs"]["proposal_id"])
+            body["proposal"] = ProposalShape(fresh).data
+        return Response(body, STATUS_OF.get(type(error), 400))
+    response = exception_handler(error, context)
+    if response is not None and isinstance(error, exceptions.APIException):
+        response.data = {"error": _code(error), "message": " ".join(_sentences(error.detail))}
+    return response
+
+
+def _code(error: exceptions.APIException) -> str:
+    codes = error.get_codes()
+    return codes if isinstance(codes, str) else "bad_ask"
+
+
+def _sentences(detail: Any, field: str = "") -> list[str]:
+    if isinstance(detail, Mapping):
+        return [
+            sentence
+            for name, inner in detail.items()
+            for sentence in _sentences(inner, "" if name == "non_field_errors" else name)
+        ]
+    if isinstance(detail, list):
+        return [sentence for inner in detail for sentence in _sentences(inner, field)]
+    return [f"{field}: {detail}" if field else str(detail)]

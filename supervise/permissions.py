@@ -1,0 +1,17 @@
+"""Who may look, and who may decide. Every edge asks here."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import AnonymousUser, User
+
+VIEW = "supervise.view_proposal"
+DECIDE = "supervise.decide_proposal"
+
+
+def may_decide(user: User | AnonymousUser) -> bool:
+    return user.is_active and user.has_perm(DECIDE)
+
+
+def may_view(user: User | AnonymousUser) -> bool:
+    """Whoever may decide may look: nothing is decided unseen."""
+    return user.is_active and (user.has_perm(VIEW) or user.has_perm(DECIDE))
