@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .environment import BadSetting
+
 log = logging.getLogger(__name__)
 READY_SECONDS = 60.0
 STOP_SECONDS = 6.0
@@ -67,7 +69,9 @@ def run_until_stopped(children: list[Child], *, ready: Callable[[], None]) -> No
         child.start()
     try:
         deadline = time.monotonic() + READY_SECONDS
-        while not stopping and time.monotonic() < deadline and not all(map(_serves, children)):
+        while not stopping and not all(map(_serves, children)):
+            if time.monotonic() > deadline:
+                raise BadSetting("bot-bottle did not come up within a minute. The lines above say why.")
             _tend(children)
         if not stopping:
             ready()

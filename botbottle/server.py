@@ -88,6 +88,7 @@ class WebServer(Server):  # type: ignore[misc]
         for listener in self._opened:
             if listener.port is not None:
                 planes.assign(listener.port, listener.plane)
+            listener.socket.setblocking(False)  # another worker may win the race for a connection
             reactor.adoptStreamPort(
                 listener.socket.fileno(), listener.socket.family, BoundedFactory(self, listener.plane)
             )

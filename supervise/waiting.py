@@ -37,6 +37,10 @@ class Waiter:
 
     async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - the answer to running out is False
         """True when something changed since the last look, False when the time ran out."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # asgiref swallows a cancellation that arrives while its thread works: honour it here.
+            raise asyncio.CancelledError
         try:
             async with asyncio.timeout(timeout):
                 await self._woken.wait()

@@ -1,0 +1,43 @@
+# make up     start everything (makes its own virtual environment)
+# make test   lint, types and all tests that this machine can run
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: up test unit lint types clients bench screenshots clean
+.DEFAULT_GOAL := up
+
+$(VENV)/.runtime: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "bot-bottle needs Python 3.11 or newer; set PYTHON=…"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+up: $(VENV)/.runtime
+	@exec $(BIN)/python manage.py up
+
+test: lint types
+	@$(BIN)/python -m pytest
+
+unit: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m "not browser and not services and not clients and not process"
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+
+types: $(VENV)/.dev
+	@$(BIN)/mypy --no-error-summary botbottle supervise egress manage.py
+
+clients: $(VENV)/.dev
+	@tests/clients/install
+
+bench: $(VENV)/.dev
+	@$(BIN)/python bench/wake.py
+
+clean:
+	@rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

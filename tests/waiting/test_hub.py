@@ -1,0 +1,195 @@
+"""The waiter hub: nothing decided is ever missed, and nobody else's decision wakes a call."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
+from django.db import connection
+
+from botbottle.models import Bottle
+from supervise import decisions, queries, waiting
+from supervise.filing import file_proposal
+from supervise.models import Proposal
+from supervise.outcomes import Outcome
+from tests.servers import ROOT
+
+pytestmark = pytest.mark.django_db(transaction=True)
+LONG = 30.0  # never reached unless a wake-up is lost
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[waiting.WaiterHub]:
+    hub = waiting.WaiterHub()
+    yield hub
+    await hub.stop()
+
+
+def ask(bottle: Bottle, host: str = "api.example.com") -> Proposal:
+    return file_proposal(bottle, "egress-block", {"host": host}, "to build").proposal
+
+
+def approve(proposal: Proposal, operator: User) -> None:
+    seen = queries.review_of(queries.get_proposal(proposal.pk)).seen_digest
+    decisions.approve(proposal.pk, actor=operator, seen_digest=seen)
+
+
+async def answer(hub: waiting.WaiterHub, proposal: Proposal, timeout: float = LONG) -> Outcome:  # noqa: ASYNC109
+    async with hub.waiter(proposal.pk) as waiter:
+        outcome = await queries.aoutcome(proposal.pk)
+        while not outcome.settled and await waiter.wait(timeout):
+            outcome = await queries.aoutcome(proposal.pk)
+        return outcome
+
+
+async def test_a_decision_wakes_the_call_that_waits_for_it(hub, agent_a, operator) -> None:
+    proposal = await sync_to_async(ask)(agent_a)
+    call = asyncio.create_task(answer(hub, proposal))
+    while not len(hub):
+        await asyncio.sleep(0)
+    await sync_to_async(approve)(proposal, operator)
+    outcome = await call
+    assert (outcome.status, outcome.applied, outcome.live_version) == ("approved", "live", 2)
+
+
+async def test_a_decision_made_before_the_wait_is_seen(hub, agent_a, operator) -> None:
+    proposal = await sync_to_async(ask)(agent_a)
+    await sync_to_async(approve)(proposal, operator)
+    assert (await answer(hub, proposal, timeout=0.01)).status == "approved"
+
+
+async def test_a_decision_between_registering_and_reading_is_seen(hub, agent_a, operator) -> None:
+    proposal = await sync_to_async(ask)(agent_a)
+    async with hub.waiter(proposal.pk) as waiter:
+        await sync_to_async(approve)(proposal, operator)
+        assert await waiter.wait(LONG)
+
+
+async def test_running_out_of_time_is_an_answer_not_an_error(hub, agent_a) -> None:
+    proposal = await sync_to_async(ask)(agent_a)
+    assert (await answer(hub, proposal, timeout=0.01)).status == "pending"
+    assert len(hub) == 0
+
+
+async def test_anothers_decision_does_not_wake_a_call(hub, agent_a, operator) -> None:
+    mine = await sync_to_async(ask)(agent_a, "mine.example.com")
+    other = await sync_to_async(ask)(agent_a, "other.example.com")
+    waits = asyncio.create_task(answer(hub, mine))
+    assert (await asyncio.gather(answer(hub, other), sync_to_async(approve)(other, operator)))[0].status == "approved"
+    assert not waits.done()
+    waits.cancel()
+
+
+async def test_a_cancelled_call_leaves_no_waiter_behind(hub, agent_a) -> None:
+    proposal = await sync_to_async(ask)(agent_a)
+    call = asyncio.create_task(answer(hub, proposal))
+    while not len(hub):
+        await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert len(hub) == 0
+
+
+async def test_draining_wakes_everybody_and_those_who_come_later(hub, agent_a) -> None:
+    proposal = await sync_to_async(ask)(agent_a)
+    async with hub.waiter(proposal.pk) as early:
+        hub.drain()
+        assert await early.wait(LONG)
+    async with hub.waiter(proposal.pk) as late:
+        assert await late.wait(LONG)
+
+
+async def test_a_broken_subscription_is_renewed_and_loses_nothing(hub, agent_a, operator, monkeypatch) -> None:
+    """The first subscription fails at once; the sweeper and the renewed one still find the decision."""
+    real, failures = waiting.get_channel_layer, []
+
+    def failing_once():
+        if not failures:
+            failures.append(1)
+            raise ConnectionError("the layer is away")
+        return real()
+
+    monkeypatch.setattr(waiting, "get_channel_layer", failing_once)
+    proposal = await sync_to_async(ask)(agent_a)
+    call = asyncio.create_task(answer(hub, proposal))
+    while not len(hub):
+        await asyncio.sleep(0)
+    await sync_to_async(approve)(proposal, operator)
+    assert (await call).status == "approved"
+    assert failures
+
+
+async def test_a_decision_without_any_message_is_found_by_the_sweeper(hub, agent_a, operator, monkeypatch) -> None:
+    monkeypatch.setattr("supervise.events._send", lambda event: None)
+    proposal = await sync_to_async(ask)(agent_a)
+    call = asyncio.create_task(answer(hub, proposal))
+    while not len(hub):
+        await asyncio.sleep(0)
+    await sync_to_async(approve)(proposal, operator)
+    assert (await call).status == "approved"
+
+
+async def test_nothing_runs_while_nobody_waits(hub, agent_a, monkeypatch) -> None:
+    sweeps = []
+    monkeypatch.setattr(waiting, "_after", partial(_count, sweeps))
+    proposal = await sync_to_async(ask)(agent_a)
+    await answer(hub, proposal, timeout=0.01)
+    await asyncio.sleep(waiting.WATCH_INTERVAL * 3)  # the sweep that was under way ends
+    before = len(sweeps)
+    await sync_to_async(ask)(agent_a, "later.example.com")
+    await asyncio.sleep(waiting.WATCH_INTERVAL * 5)
+    assert len(sweeps) == before
+
+
+async def _count(sweeps: list[int], seq: int) -> list[tuple[int, object]]:
+    sweeps.append(seq)
+    return []
+
+
+async def test_many_waiters_hold_no_threads(hub, agent_a) -> None:
+    proposals = [await sync_to_async(ask)(agent_a, f"h{number}.example.com") for number in range(50)]
+    before = threading.active_count()
+    calls = [asyncio.create_task(answer(hub, proposal, timeout=1)) for proposal in proposals]
+    while len(hub) < 50:
+        await asyncio.sleep(0)
+    assert threading.active_count() <= before + 2
+    assert {outcome.status for outcome in await asyncio.gather(*calls)} == {"pending"}
+
+
+async def test_a_decision_in_another_process_wakes_the_call(hub, agent_a, operator) -> None:
+    proposal = await sync_to_async(ask)(agent_a)
+    call = asyncio.create_task(answer(hub, proposal))
+    while not len(hub):
+        await asyncio.sleep(0)
+    await sync_to_async(_approve_elsewhere)(proposal, operator)
+    assert (await call).status == "approved"
+
+
+def _approve_elsewhere(proposal: Proposal, operator: User) -> None:
+    """A fresh interpreter on the same database, with no channel layer in common unless there is Redis."""
+    script = (
+        "import django; django.setup()\n"
+        "from django.conf import settings\n"
+        f"settings.DATABASES['default']['NAME'] = {str(connection.settings_dict['NAME'])!r}\n"
+        "from django.contrib.auth.models import User\n"
+        "from supervise import decisions, queries\n"
+        f"seen = queries.review_of(queries.get_proposal({str(proposal.pk)!r})).seen_digest\n"
+        f"decisions.approve({str(proposal.pk)!r}, actor=User.objects.get(pk={operator.pk}), seen_digest=seen)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script],
+        check=True, cwd=ROOT, timeout=60, env={**_environment(), "DJANGO_SETTINGS_MODULE": "tests.settings"},
+    )
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return dict(os.environ)
