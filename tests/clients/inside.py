@@ -14,12 +14,13 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 SIOCSIFFLAGS = 0x8914
 IFF_UP_RUNNING = 0x1 | 0x40
-START_SECONDS = 60
+START_SECONDS = 30
 
 
 def raise_loopback() -> None:
@@ -28,17 +29,17 @@ def raise_loopback() -> None:
 
 
 def ports_of(home: Path, server: subprocess.Popen[bytes]) -> dict[str, int]:
-    """The ports the server published, once the agents' one accepts connections."""
+    """The ports the server published, once it says on the agents' one that it is well."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise RuntimeError(f"the server ended with code {server.returncode}")
         with contextlib.suppress(OSError, ValueError):
             ports: dict[str, int] = json.loads((home / ".http.port").read_text())
-            socket.create_connection(("127.0.0.1", ports["agent"]), timeout=1).close()
+            urllib.request.urlopen(f"http://127.0.0.1:{ports['agent']}/health", timeout=2).close()
             return ports
         time.sleep(0.05)
-    raise RuntimeError(f"the server did not listen within {START_SECONDS} seconds")
+    raise RuntimeError(f"the server was not well within {START_SECONDS} seconds")
 
 
 def end_group(process: subprocess.Popen[Any], how: int) -> None:

@@ -121,7 +121,7 @@ class Island:
         env: dict[str, str] | None = None,
         feed: str = "",
         until: str = "",
-        timeout: float = 60,
+        timeout: float = 30,
     ) -> Finished:
         """Runs one client command, in `home/work`. With `until`, stdin stays open and the command is ended as
         soon as a line of its output has these words."""
