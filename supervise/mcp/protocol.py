@@ -155,7 +155,7 @@ def _handshake(envelope: Envelope, headers: Mapping[str, str]) -> McpRequest:
         if version not in HANDSHAKE_VERSIONS:
             raise ProtocolError(
                 jsonrpc.INVALID_REQUEST,
-                f"MCP-Protocol-Version {version[:40]!r} is not supported. "
+                f"MCP-Protocol-Version {version[:40]!a} is not supported. "
                 f"Supported: {', '.join((*HANDSHAKE_VERSIONS, *MODERN_VERSIONS))}.",
                 data={"supported": [*HANDSHAKE_VERSIONS, *MODERN_VERSIONS], "requested": version},
             )
@@ -191,11 +191,11 @@ def _modern(envelope: Envelope, headers: Mapping[str, str]) -> McpRequest:
     elif isinstance(meta, dict):
         version = meta.get(META_VERSION, header)
     if version != header:
-        raise _mismatch(f"MCP-Protocol-Version is {header[:40]!r} but _meta says {str(version)[:40]!r}.")
+        raise _mismatch(f"MCP-Protocol-Version is {header[:40]!a} but _meta says {str(version)[:40]!a}.")
     if version not in MODERN_VERSIONS:
         raise ProtocolError(
             jsonrpc.UNSUPPORTED_VERSION,
-            f"Protocol version {version[:40]!r} is not supported without initialize. "
+            f"Protocol version {version[:40]!a} is not supported without initialize. "
             f"Supported: {', '.join(MODERN_VERSIONS)}.",
             data={"supported": list(MODERN_VERSIONS), "requested": version},
         )

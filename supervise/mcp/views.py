@@ -46,7 +46,9 @@ class McpView(APIView):
         """Instead of DRF's own: no content negotiation, and the cheap refusals before the database."""
         self.entry = AccessEntry(request.method or "", request.path)
         if request.method != "POST":
-            raise MethodNotAllowed(request.method or "")
+            raise MethodNotAllowed(
+                request.method or "", "Send MCP messages with POST. There is no GET stream."
+            )
         edge.check_host(request.headers, settings.SUPERVISE_BIND)
         edge.check_origin(request.headers, settings.SUPERVISE_BIND)
         self.perform_authentication(request)
@@ -105,9 +107,8 @@ class McpView(APIView):
         self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
         response.headers["Allow"] = "POST"
-        response.headers["Cache-Control"] = "no-store"
-        if not response.streaming:
-            self.entry.write(response.status_code)
+        if isinstance(response, HttpResponse):
+            _complete(response, self.entry)
         return response
 
 
@@ -172,7 +173,15 @@ def _stream(body: Any, content_type: str, entry: AccessEntry) -> StreamingHttpRe
     logged = streams.then(body, lambda complete: entry.write(200, gone=not complete))
     response = StreamingHttpResponse(logged, content_type=content_type)
     response.headers["X-Accel-Buffering"] = "no"
+    response.headers["Cache-Control"] = "no-store"
     return response
+
+
+def _complete(response: HttpResponse, entry: AccessEntry) -> None:
+    """What Django's own middleware does for the console; the agent plane has none."""
+    response.headers["Content-Length"] = str(len(response.content))
+    response.headers["Cache-Control"] = "no-store"
+    entry.write(response.status_code)
 
 
 def _json(message: Json | list[Json], status: int) -> HttpResponse:
@@ -187,7 +196,7 @@ def _logged(view: View) -> View:
     def wrapper(request: HttpRequest) -> HttpResponse:
         entry = AccessEntry(request.method or "", request.path)
         response = view(request)
-        entry.write(response.status_code)
+        _complete(response, entry)
         return response
 
     return wrapper
