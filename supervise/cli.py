@@ -1,44 +1,78 @@
-"""What all our management commands share: --json, and domain errors as one sentence with exit code 1."""
+"""What all our management commands share: verbs, --json, and refusals as one sentence with exit code 1."""
 
 from __future__ import annotations
 
+import argparse
 import getpass
 import json
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import OperationalError, ProgrammingError
 
-from .errors import SuperviseError
+from .errors import AlreadyDecided, SuperviseError
+from .sanitize import inert_json
+
+JSON_HELP = "print one JSON value for scripts"
 
 
 class OperatorCommand(BaseCommand):
     """Subclasses return from `run` what --json prints; `show` prints it for people."""
 
+    requires_system_checks: list[str] = []  # `up` and `web` run them; these commands only touch the database
     requires_migrations_checks = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print one JSON value for scripts")
+        parser.add_argument("--json", action="store_true", help=JSON_HELP)
         self.add_own_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             result = self.run(options)
         except SuperviseError as error:
+            if options["json"]:
+                self._write_json(_as_json(error))
             raise CommandError(error.message) from error
+        except (OperationalError, ProgrammingError) as error:
+            raise CommandError(f"The database is not ready ({error}). 'make up' prepares it.") from error
         if options["json"]:
-            self.stdout.write(json.dumps(result))
+            self._write_json(result)
         else:
             self.show(options, result)
+        problem = self.problem(result)
+        if problem:
+            raise CommandError(problem)
 
     def add_own_arguments(self, parser: CommandParser) -> None:
-        raise NotImplementedError
+        """Override to add verbs and options."""
 
     def run(self, options: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def show(self, options: dict[str, Any], result: Any) -> None:
         raise NotImplementedError
+
+    def problem(self, result: Any) -> str | None:
+        """What a finished command found wrong, if anything: printed as an error, exit code 1."""
+        return None
+
+    def _write_json(self, value: Any) -> None:
+        self.stdout.write(inert_json(json.dumps(value, cls=DjangoJSONEncoder)))
+
+
+class Verbs:
+    """The subcommands of a command. Each takes --json too, before or after its other arguments."""
+
+    def __init__(self, parser: CommandParser, *names: str) -> None:
+        self._verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(names))
+
+    def add(self, name: str, help_text: str) -> CommandParser:
+        parser: CommandParser = self._verbs.add_parser(name, help=help_text)
+        # SUPPRESS: a default here would overwrite the --json that stood before the verb.
+        parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=JSON_HELP)
+        return parser
 
 
 def local_author() -> str:
@@ -49,14 +83,23 @@ def local_author() -> str:
         return "command line"
 
 
+def named_user(username: str) -> User:
+    user = User.objects.filter(username=username, is_active=True).first()
+    if user is None:
+        raise CommandError(f"There is no active operator {username!r}.")
+    return user
+
+
 def acting_operator(username: str | None) -> User:
     """The operator a command decides as: the one named, else the only active superuser."""
     if username:
-        user = User.objects.filter(username=username, is_active=True).first()
-        if user is None:
-            raise CommandError(f"There is no active operator {username!r}.")
-        return user
+        return named_user(username)
     superusers = list(User.objects.filter(is_superuser=True, is_active=True)[:2])
     if len(superusers) != 1:
         raise CommandError("Say who decides: --as USERNAME.")
     return superusers[0]
+
+
+def _as_json(error: SuperviseError) -> dict[str, str]:
+    facts = error.facts if isinstance(error, AlreadyDecided) else {}
+    return {"error": error.code, "message": error.message, **facts}

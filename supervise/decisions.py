@@ -28,16 +28,14 @@ from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPe
 from .models import Approval, Decision, Proposal
 from .outcomes import left_out
 from .permissions import may_decide
-from .reviewing import checked_payload, preview, review, risk_of
+from .reviewing import Review, checked_payload, preview, review
 from .risk import Level
-from .sanitize import storable, storable_json
+from .sanitize import storable
 
 Status = Proposal.Status
 
 
-def approve(
-    proposal_id: UUID | str, *, actor: User, seen_digest: str, note: str = ""
-) -> Decision | Approval:
+def approve(proposal_id: UUID | str, *, actor: User, seen_digest: str, note: str = "") -> Decision | Approval:
     """Grant what was asked. An Approval instead of a Decision means: more operators must say yes.
 
     Raises NotPermitted, NoSuchProposal, AlreadyDecided, StaleReview.
@@ -49,6 +47,8 @@ def modify(
     proposal_id: UUID | str, *, actor: User, seen_digest: str, payload: dict[str, Any], note: str = ""
 ) -> Decision | Approval:
     """Grant something else than was asked, usually less. Raises as `approve`, and BadAsk for the payload."""
+    if not isinstance(payload, dict):
+        raise BadAsk("The payload must be a JSON object with the keys of the proposal's payload.")
     return _grant(proposal_id, Status.MODIFIED, payload, actor=actor, seen_digest=seen_digest, note=note)
 
 
@@ -59,7 +59,7 @@ def reject(proposal_id: UUID | str, *, actor: User, seen_digest: str, note: str)
         raise MissingReason("Say why: the agent reads the reason and acts on it.")
     with transaction.atomic():
         proposal, version = _lock(proposal_id)
-        _check_seen(proposal, version, seen_digest, timezone.now())
+        _as_seen(review(proposal, version), seen_digest)
         return _record(proposal, Status.REJECTED, actor=actor, notes=note, seen_digest=seen_digest)
 
 
@@ -87,19 +87,18 @@ def _grant(
     note: str,
 ) -> Decision | Approval:
     _check_permission(actor)
-    by_operator = payload is not None
     with transaction.atomic():
         proposal, version = _lock(proposal_id)
         now = timezone.now()
-        final = proposal.payload if payload is None else _checked(proposal, payload)
-        _check_seen(proposal, version, seen_digest, now)
-        # What would be granted counts, not what was asked: an operator's edit can add a credential.
-        risk = risk_of(proposal, final, version.table, now=now, by_operator=by_operator)
-        if risk.level is Level.HIGH and settings.SUPERVISE_QUORUM > 1:
+        edited = None if payload is None else checked_payload(proposal, payload)
+        final = edited or proposal.payload
+        seen = _as_seen(review(proposal, version, now=now, edited=edited), seen_digest)
+        # The risk of what would be granted: an operator's edit can add a credential, or drop one.
+        if seen.risk.level is Level.HIGH and settings.SUPERVISE_QUORUM > 1:
             vote = _vote(proposal, actor, digest([status, seen_digest, final]), note)
             if not _completes_quorum(vote):
                 return vote
-        changes = _change(proposal, final, version, actor, now=now, by_operator=by_operator)
+        changes = _change(proposal, final, version, actor, now=now, by_operator=edited is not None)
         return _record(
             proposal, status, actor=actor, notes=note, seen_digest=seen_digest, final_payload=final, **changes
         )
@@ -193,9 +192,10 @@ def _lock(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> tuple[Pro
     return proposal, version
 
 
-def _check_seen(proposal: Proposal, version: RouteTableVersion, seen_digest: str, now: datetime) -> None:
-    if review(proposal, version, now=now).seen_digest != seen_digest:
+def _as_seen(present: Review, seen_digest: str) -> Review:
+    if present.seen_digest != seen_digest:
         raise StaleReview("The proposal or its route changed since you looked. Look again.")
+    return present
 
 
 def _vote(proposal: Proposal, actor: User, granted_digest: str, note: str) -> Approval:
@@ -230,13 +230,6 @@ def _reach(merged: Merge) -> dict[str, Any]:
     granted = merged.granted
     reach: dict[str, Any] = {key: granted[key] for key in ("path_allowlist", "methods") if key in granted}
     return reach if granted.get("lease") else {**reach, "lease": None}
-
-
-def _checked(proposal: Proposal, payload: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return checked_payload(proposal, storable_json(payload))
-    except ValueError as error:
-        raise BadAsk(str(error)) from error
 
 
 def _check_permission(actor: User) -> None:

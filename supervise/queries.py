@@ -95,8 +95,9 @@ def pending_reviews(*, limit: int = 200) -> list[Review]:
     return sorted(reviews, key=lambda item: (-item.risk.level, -item.proposal.created_at.timestamp()))
 
 
-def review_of(proposal: Proposal) -> Review:
-    return review(proposal, store.current(proposal.bottle))
+def review_of(proposal: Proposal, *, edited: dict[str, Any] | None = None) -> Review:
+    """What is shown of it now; with an operator's checked payload, what that one would do instead."""
+    return review(proposal, store.current(proposal.bottle), edited=edited)
 
 
 def history() -> QuerySet[Decision]:

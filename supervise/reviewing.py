@@ -6,6 +6,7 @@ change elsewhere does not make a review stale, and a related one always does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,7 @@ from .canonical import digest
 from .errors import BadAsk
 from .models import Proposal
 from .risk import Risk, assess
+from .sanitize import storable_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,26 @@ class Review:
     seen_digest: str
 
 
-def review(proposal: Proposal, version: RouteTableVersion, *, now: datetime | None = None) -> Review:
-    """The proposal against one version of its bottle's table. Time matters: leases end."""
+def review(
+    proposal: Proposal,
+    version: RouteTableVersion,
+    *,
+    now: datetime | None = None,
+    edited: dict[str, Any] | None = None,
+) -> Review:
+    """The proposal against one version of its bottle's table. Time matters: leases end.
+
+    With `edited`, an operator's checked payload, it tells what that one would do instead; the digest is the
+    same, since what was asked and what is there are.
+    """
     now = now or timezone.now()
-    table = version.table
+    table, payload = version.table, proposal.payload if edited is None else edited
     if proposal.tool == Proposal.Tool.CAPABILITY:
-        before, after = proposal.bottle.dockerfile, proposal.payload["dockerfile"]
+        before, after = proposal.bottle.dockerfile, payload["dockerfile"]
         effects: tuple[str, ...] = ("the bottle's Dockerfile is replaced",)
         warnings: tuple[str, ...] = ()
     else:
-        merged = preview(proposal, proposal.payload, table, now=now)
+        merged = preview(proposal, payload, table, now=now, by_operator=edited is not None)
         before, after = table_text(table), table_text(merged.table)
         effects, warnings = merged.effects, merged.warnings
     return Review(
@@ -56,54 +68,51 @@ def review(proposal: Proposal, version: RouteTableVersion, *, now: datetime | No
         after=after,
         effects=effects,
         warnings=warnings,
-        risk=assess(proposal.tool, proposal.payload, table, warnings),
+        risk=assess(proposal.tool, payload, table, warnings),
         seen_digest=digest([proposal.digest, _touched(proposal, table, now)]),
     )
 
 
 def preview(
-    proposal: Proposal,
-    payload: dict[str, Any],
-    table: RouteTable,
-    *,
-    now: datetime | None = None,
-    by_operator: bool = False,
+    proposal: Proposal, payload: dict[str, Any], table: RouteTable, *, now: datetime, by_operator: bool
 ) -> Merge:
     """The table as it would be if this payload were applied. Only an operator's own payload changes auth."""
     if proposal.tool == Proposal.Tool.GATE:
         return merge_gate_host(table, payload["host"])
-    return merge_route(table, payload, now=now or timezone.now(), operator=by_operator)
-
-
-def risk_of(
-    proposal: Proposal, payload: dict[str, Any], table: RouteTable, *, now: datetime, by_operator: bool
-) -> Risk:
-    """The risk of granting this payload, which an operator may have edited."""
-    if proposal.tool == Proposal.Tool.CAPABILITY:
-        return assess(proposal.tool, payload, table, ())
-    merged = preview(proposal, payload, table, now=now, by_operator=by_operator)
-    return assess(proposal.tool, payload, table, merged.warnings)
+    return merge_route(table, payload, now=now, operator=by_operator)
 
 
 def checked_payload(proposal: Proposal, payload: dict[str, Any]) -> dict[str, Any]:
-    """An operator's edited payload in canonical form. Raises BadAsk, or the parser's own ValueError."""
-    if not isinstance(payload, dict):
-        raise BadAsk("The payload must be a JSON object with the same keys as the proposal's.")
-    if proposal.tool == Proposal.Tool.CAPABILITY:
-        if set(payload) != {"dockerfile"} or not isinstance(payload["dockerfile"], str):
-            raise BadAsk("The payload must be {\"dockerfile\": \"…\"}.")
-        check_dockerfile(payload["dockerfile"])
-        return payload
-    if proposal.tool == Proposal.Tool.GATE:
-        checked = parse_gate_ask({key: value for key, value in payload.items() if key != "host"})
-        if payload.get("host", checked["host"]) != checked["host"]:
-            raise BadAsk("The payload's host is taken from its failed_url: change that one, or leave both.")
-    else:
-        checked = parse_operator_route(payload)
-    asked, given = proposal.payload["host"], checked["host"]
+    """An operator's edited payload in canonical form. Raises BadAsk."""
+    try:
+        checked = _CHECKS[proposal.tool](storable_json(payload))
+    except ValueError as error:  # the parsers' own refusals
+        raise BadAsk(str(error)) from error
+    asked, given = proposal.payload.get("host", ""), checked.get("host", "")
     if given != asked and not pattern_matches(asked, given):
         raise BadAsk(f"The agent asked for {asked}. Reject this proposal to answer about another host.")
     return checked
+
+
+def _check_gate(payload: dict[str, Any]) -> dict[str, Any]:
+    checked = parse_gate_ask({key: value for key, value in payload.items() if key != "host"})
+    if payload.get("host", checked["host"]) != checked["host"]:
+        raise BadAsk("The payload's host is taken from its failed_url: change that one, or leave both.")
+    return dict(checked)
+
+
+def _check_capability(payload: dict[str, Any]) -> dict[str, Any]:
+    if set(payload) != {"dockerfile"} or not isinstance(payload["dockerfile"], str):
+        raise BadAsk('The payload must be {"dockerfile": "…"}.')
+    check_dockerfile(payload["dockerfile"])
+    return payload
+
+
+_CHECKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    Proposal.Tool.EGRESS: parse_operator_route,
+    Proposal.Tool.GATE: _check_gate,
+    Proposal.Tool.CAPABILITY: _check_capability,
+}
 
 
 def table_text(table: RouteTable) -> str:

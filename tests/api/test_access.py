@@ -54,9 +54,7 @@ def test_whoever_may_decide_may_look(calling: Any, agent_a: Bottle) -> None:
 
 @pytest.mark.parametrize("path", ["proposals/", "schema/"])
 def test_the_agent_plane_does_not_serve_it(api: Any, path: str) -> None:
-    answer = api.client.get(
-        f"/api/{path}", headers={"Authorization": f"Bearer {api.key}"}, plane=Plane.AGENT
-    )
+    answer = api.client.get(f"/api/{path}", headers={"Authorization": f"Bearer {api.key}"}, plane=Plane.AGENT)
     assert answer.status_code == 404
 
 

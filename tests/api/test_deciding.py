@@ -95,9 +95,7 @@ def test_a_stale_review_is_409_with_the_fresh_one(api: Any, agent_a: Bottle, ope
     body = answer.json()
     assert body["error"] == "stale_review"
     assert any("widening" in warning for warning in body["proposal"]["review"]["warnings"])
-    again = api.post(
-        f"proposals/{wide.pk}/approve/", seen_digest=body["proposal"]["review"]["seen_digest"]
-    )
+    again = api.post(f"proposals/{wide.pk}/approve/", seen_digest=body["proposal"]["review"]["seen_digest"])
     assert again.status_code == 200
 
 

@@ -10,34 +10,27 @@ from django.core.management.base import CommandParser
 
 from botbottle.models import Bottle
 from supervise import bottles
-from supervise.cli import OperatorCommand, local_author
+from supervise.cli import OperatorCommand, Verbs, local_author
 
 
 class Command(OperatorCommand):
     help = "Create, list and delete bottles, and print new tokens."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
-        verbs = parser.add_subparsers(dest="verb", required=True, metavar="create|list|token|delete")
-        for verb, help_text in {
-            "create": "make a bottle and print its token, once",
-            "token": "replace the bottle's token and print the new one, once",
-            "delete": "end the bottle; its history stays",
-        }.items():
-            own = verbs.add_parser(verb, help=help_text)
-            own.add_argument("slug")
-            own.add_argument("--json", action="store_true", help="print one JSON value for scripts")
-            if verb == "create":
-                own.add_argument("--backend", choices=Bottle.Backend.values, default=Bottle.Backend.LOCAL)
-        listing = verbs.add_parser("list", help="the bottles there are")
-        listing.add_argument("--json", action="store_true", help="print one JSON value for scripts")
+        verbs = Verbs(parser, "create", "list", "token", "delete")
+        create = verbs.add("create", "make a bottle and print its token, once")
+        create.add_argument("--backend", choices=Bottle.Backend.values, default=Bottle.Backend.LOCAL)
+        verbs.add("list", "the bottles there are")
+        token = verbs.add("token", "replace the bottle's token and print the new one, once")
+        delete = verbs.add("delete", "end the bottle; its history stays")
+        for verb in (create, token, delete):
+            verb.add_argument("slug")
 
     def run(self, options: dict[str, Any]) -> Any:
         author = local_author()
         match options["verb"]:
             case "create":
-                return _connection(
-                    bottles.create(options["slug"], author=author, backend=options["backend"])
-                )
+                return _connection(bottles.create(options["slug"], author=author, backend=options["backend"]))
             case "token":
                 return _connection(bottles.rotate_token(options["slug"], author=author))
             case "delete":
