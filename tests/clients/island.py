@@ -12,6 +12,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parent.parent
+MANAGE = (sys.executable, str(PROJECT / "manage.py"))
 UNSHARE = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 QUIET = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -71,6 +72,14 @@ class Island:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.log = root / "server.log"
+        self.env = {
+            "PATH": QUIET["PATH"],
+            "LANG": QUIET["LANG"],
+            "HOME": str(root),
+            "BOTTLE_HOME": str(root / "bottle-home"),
+            "SUPERVISE_PORT": "0",
+            "CONSOLE_PORT": "0",
+        }
         self.process = subprocess.Popen(
             [*UNSHARE, sys.executable, str(HERE / "inside.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -83,25 +92,32 @@ class Island:
         self.bottle = Bottle(bottle["mcp_url"], bottle["token"])
 
     def _plan(self) -> dict[str, Any]:
-        home = self.root / "bottle-home"
-        home.mkdir(mode=0o700)
-        manage = [sys.executable, str(PROJECT / "manage.py")]
-        env = {
-            "PATH": QUIET["PATH"],
-            "LANG": QUIET["LANG"],
-            "HOME": str(self.root),
-            "BOTTLE_HOME": str(home),
-            "SUPERVISE_PORT": "0",
-            "CONSOLE_PORT": "0",
-            "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "2",
-        }
+        Path(self.env["BOTTLE_HOME"]).mkdir(mode=0o700)
         return {
-            "server": [*manage, "up"],
-            "create": [*manage, "bottle", "create", "island", "--json"],
-            "env": env,
+            "server": [*MANAGE, "up"],
+            "create": [*MANAGE, "bottle", "create", "island", "--json"],
+            "env": self.env,
             "cwd": str(PROJECT),
             "log": str(self.log),
         }
+
+    def manage(self, *arguments: str) -> Any:
+        """A management command as the operator runs it: beside the server, on the same database."""
+        finished = subprocess.run(
+            [*MANAGE, *arguments, "--json"],
+            env=self.env,
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert finished.returncode == 0, finished.stderr
+        return json.loads(finished.stdout)
+
+    def requests(self) -> list[dict[str, Any]]:
+        """The server's own log of what it was asked: one JSON line per request."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [entry for line in lines if line.startswith("{") and "path" in (entry := json.loads(line))]
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin and self.process.stdout

@@ -142,6 +142,12 @@ def test_the_generic_scenarios_really_looked(run: SuiteRun) -> None:
         assert sum(check["status"] == "SUCCESS" for check in run.checks[scenario]) >= at_least, scenario
 
 
+def test_the_server_never_broke(run: SuiteRun, island: Island) -> None:
+    """An excused check may fail only by our refusal, never by an accident of ours."""
+    assert [request for request in island.requests() if request["status"] >= 500] == []
+    assert "Traceback" not in island.log.read_text()
+
+
 @pytest.mark.parametrize("revision", sorted(GENERIC))
 def test_every_line_of_the_baseline_names_one_check_and_its_reason(revision: str) -> None:
     text = baseline_file(revision).read_text()

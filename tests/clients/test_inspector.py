@@ -1,12 +1,14 @@
 """The MCP Inspector's command line against a running bottle endpoint, in both protocol eras."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.clients.island import Clients, Finished, Island
+from tests.servers import wait_until
 
 pytestmark = pytest.mark.clients
 
@@ -51,6 +53,25 @@ def test_it_calls_a_tool_that_answers_at_once(island: Island, clients: Clients, 
     called = result(inspect(island, clients, home, *wish, era=era))
     assert called["content"][0]["type"] == "text"
     assert not called.get("isError")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_its_call_waits_until_the_operator_decides(
+    island: Island, clients: Clients, home: Path, era: str
+) -> None:
+    """In the modern era it declares the tasks extension: its call becomes a task, and it asks for that."""
+    ask = {"host": f"{era}.example.com", "justification": "the build fetches its packages there"}
+    wish = ("--method", "tools/call", "--tool-name", "egress-block", "--tool-args-json", json.dumps(ask))
+    before = len(island.requests())
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(inspect, island, clients, home, *wish, era=era)
+        (proposal,) = wait_until(lambda: island.manage("proposals", "list"), what="the proposal")
+        island.manage("proposals", "approve", proposal["id"], "--note", "fine with me")
+        called = result(waiting.result(timeout=60))
+    assert called["structuredContent"]["status"] == "approved"
+    assert "fine with me" in called["content"][0]["text"]
+    asked = {request.get("mcp") for request in island.requests()[before:]}
+    assert ("tasks/get" in asked) == (era == "modern")
 
 
 @pytest.mark.parametrize("era", ERAS)
