@@ -1,0 +1,97 @@
+"""An origin on the internet as the destination of one request that a route allows."""
+
+from __future__ import annotations
+
+from egress.routes import Route
+
+from .bottles import Bottle
+from .credentials import is_credential, refuse_credential_in_url, replace_credentials
+from .dialing import checked_addresses, dial
+from .errors import Refusal
+from .exchange import Trailers, request_bytes
+from .head import Field, RequestHead, ResponseHead
+from .plane import DataPlane
+from .targets import Target
+from .upstream import Key, open_wire
+from .wire import Doorbell, Wire
+
+_IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
+
+
+async def connect(plane: DataPlane, route: Route, host: str, port: int, bell: Doorbell, *, tls: bool) -> Wire:
+    """A new connection to an address that was checked for this route. Raises Unreachable."""
+    limits = plane.limits
+    addresses = await checked_addresses(host, route, plane.lookup, seconds=limits.connect_seconds)
+    if route.pinned_addresses:
+        port = plane.config.pinned_ports.get(port, port)
+    connection = await dial(addresses, port, seconds=limits.connect_seconds)
+    context = plane.upstream_tls if tls else None
+    return await open_wire(
+        connection, bell, plane.watch, tls=context, host=host, seconds=limits.handshake_seconds
+    )
+
+
+class Origin:
+    """Raises Refusal when the route's credential cannot be had."""
+
+    def __init__(self, plane: DataPlane, bottle: Bottle, target: Target, route: Route) -> None:
+        self._plane = plane
+        self._bottle = bottle
+        self._target = target
+        self._route = route
+        self._key: Key = (target.scheme, target.host, route.pinned_addresses)
+        self._secret = self._credential()
+
+    def _credential(self) -> str | None:
+        auth = self._route.auth
+        if auth is None:
+            return None
+        refuse_credential_in_url(self._target.origin_form)
+        secret = self._plane.secrets.lookup(auth.token_ref)
+        if secret is None:
+            self._bottle.missing_secrets.add(auth.token_ref)
+            raise Refusal(
+                "credential-missing",
+                f"The credential for {self._target.host} is not set up. Tell the operator.",
+                502,
+            )
+        self._bottle.missing_secrets.discard(auth.token_ref)
+        return secret
+
+    def request_head(self, head: RequestHead) -> bytes:
+        fields = head.end_to_end()
+        if self._route.auth is not None and self._secret is not None:
+            fields = replace_credentials(fields, self._route.auth, self._secret)
+            # An answer that repeats the credential can only be cleaned when it can be read.
+            fields = [entry for entry in fields if entry[0] != b"accept-encoding"] + [_IDENTITY_CODING]
+        return request_bytes(head, self._target.origin_form, self._target.host.encode("ascii"), fields)
+
+    def answer_fields(self, head: ResponseHead) -> list[Field]:
+        fields = head.end_to_end()
+        if self._route.auth is not None:  # a session made with our credential is a credential too
+            fields = [entry for entry in fields if entry[0] != b"set-cookie"]
+        return fields
+
+    def reuse(self, bell: Doorbell, *, repeatable: bool) -> Wire | None:
+        return self._bottle.pool.take(self._key, bell, repeatable=repeatable)
+
+    async def open(self, bell: Doorbell) -> Wire:
+        target = self._target
+        return await connect(
+            self._plane, self._route, target.host, target.port, bell, tls=target.scheme == "https"
+        )
+
+    def give_back(self, wire: Wire) -> None:
+        self._bottle.pool.give_back(self._key, wire)
+
+    def outgoing(self, payload: bytes, *, last: bool) -> bytes:
+        return payload
+
+    def incoming(self, payload: bytes, *, last: bool) -> bytes:
+        return payload
+
+    def trailers(self, trailers: Trailers) -> Trailers:
+        auth = self._route.auth
+        if auth is None:
+            return trailers
+        return [trailer for trailer in trailers if not is_credential(trailer[0].lower(), auth)]
