@@ -280,6 +280,7 @@ class Conversation:
             )  # fmt: skip
         except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             self._record.reason = "bad-hello" if _refused_name(error) else "bad-tls"
+            log.info("bottle %s: TLS for %s failed: %r", bottle.slug, host, error)
             raise Gone from error
         if transport is None:
             raise Gone
