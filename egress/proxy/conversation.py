@@ -169,6 +169,8 @@ class Conversation:
     # --- plain and inspected requests
 
     async def _forward(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
+        if head.method == "TRACE":  # its answer would repeat what we add to the request
+            raise Refusal("method", "TRACE is never allowed.", 405)
         request = target.asked_with(head.method)
         route = self._decide(bottle, request, target)
         self._record.route = route.host

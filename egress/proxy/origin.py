@@ -15,6 +15,8 @@ from .targets import Target
 from .upstream import Key, open_wire
 from .wire import Doorbell, Wire
 
+# Frameworks let these change the method after it was checked.
+_METHOD_OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
 _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
 
@@ -60,6 +62,8 @@ class Origin:
 
     def request_head(self, head: RequestHead) -> bytes:
         fields = head.end_to_end()
+        if self._route.methods:
+            fields = [entry for entry in fields if entry[0].replace(b"_", b"-") not in _METHOD_OVERRIDES]
         if self._route.auth is not None and self._secret is not None:
             fields = replace_credentials(fields, self._route.auth, self._secret)
             # An answer that repeats the credential can only be cleaned when it can be read.

@@ -1,4 +1,4 @@
-"""A bottle's view of the real data plane: its process, recording origins, and raw sockets to attack it with."""
+"""A bottle's view of the real data plane: its process, recording origins, raw sockets to attack it with."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ class Client:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.socket.settimeout(TIMEOUT)
+        self.received = bytearray()
         self._buffer = bytearray()
 
     def send(self, data: bytes) -> None:
@@ -129,8 +130,8 @@ class Client:
     def everything(self) -> bytes:
         """All that still comes, however the connection ends."""
         try:
-            while data := self.socket.recv(65536):
-                self._buffer += data
+            while True:
+                self._more()
         except (ConnectionError, ssl.SSLError):
             pass
         return self.take(len(self._buffer))
@@ -140,6 +141,7 @@ class Client:
         if not data:
             raise ConnectionError(f"closed after {bytes(self._buffer)!r}")
         self._buffer += data
+        self.received += data
 
     def close(self) -> None:
         self.socket.close()
@@ -277,6 +279,10 @@ class Lab:
     def requests(self) -> list[Seen]:
         return self.origins.requests
 
+    def received(self) -> bytes:
+        """Everything that came back to any client."""
+        return b"".join(bytes(client.received) for client in self._clients)
+
     def reset(self) -> None:
         for client in self._clients:
             client.close()
@@ -300,7 +306,7 @@ def request(method: str, target: str, host: str, *headers: str, body: bytes = b"
 
 @contextmanager
 def running_lab(home: Path, **variables: str) -> Iterator[Lab]:
-    """Origins, the data plane's process, and two bottles: agent-a with the usual routes, agent-b with `other`."""
+    """Origins, the data plane's process, and two bottles: agent-a with the usual routes, agent-b's other."""
     home.mkdir(parents=True, exist_ok=True)
     authority = TestAuthority(home)
     origins = Origins()

@@ -1,4 +1,4 @@
-"""Origins that write down every byte they get, read by a second HTTP parser, on loopback addresses of their own."""
+"""Origins that write down every byte they get, read by a second HTTP parser, on addresses of their own."""
 
 from __future__ import annotations
 
@@ -43,9 +43,12 @@ class Seen:
 
 @dataclass
 class Connection:
+    """`broken` says what a second parser could not make sense of."""
+
     origin: str
     tls: bool
     raw: bytearray = field(default_factory=bytearray)
+    broken: str = ""
 
 
 class TestAuthority:
@@ -153,7 +156,9 @@ class Origins:
         try:
             while await session.one_request():
                 pass
-        except (OSError, h11.ProtocolError, asyncio.CancelledError):
+        except h11.ProtocolError as error:
+            session.connection.broken = str(error)
+        except (OSError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -335,7 +340,9 @@ ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
 }
 
 RAW: dict[str, bytes] = {
-    "/fake-101": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw pipe",
+    "/fake-101": (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw pipe"
+    ),
     "/fake-accept": (
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Accept: AAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\n\r\nraw pipe"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -230,7 +231,7 @@ def test_records_tell_what_was_done(lab: Lab) -> None:
 
 
 def _resident_megabytes(lab: Lab) -> float:
-    with open(f"/proc/{lab.process.pid}/status") as status:
+    with Path(f"/proc/{lab.process.pid}/status").open() as status:
         line = next(line for line in status if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
@@ -243,6 +244,6 @@ def _is_steady(lab: Lab) -> bool:
 
 
 def _cpu_ticks(lab: Lab) -> int:
-    with open(f"/proc/{lab.process.pid}/stat") as stat:
+    with Path(f"/proc/{lab.process.pid}/stat").open() as stat:
         fields = stat.read().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])

@@ -1,4 +1,4 @@
-"""The real data plane process, with a name service that answers from a file and writes down what it was asked."""
+"""The real data plane process, with a name service that answers from a file and notes what it was asked."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ names, asked = Path(sys.argv[1]), Path(sys.argv[2])
 
 
 async def lookup(host: str) -> list[str]:
+    return answer(host)
+
+
+def answer(host: str) -> list[str]:
     with asked.open("a") as log:
         log.write(host + "\n")
     answers = json.loads(names.read_text()).get(host)
