@@ -35,7 +35,7 @@ from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_LINGER_SECONDS, _LINGER_BYTES = 2.0, 1024 * 1024
+_LINGER_SECONDS, _QUIET_SECONDS, _LINGER_BYTES = 2.0, 0.2, 1024 * 1024
 _AUTHENTICATE = b'Proxy-Authenticate: Basic realm="bottle"\r\n'
 
 
@@ -312,13 +312,16 @@ class Conversation:
     async def _linger(self) -> None:
         """Closing while the client still sends would destroy the answer before it is read."""
         wire = self._wire
+        loop = asyncio.get_running_loop()
         wire.expired = False
-        wire.deadline = asyncio.get_running_loop().time() + _LINGER_SECONDS
+        end = loop.time() + _LINGER_SECONDS
+        wire.deadline = loop.time() + _QUIET_SECONDS
         thrown_away = 0
 
         def count(data: bytes) -> None:
             nonlocal thrown_away
             thrown_away += len(data)
+            wire.deadline = min(end, loop.time() + _QUIET_SECONDS)
             if thrown_away > _LINGER_BYTES:
                 wire.abort()
 

@@ -53,7 +53,8 @@ def nothing_reached_the_wrong_place(lab: Lab) -> None:
         assert seen.values("host") == [seen.origin]
     for connection in lab.origins.connections:
         assert connection.origin != "other.example.com", bytes(connection.raw)
-        assert connection.origin == "bare.example.com" or not connection.broken, connection
+        cut_short = "peer closed connection" in connection.broken
+        assert cut_short or not connection.broken, connection
 
 
 def the_secret_only_went_where_it_belongs(lab: Lab) -> None:

@@ -260,7 +260,6 @@ async def _echo(seen: Seen, send: Send) -> bool:
         "origin": seen.origin,
         "method": seen.method,
         "target": seen.target,
-        "headers": seen.headers,
         "body": seen.body.decode("latin-1"),
         "trailers": seen.trailers,
     }
