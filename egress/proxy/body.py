@@ -119,6 +119,8 @@ class ChunkedBody:
         """Consume up to and with the next LF; a line that is not yet whole is kept for the next call."""
         end = data.find(b"\n", position)
         self._line += data[position:] if end < 0 else data[position : end + 1]
+        if self._expect == "end of chunk" and not b"\r\n".startswith(self._line):
+            raise ValueError("a chunk is longer than its size")
         if len(self._line) > _MAX_LINE:
             raise ValueError("a chunk header or trailer is too long")
         if end < 0:
@@ -131,8 +133,6 @@ class ChunkedBody:
 
     def _take_line(self, line: bytes) -> None:
         if self._expect == "end of chunk":
-            if line:
-                raise ValueError("a chunk is longer than its size")
             self._expect = "size"
         elif self._expect == "size":
             if not _SIZE.fullmatch(line):
