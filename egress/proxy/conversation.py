@@ -62,6 +62,7 @@ class Conversation:
         self._target: Target | None = None
         self._record = Record("")
         self._entered: Bottle | None = None
+        self._heard = False  # something was asked
 
     async def run(self) -> None:
         """Serve until either side is done. Never raises for anything a bottle or an origin does."""
@@ -104,13 +105,13 @@ class Conversation:
             raw = await read_head(self._wire, self._plane.limits, lambda: self._plane.stopping)
             if raw is None:
                 return False
+            self._heard = True
             self._record = Record(self._slug)
             self._head = parse_request(raw, max_fields=self._plane.limits.head_fields)
             self._record.method = self._head.method
             return await self._serve(self._head)
         except Refusal as refusal:
-            self._record.reason, self._record.status = refusal.reason, refusal.status
-            self._record.ask = refusal.ask
+            self._note(refusal)
             return await self._refuse(refusal)
         except Gone:
             self._record.reason = self._record.reason or "gone"
@@ -228,10 +229,17 @@ class Conversation:
             await self._tunnel(bottle, host, port, verdict.route)
         elif verdict.allowed or (verdict.ask is not None and not self._plane.config.refuse_at_connect):
             # A refusal that most tools can show comes from inside TLS, where method and path are known too.
-            await self._look_inside(bottle, host)
+            if not await self._look_inside(bottle, host) and not verdict.allowed:
+                # It spoke no HTTP/1.1 and never saw the refusal, so at least the operator has to.
+                bottle.counters["refused"] += 1
+                self._note(refusal_for(verdict, self._target, "CONNECT"))
         else:
             raise refusal_for(verdict, self._target, "CONNECT")
         return False
+
+    def _note(self, refusal: Refusal) -> None:
+        self._record.reason, self._record.status = refusal.reason, refusal.status
+        self._record.ask = refusal.ask
 
     async def _tunnel(self, bottle: Bottle, host: str, port: int, route: Route) -> None:
         if not bottle.uses.take(route):
@@ -261,8 +269,11 @@ class Conversation:
         finally:
             bottle.flows.remove(flow)
 
-    async def _look_inside(self, bottle: Bottle, host: str) -> None:
-        """End the bottle's TLS here, with a certificate of its own CA, and serve the requests inside."""
+    async def _look_inside(self, bottle: Bottle, host: str) -> bool:
+        """End the bottle's TLS here, with a certificate of its own CA, and serve the requests inside.
+
+        False when there were none.
+        """
         try:
             context = bottle.authority.context_for(host)
         except (OSError, ValueError) as error:
@@ -292,7 +303,9 @@ class Conversation:
         self._head = None  # the requests inside have records of their own
         inner.connection_made(transport)
         with self._plane.conversing(inner.bell):
-            await Conversation(self._plane, inner, self._door, bottle, inside=host).run()
+            conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
+            await conversation.run()
+        return conversation._heard
 
     # --- refusing
 
