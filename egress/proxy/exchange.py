@@ -65,6 +65,7 @@ class Exchange:
         self._answer_body = body_of(0)
         self._failure: Refusal | None = None
         self._cut = False
+        self._unsent = b""  # the head of the answer, until its first bytes go with it
         self._started = False  # a final answer is on its way to the client
         self._loop = asyncio.get_running_loop()
         self._patience = limits.response_seconds
@@ -191,10 +192,13 @@ class Exchange:
         self._patience = self._limits.idle_seconds
         self._answer_body = body_of(answer.length)
         fields = self._destination.answer_fields(answer)
-        self._client.write(_response_bytes(answer, fields, close=not keep))
+        self._unsent = _response_bytes(answer, fields, close=not keep)
         if not self._answer_body.finished:
             self._client.feed_from(upstream)
-            upstream.drain_into(self._take_answer_data)
+            upstream.drain_into(self._take_answer_data)  # small answers leave in one piece with their head
+        self._client.write(self._unsent)
+        self._unsent = b""
+        if not self._answer_body.finished:
             await self._until_answered(upstream)
         return self._settle(upstream, answer, keep)
 
@@ -220,7 +224,8 @@ class Exchange:
             if last:
                 payload += last_chunk(self._destination.trailers(self._answer_body.trailers))
         if payload:
-            self._client.write(payload)
+            self._client.write(self._unsent + payload)
+            self._unsent = b""
 
     def _fail_answer(self) -> None:
         assert self._upstream is not None  # noqa: S101

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .bottles import Ack, Bottle
+from .ca import ensure as ensure_ca
 from .config import Config, upstream_context
 from .credentials import Secrets
 from .dialing import Lookup, system_lookup
@@ -43,6 +44,7 @@ class DataPlane:
         if bottle is None:
             bottle = Bottle(slug, self.config.bottles / slug, pooled=self.limits.pooled)
             self.bottles[slug] = bottle
+            self._make_ca(bottle)
         ack = await bottle.reload()
         log.log(
             logging.WARNING if ack.problem else logging.INFO,
@@ -52,6 +54,13 @@ class DataPlane:
             f"; {ack.problem}" if ack.problem else "",
         )
         return bottle, ack
+
+    def _make_ca(self, bottle: Bottle) -> None:
+        """Before the bottle starts, because its certificate goes into it."""
+        try:
+            ensure_ca(bottle.directory, bottle.slug)
+        except (OSError, ValueError) as error:
+            log.error("bottle %s: its CA cannot be used: %s", bottle.slug, error)
 
     def forget(self, slug: str) -> None:
         bottle = self.bottles.pop(slug, None)

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 _KEPT = 20_000
@@ -19,7 +20,7 @@ _MAX_PATH = 1_024
 
 @dataclass(slots=True)
 class Record:
-    """Filled in as the request goes its way; `finish` decides what is kept."""
+    """Filled in as the request goes its way; made into plain data only when it is read."""
 
     bottle: str
     method: str = ""
@@ -34,9 +35,12 @@ class Record:
     bytes_in: int = 0
     version: int = 0
     ask: dict[str, Any] | None = None
+    finding: dict[str, str] | None = None  # what kind of secret was stopped, and where it stood
+    warnings: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.time)
     _clock: float = field(default_factory=time.perf_counter)
     first_byte_ms: float | None = None
+    duration_ms: float = 0
 
     def note_first_byte(self) -> None:
         self.first_byte_ms = round((time.perf_counter() - self._clock) * 1000, 3)
@@ -57,25 +61,33 @@ class Record:
             "bytes_out": self.bytes_out,
             "bytes_in": self.bytes_in,
             "first_byte_ms": self.first_byte_ms,
-            "duration_ms": round((time.perf_counter() - self._clock) * 1000, 3),
+            "duration_ms": self.duration_ms,
         }
         if self.ask is not None:
             plain["ask"] = self.ask
+        if self.finding is not None:
+            plain["finding"] = self.finding
+        if self.warnings:
+            plain["warnings"] = self.warnings
         return plain
+
+    def finish(self) -> None:
+        self.duration_ms = round((time.perf_counter() - self._clock) * 1000, 3)
 
 
 class Records:
     """Numbered from 1. A reader that falls behind loses the oldest, and is told how many."""
 
     def __init__(self, keep: int = _KEPT) -> None:
-        self._ring: deque[dict[str, Any]] = deque(maxlen=keep)
+        self._ring: deque[Record] = deque(maxlen=keep)
         self._last = 0
         self._boot = secrets.token_hex(8)
         self._arrived: asyncio.Event | None = None
 
     def add(self, record: Record) -> None:
         self._last += 1
-        self._ring.append(record.as_dict())
+        record.finish()
+        self._ring.append(record)
         if self._arrived is not None:
             self._arrived.set()
 
@@ -87,9 +99,7 @@ class Records:
             await self._wait(wait)
         first = self._last - len(self._ring) + 1
         start = max(number + 1, first)
-        batch = [
-            self._ring[index] for index in range(start - first, min(start - first + _BATCH, len(self._ring)))
-        ]
+        batch = [record.as_dict() for record in islice(self._ring, start - first, start - first + _BATCH)]
         return {
             "boot": self._boot,
             "next": start + len(batch) - 1 if batch else max(number, first - 1),
