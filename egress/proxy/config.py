@@ -10,6 +10,8 @@ from pathlib import Path
 from botbottle import environment
 from botbottle.environment import BadSetting
 
+from .gateway import Gateway
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -40,6 +42,7 @@ class Config:
     upstream_ca: Path | None = None
     pinned_ports: dict[int, int] = field(default_factory=dict)
     refuse_at_connect: bool = False
+    gateway: Gateway | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -62,6 +65,7 @@ def from_environment() -> Config:
         upstream_ca=Path(ca) if ca else None,
         pinned_ports=_pinned_ports("EGRESS_PINNED_PORTS"),
         refuse_at_connect=environment.flag("EGRESS_REFUSE_AT_CONNECT"),
+        gateway=_gateway("EGRESS_UPSTREAM_PROXY"),
         limits=_limits(),
     )
 
@@ -92,6 +96,16 @@ def _pinned_ports(name: str) -> dict[int, int]:
             raise BadSetting(f"{name} must look like 443=8443,80=8080: {word!r} does not.")
         ports[int(match[1])] = int(match[2])
     return ports
+
+
+def _gateway(name: str) -> Gateway | None:
+    text = environment.text(name)
+    if not text:
+        return None
+    match = re.fullmatch(r"http://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([1-9][0-9]{0,4})/?", text)
+    if match is None or int(match[2]) > 65535:
+        raise BadSetting(f"{name} must look like http://127.0.0.1:8888: {text!r} does not.")
+    return Gateway(match[1].strip("[]"), int(match[2]))
 
 
 def upstream_context(config: Config) -> ssl.SSLContext:

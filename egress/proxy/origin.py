@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+
+from egress.policy import PORTS
 from egress.routes import Route
 
 from .bottles import Bottle
@@ -9,6 +12,7 @@ from .credentials import is_credential, refuse_credential_in_url, replace_creden
 from .dialing import checked_addresses, dial
 from .errors import Refusal
 from .exchange import Trailers, request_bytes
+from .gateway import Gateway
 from .head import Field, RequestHead, ResponseHead
 from .plane import DataPlane
 from .targets import Target
@@ -23,14 +27,29 @@ _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 async def connect(plane: DataPlane, route: Route, host: str, port: int, bell: Doorbell, *, tls: bool) -> Wire:
     """A new connection to an address that was checked for this route. Raises Unreachable."""
     limits = plane.limits
-    addresses = await checked_addresses(host, route, plane.lookup, seconds=limits.connect_seconds)
-    if route.pinned_addresses:
-        port = plane.config.pinned_ports.get(port, port)
-    connection = await dial(addresses, port, seconds=limits.connect_seconds)
+    connection = await _socket(plane, route, host, port)
     context = plane.upstream_tls if tls else None
     return await open_wire(
         connection, bell, plane.watch, tls=context, host=host, seconds=limits.handshake_seconds
     )
+
+
+async def _socket(plane: DataPlane, route: Route, host: str, port: int) -> socket.socket:
+    limits = plane.limits
+    gateway = _gateway_for(plane, route)
+    if gateway is not None:
+        if port == PORTS["http"]:  # plain requests are handed over whole
+            return await gateway.reach(seconds=limits.connect_seconds)
+        return await gateway.connect(host, port, seconds=limits.connect_seconds)
+    addresses = await checked_addresses(host, route, plane.lookup, seconds=limits.connect_seconds)
+    if route.pinned_addresses:
+        port = plane.config.pinned_ports.get(port, port)
+    return await dial(addresses, port, seconds=limits.connect_seconds)
+
+
+def _gateway_for(plane: DataPlane, route: Route) -> Gateway | None:
+    """Pinned addresses are the operator's own: they are dialled directly."""
+    return None if route.pinned_addresses else plane.config.gateway
 
 
 class Origin:
@@ -68,7 +87,10 @@ class Origin:
             fields = replace_credentials(fields, self._route.auth, self._secret)
             # An answer that repeats the credential can only be cleaned when it can be read.
             fields = [entry for entry in fields if entry[0] != b"accept-encoding"] + [_IDENTITY_CODING]
-        return request_bytes(head, self._target.origin_form, self._target.host.encode("ascii"), fields)
+        host, form = self._target.host.encode("ascii"), self._target.origin_form
+        if self._target.scheme == "http" and _gateway_for(self._plane, self._route) is not None:
+            form = b"http://" + host + form
+        return request_bytes(head, form, host, fields)
 
     def answer_fields(self, head: ResponseHead) -> list[Field]:
         fields = head.end_to_end()
