@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -98,6 +99,7 @@ def shape_result(method: str, result: Json, protocol_version: str) -> Json:
     return {"resultType": "complete", **result, "_meta": meta}
 
 
+@cache
 def _own_version() -> str:
     try:
         return version("bot-bottle")

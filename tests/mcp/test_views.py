@@ -48,19 +48,19 @@ def test_discover_announces_the_server(agent: Agent) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/mcp", "/mcp/"])
 def test_both_paths_serve(agent: Agent, path: str) -> None:
-    assert agent.post(message("ping"), path=path).json() == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    response = agent.post(message("ping"), path=path)
+    assert response.json() == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    assert response.headers["Content-Length"] == str(len(response.content))
 
 
-@pytest.mark.parametrize("version", HANDSHAKE_VERSIONS)
 @pytest.mark.parametrize(
     "method", ["unknown/method", "server/discoverx", "prompts/list", "resources/list", "tasks/get"]
 )
-def test_an_unknown_method_is_a_jsonrpc_error_over_200_in_the_handshake_era(
-    agent: Agent, version: str, method: str
-) -> None:
-    response = agent.post(message(method), **{"MCP-Protocol-Version": version})
-    assert response.status_code == 200
-    assert response.json()["error"]["code"] == -32601
+def test_an_unknown_method_is_an_error_over_200_in_the_handshake_era(agent: Agent, method: str) -> None:
+    for version in HANDSHAKE_VERSIONS:
+        response = agent.post(message(method), **{"MCP-Protocol-Version": version})
+        assert response.status_code == 200
+        assert response.json()["error"]["code"] == -32601
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,12 @@ def test_a_notification_gets_202_and_no_body(agent: Agent, method: str) -> None:
     for headers in ({}, {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}):
         response = agent.post(note, **headers)
         assert (response.status_code, response.content) == (202, b"")
+
+
+def test_a_call_without_an_id_is_a_notification_and_queues_nothing(agent: Agent) -> None:
+    call = {key: value for key, value in ask().items() if key != "id"}
+    assert agent.post(call).status_code == 202
+    assert not Proposal.objects.exists()
 
 
 def test_a_clients_answer_gets_202(agent: Agent) -> None:
@@ -156,6 +162,14 @@ def test_a_header_cannot_name_another_bottle(agent: Agent, other_agent: Agent) -
     task = other_agent.ask_task(host="api.example.com", justification="mine")
     agent.defaults = {"X-Bottle-Identity": other_agent.bottle.slug}
     assert agent.tool("check-proposal", {"proposal_id": task["taskId"]})["result"]["isError"]
+
+
+@pytest.mark.parametrize(("slug", "status"), [("agent-a", 200), ("agent-x", 401), ("", 401)])
+def test_on_the_relay_the_socket_says_who_asks(agent: Agent, slug: str, status: int) -> None:
+    headers = {"Host": "supervise", "X-Bottle-Identity": slug, "Accept": "application/json"}
+    body = json.dumps(message("ping"))
+    response = Client(plane="relay").post("/", body, content_type="application/json", headers=headers)
+    assert response.status_code == status
 
 
 # --- HTTP limits
@@ -317,26 +331,19 @@ BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("version", BAD_INPUT_AS_RESULT)
 @pytest.mark.parametrize(("tool", "arguments", "names"), BAD_CALLS)
-def test_bad_input_is_a_result_the_model_can_read(
-    agent: Agent, version: str, tool: str, arguments: dict[str, Any], names: str
+def test_bad_input_queues_nothing_and_says_what_is_wrong(
+    agent: Agent, tool: str, arguments: dict[str, Any], names: str
 ) -> None:
-    result = agent.tool(tool, arguments, version)["result"]
-    assert result["isError"] is True
-    assert names in result["content"][0]["text"]
-    assert not Proposal.objects.exists()
-    methods.validate_server_result("tools/call", version, result)
-
-
-@pytest.mark.parametrize("version", BAD_INPUT_AS_ERROR)
-@pytest.mark.parametrize(("tool", "arguments", "names"), BAD_CALLS[::4])
-def test_bad_input_was_an_error_before_2025_11_25(
-    agent: Agent, version: str, tool: str, arguments: dict[str, Any], names: str
-) -> None:
-    error = agent.tool(tool, arguments, version)["error"]
-    assert error["code"] == -32602
-    assert names in error["message"]
+    for version in BAD_INPUT_AS_RESULT:  # the model reads it
+        result = agent.tool(tool, arguments, version)["result"]
+        assert result["isError"] is True
+        assert names in result["content"][0]["text"]
+        methods.validate_server_result("tools/call", version, result)
+    for version in BAD_INPUT_AS_ERROR:  # its client reads it
+        error = agent.tool(tool, arguments, version)["error"]
+        assert error["code"] == -32602
+        assert names in error["message"]
     assert not Proposal.objects.exists()
 
 
@@ -345,7 +352,6 @@ def test_a_refused_ask_says_that_nothing_was_queued(agent: Agent) -> None:
     assert text.endswith("Nothing was queued.")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     "params",
     [
@@ -358,16 +364,15 @@ def test_a_refused_ask_says_that_nothing_was_queued(agent: Agent) -> None:
     ],
 )
 def test_an_unknown_tool_or_arguments_that_are_no_object_are_invalid_params(
-    agent: Agent, version: str, params: dict[str, Any]
+    agent: Agent, params: dict[str, Any]
 ) -> None:
-    if version == MODERN:
-        body, headers = modern_message("tools/call", params)
-        headers = {key: value for key, value in headers.items() if isinstance(value, str)}
-    else:
-        body, headers = message("tools/call", params), {"MCP-Protocol-Version": version}
+    body, headers = modern_message("tools/call", params)
+    headers = {key: value for key, value in headers.items() if isinstance(value, str)}
     response = agent.post(body, **headers)
-    assert response.json()["error"]["code"] == -32602
-    assert response.status_code == (400 if version == MODERN else 200)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, -32602)
+    for version in HANDSHAKE_VERSIONS:
+        response = agent.post(message("tools/call", params), **{"MCP-Protocol-Version": version})
+        assert (response.status_code, response.json()["error"]["code"]) == (200, -32602)
     assert not Proposal.objects.exists()
 
 
@@ -491,6 +496,12 @@ def test_every_request_is_one_line_of_json(agent: Agent, access_lines: Any) -> N
         "list-egress-routes",
     )
     assert lines[0]["ms"] >= 0
+
+
+def test_a_batch_is_one_line_too(agent: Agent, access_lines: Any) -> None:
+    agent.post([message("ping"), message("ping")])
+    (line,) = map(json.loads, access_lines())
+    assert line["mcp"] == "batch of 2"
 
 
 def test_hostile_names_are_inert_in_the_log(agent: Agent, access_lines: Any) -> None:
