@@ -53,6 +53,11 @@ class PlaneClient(AsyncClient):
         return {**scope, "headers": headers, "plane": "agent"}
 
 
+# One of each for all tests: a new client loads the console's whole middleware, which agents never see.
+CLIENT = Client(plane="agent")
+WAITING_CLIENT = PlaneClient()
+
+
 @dataclass
 class Agent:
     bottle: Bottle
@@ -98,7 +103,7 @@ class Agent:
         return self.post(body, **headers).json()
 
     async def apost(self, body: Any, **headers: str) -> Any:
-        return await PlaneClient().post(
+        return await WAITING_CLIENT.post(
             "/mcp", json.dumps(body), content_type="application/json", headers=self.headers(headers)
         )
 
