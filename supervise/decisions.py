@@ -7,7 +7,6 @@ and on commit applies the change and wakes whoever waits. Exactly one caller win
 from __future__ import annotations
 
 from datetime import datetime
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -169,7 +168,8 @@ def _record(
     )
     events.announce("decided", proposal)
     if decision.applied == Decision.Applied.WAITING:
-        transaction.on_commit(partial(applying.apply, decision.pk), robust=True)
+        # A lambda: Django's handling of a failing robust callback needs its __qualname__.
+        transaction.on_commit(lambda: applying.apply(decision.pk), robust=True)
     return decision
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -21,7 +20,7 @@ def announce(kind: str, proposal: Proposal) -> None:
     """Tell the queue pages, and the hubs where calls wait, once the transaction has committed."""
     event = {"type": "proposal.event", "kind": kind, "id": str(proposal.pk), "status": proposal.status}
     # robust: the change stands whatever happens to the message; sweepers and reloads find it.
-    transaction.on_commit(partial(_send, event), robust=True)
+    transaction.on_commit(lambda: _send(event), robust=True)
 
 
 def _send(event: dict[str, Any]) -> None:
