@@ -8,6 +8,7 @@ from botbottle.environment import BadSetting
 
 
 def main() -> int:
+    os.umask(0o077)  # whatever we write is nobody else's to read
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")
     try:
         from django.core.management import execute_from_command_line  # noqa: PLC0415

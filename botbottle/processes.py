@@ -54,7 +54,9 @@ class Child:
             delay = min(10.0, 0.5 * self.failures)
             self.failures += 1
             self.restart_at = now + delay
-            log.error("%s ended with code %s; restarting in %.1f s", self.name, self.process.returncode, delay)
+            log.error(
+                "%s ended with code %s; restarting in %.1f s", self.name, self.process.returncode, delay
+            )
         if now >= self.restart_at:
             self.restart_at = 0.0
             self.start()

@@ -180,7 +180,7 @@ class _CommitWatch:
     def _changed(self) -> bool:
         if self._file is None:
             self._file = sqlite3.connect(str(connection.settings_dict["NAME"]), timeout=1)
-        version = self._file.execute("PRAGMA data_version").fetchone()[0]
+        version: int = self._file.execute("PRAGMA data_version").fetchone()[0]
         changed, self._version = version != self._version, version
         return changed
 

@@ -25,6 +25,9 @@ VERSIONS: Final = HANDSHAKE_VERSIONS + MODERN_VERSIONS
 NEWEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
 NEWEST: Final = VERSIONS[-1]
 ASSUMED_VERSION: Final = V2025_03_26  # of a handshake request without the version header
+# Its results still carry what 2025-06-18 added: Gemini CLI speaks that and sends no header, and clients that
+# really are older ignore fields they do not know.
+SHAPE_WITHOUT_HEADER: Final = V2025_06_18
 BATCH_VERSION: Final = V2025_03_26  # the only revision with batches
 
 TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"

@@ -70,7 +70,7 @@ class McpView(APIView):
             elif answer is not None:
                 ready.append(answer)
         if not (ready or calls):
-            return HttpResponse(status=202)
+            return HttpResponse(status=202, headers={"Content-Type": "application/json"})
         return _respond(accepted, post, ready, calls, self.entry)
 
     def _answer(self, message: McpRequest | ProtocolError, *, alone: bool) -> Json | WaitingCall | None:
@@ -101,6 +101,8 @@ class McpView(APIView):
         if isinstance(exc, APIException):
             error = ProtocolError(INVALID_REQUEST, str(exc.detail))
             response = _json(error.as_response(), exc.status_code)
+            if exc.status_code == 405:
+                response.headers["Allow"] = "POST"
             if exc.status_code == 401:
                 response.headers["WWW-Authenticate"] = self.get_authenticate_header(self.request) or "Bearer"
             return response

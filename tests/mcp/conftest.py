@@ -129,7 +129,7 @@ async def only_proposal() -> Proposal:
 
 async def someone_waits(hub: WaiterHub, number: int = 1) -> None:
     async with asyncio.timeout(PATIENCE):
-        while len(hub) < number:  # noqa: ASYNC110 - the hub tells nobody who comes
+        while len(hub) < number:
             await asyncio.sleep(0.005)
 
 
