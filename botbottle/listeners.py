@@ -57,7 +57,7 @@ def hand_down(listeners: list[Listener]) -> tuple[dict[str, str], list[int]]:
 
 @contextmanager
 def published(home: Path, listeners: list[Listener]) -> Iterator[None]:
-    """While this lasts, the discovery file (0600) names the ports; after it, no trace of the listeners is left."""
+    """While this lasts, the discovery file (0600) names the ports; after it, nothing is left behind."""
     ports = {listener.plane.value: listener.port for listener in listeners if listener.port}
     discovery = home / ".http.port"
     write_private(discovery, json.dumps({"agent": ports["agent"], "console": ports["operator"]}) + "\n")

@@ -30,7 +30,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
 
 
 def plane(request: HttpRequest) -> Plane:
-    """The listener's plane. Without an ASGI scope (Django's test client) it is the environ's, else operator."""
+    """The listener's plane. Without an ASGI scope (Django's test client), the environ's, else operator."""
     scope = getattr(request, "scope", None)
     return Plane(scope["plane"] if scope is not None else request.META.get("plane", Plane.OPERATOR))
 

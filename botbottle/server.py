@@ -1,4 +1,4 @@
-"""The web process: Daphne on listeners that are already open, bounded request bodies, and a stop that answers."""
+"""The web process: Daphne on listeners that are already open, bounded bodies, and a stop that answers."""
 
 from __future__ import annotations
 
@@ -122,8 +122,7 @@ class WebServer(Server):  # type: ignore[misc]
         hub.drain()
         await self._caretaker.stop()
         async with asyncio.timeout(DRAIN_SECONDS):
-            while len(hub):
-                await asyncio.sleep(0.02)
+            await hub.vacated()
         await asyncio.sleep(0.1)  # the last bytes are on their way out
         await hub.stop()
 

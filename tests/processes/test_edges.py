@@ -38,8 +38,8 @@ def raw(port: int, request: bytes) -> bytes:
 def test_a_bad_content_length_is_a_clear_400(server, token, length) -> None:
     answer = raw(
         server.agent_port,
-        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
-        f"Connection: close\r\nContent-Length: {length}\r\n\r\n{{}}".encode(),
+        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{{}}".encode(),
     )
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400")
