@@ -29,6 +29,13 @@ class Listener:
         return None if self.socket.family == socket.AF_UNIX else self.socket.getsockname()[1]
 
 
+    @property
+    def reachable_at(self) -> tuple[str, int]:
+        """An address to connect to from this machine; a wildcard is not one."""
+        host, port = self.socket.getsockname()[:2]
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port  # noqa: S104 - compared, not bound
+
+
 def open_all(home: Path, *, agent: tuple[str, int], console: tuple[str, int]) -> list[Listener]:
     """Bind every listener, or raise BadSetting with one sentence that says which could not be."""
     opened = [

@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold: imports point one way, statuses have one writer, no escape hatches."""
+"""House rules that a machine can hold: imports point one way, statuses have one writer, no escape hatches."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_only_decisions_writes_a_status() -> None:
     assert writers == {"supervise.decisions"}
 
 
-@pytest.mark.parametrize("path", [path for path in ALL.values()], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", list(ALL.values()), ids=lambda path: path.stem)
 def test_no_module_opens_an_escape_hatch(path: Path) -> None:
     assert not re.findall(
         r"mark_safe|SafeString|shell=True|verify=False|csrf_exempt|autoescape off", path.read_text()

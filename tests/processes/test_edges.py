@@ -39,7 +39,8 @@ def test_a_bad_content_length_is_a_clear_400(server, token, length) -> None:
     answer = raw(
         server.agent_port,
         f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
-        f"Content-Type: application/json\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{{}}".encode(),
+        f"Content-Type: application/json\r\nConnection: close\r\n"
+        f"Content-Length: {length}\r\n\r\n{{}}".encode(),
     )
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400")

@@ -56,7 +56,7 @@ def _children(opened: list[listeners.Listener]) -> list[Child]:
     environment, descriptors = listeners.hand_down(opened)
     command = [sys.executable, sys.argv[0], "web"]
     return [
-        Child(f"web-{number}", command, environment, descriptors, health_port=opened[0].port)
+        Child(f"web-{number}", command, environment, descriptors, health=opened[0].reachable_at)
         for number in range(1, settings.WEB_WORKERS + 1)
     ]
 
