@@ -131,9 +131,9 @@ def test_what_is_live_is_not_set_back_nor_recorded_twice(
 
     decision = approve(ask(agent_a))
     rows = AuditEvent.objects.count()
-    applying.apply(decision.pk)
+    applying.apply(decision)
     monkeypatch.setattr(store, "publish", fail)
-    assert applying.apply(decision.pk).applied == "live"
+    assert applying.apply(decision).applied == "live"
     assert AuditEvent.objects.count() == rows
 
 
@@ -143,7 +143,7 @@ def test_applying_the_same_decision_at_one_moment_records_it_once(
     with monkeypatch.context() as dying:
         dying.setattr(applying, "apply", lambda pk: None)
         decision = approve(ask(agent_a))
-    together([partial(applying.apply, decision.pk)] * 4)
+    together([partial(applying.apply, decision)] * 4)
     assert AuditEvent.objects.filter(action="live").count() == 1
 
 
@@ -172,7 +172,7 @@ def test_a_decision_for_a_deleted_bottle_is_never_published(
         decision = approve(ask(agent_a))
     bottles.delete("agent-a", author="tests")
     heir = bottles.create("agent-a", author="tests").bottle
-    settled = applying.apply(decision.pk)
+    settled = applying.apply(decision)
     assert (settled.applied, settled.apply_error) == ("failed", "the bottle was deleted")
     assert files_of(heir).table.routes == ()
     pass_the_grace()

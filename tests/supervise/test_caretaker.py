@@ -7,8 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
-from django.db import connections
 from django.utils import timezone
 
 from botbottle.models import Bottle
@@ -52,7 +50,6 @@ async def test_it_goes_on_after_a_round_that_failed(
         await third.wait()
     await worker.stop()
     assert "A caretaking round failed" in caplog.text
-    await sync_to_async(connections.close_all)()
 
 
 async def test_it_may_be_stopped_before_it_was_started() -> None:

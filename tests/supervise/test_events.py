@@ -10,7 +10,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from django.contrib.auth.models import User
-from django.db import connections, transaction
+from django.db import connection, transaction
 
 from botbottle.models import Bottle
 from supervise import decisions, events
@@ -32,7 +32,6 @@ async def sent_by(group: str, change: Callable[[], Any]) -> list[dict[str, Any]]
         while (message := await layer.receive(channel))["type"] != "end":
             received.append(message)
     await layer.group_discard(group, channel)
-    await sync_to_async(connections.close_all)()
     return received
 
 
@@ -98,12 +97,11 @@ async def test_nothing_is_told_before_the_commit(
     agent_a: Bottle, operator: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(event: dict[str, Any]) -> None:
-        in_transaction.append(connections["default"].in_atomic_block)
+        in_transaction.append(connection.in_atomic_block)
 
     def change() -> None:
         proposal = ask(agent_a)
         decisions.approve(proposal.pk, actor=operator, seen_digest=seen(proposal))
-        connections.close_all()
 
     in_transaction: list[bool] = []
     monkeypatch.setattr(events, "_send", send)
