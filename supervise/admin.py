@@ -26,7 +26,7 @@ MOST_AT_ONCE = 200
 
 @admin.register(Proposal)
 class ProposalAdmin(ReadOnlyAdmin):
-    list_display = ["short_id", "status", "bottle", "ask", "tool", "created_at", "why"]
+    list_display = ["short_id", "status", "bottle", "ask", "created_at"]
     list_select_related = ["bottle"]
     list_filter = ["status", "tool", "created_at"]
     search_fields = ["id", "bottle__slug", "justification"]
@@ -45,6 +45,9 @@ class ProposalAdmin(ReadOnlyAdmin):
     ]
     actions = ["reject_selected"]
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Proposal]:
+        return super().get_queryset(request).defer("justification")  # the list does not show it
+
     def has_decide_permission(self, request: HttpRequest) -> bool:
         return may_decide(request.user)
 
@@ -55,10 +58,6 @@ class ProposalAdmin(ReadOnlyAdmin):
     @admin.display(description="Ask")
     def ask(self, proposal: Proposal) -> str:
         return sanitize.one_line(summary_of(proposal), 160)
-
-    @admin.display(description="Agent’s words")
-    def why(self, proposal: Proposal) -> str:
-        return sanitize.one_line(proposal.justification, 80)
 
     @admin.display(description="Payload (from the agent, unverified)")
     def shown_payload(self, proposal: Proposal) -> str:

@@ -199,7 +199,9 @@ def test_permission_withdrawn_between_look_and_click_counts(
 def test_a_form_from_elsewhere_is_refused(operator: User, agent_a: Bottle, verb: str) -> None:
     proposal = ask(agent_a)
     client = browser_of(operator, enforce_csrf_checks=True)
-    assert decide(client, proposal, verb, form={"seen_digest": seen(proposal)}, note="x").status_code == 403
+    refused = decide(client, proposal, verb, form={"seen_digest": seen(proposal)}, note="x")
+    assert refused.status_code == 403
+    assert "Nothing was changed." in refused.text
     assert status(proposal) == "pending"
     token = form_of(client, proposal, verb)
     assert token["csrfmiddlewaretoken"]
