@@ -87,9 +87,9 @@ class AgentHandler(JsonHandler):
         deadline = time.monotonic() + WAIT_SECONDS
         while not response.exists() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
-        decision = {"status": "pending", "notes": "", "proposal_id": proposal_id, "granted": None}
+        decision = {"status": "pending", "notes": "", "proposal_id": proposal_id}
         if response.exists():
-            decision |= json.loads(response.read_text()) | {"granted": {"host": arguments["host"]}}
+            decision |= json.loads(response.read_text())
         text = f"status: {decision['status']}\nnotes: {decision['notes']}"
         return {"content": [{"type": "text", "text": text}], "structuredContent": decision, "isError": False}
 
@@ -99,7 +99,7 @@ class OperatorHandler(JsonHandler):
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         response = self.server.response(asked["id"])
-        decided_at = write_atomically(response, {"status": "approved", "notes": asked.get("note", "")})
+        decided_at = write_atomically(response, {"status": asked["status"], "notes": asked["note"]})
         self.server.proposal(asked["id"]).unlink()
         return {"id": asked["id"], "decided_at": decided_at}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from subjects import Subject
+from subjects import Subject, Verb
 from wire import Answer, Connection, Lost
 
 FILING_SECONDS = 120.0
@@ -23,6 +23,7 @@ PAUSE_SECONDS = 0.1  # at most; two polling intervals, so that decisions fall an
 class Sample:
     """One decided call. `answered` is None when it was lost; `right` says that the answer was its own."""
 
+    verb: Verb
     started: float  # the operator's request begins
     decided: float  # just before others can see the decision
     answered: float | None
@@ -56,12 +57,12 @@ class Crowd:
         self._ids = self._subject.pending()
 
     async def decide_steadily(self, count: int) -> list[Sample]:
-        """Decide one random call at a time at random moments; a new call takes its place."""
+        """Decide random calls at random moments, so often by each verb; a new call takes each one's place."""
         operator = await Connection.open(self._subject.operator_port)
         samples = []
-        for _ in range(count):
+        for verb in [*Verb] * count:
             host = random.choice(list(self._calls))
-            samples += await self._decide([host], operator)
+            samples += await self._decide([host], operator, verb)
             await self.grow(1)
         operator.close()
         return samples
@@ -72,7 +73,7 @@ class Crowd:
         random.shuffle(hosts)
         connections = [await Connection.open(self._subject.operator_port) for _ in range(operators)]
         shares = [
-            self._decide(hosts[number::operators], connection, pause=0.0)
+            self._decide(hosts[number::operators], connection, Verb.APPROVE, pause=0.0)
             for number, connection in enumerate(connections)
         ]
         samples = [sample for share in await asyncio.gather(*shares) for sample in share]
@@ -96,27 +97,28 @@ class Crowd:
             await asyncio.sleep(0.01)
 
     async def _decide(
-        self, hosts: Iterable[str], operator: Connection, pause: float = PAUSE_SECONDS
+        self, hosts: Iterable[str], operator: Connection, verb: Verb, pause: float = PAUSE_SECONDS
     ) -> list[Sample]:
         started: dict[str, float] = {}
         replies: dict[str, Any] = {}
         outcomes = {}
         for host in hosts:
             proposal_id, call = self._ids[host], self._calls.pop(host)
-            approve = await self._subject.look(operator, proposal_id)
+            approve = await self._subject.look(operator, proposal_id, verb)
             await asyncio.sleep(random.uniform(0, pause))
             started[proposal_id] = time.time()
             replied = operator.send(approve)
-            outcomes[proposal_id] = await _outcome(call, proposal_id, host)
+            outcomes[proposal_id] = await _outcome(call, proposal_id, verb)
             replies[proposal_id] = (await replied).json()
         decided = self._subject.decided_at(replies)
         return [
-            Sample(started[key], decided[key], answered, right) for key, (answered, right) in outcomes.items()
+            Sample(verb, started[key], decided[key], answered, right)
+            for key, (answered, right) in outcomes.items()
         ]
 
 
-async def _outcome(call: _Call, proposal_id: str, host: str) -> tuple[float | None, bool]:
-    """When the whole answer was read, and whether it is this call's own approval."""
+async def _outcome(call: _Call, proposal_id: str, verb: Verb) -> tuple[float | None, bool]:
+    """When the whole answer was read, and whether it is this call's own."""
     try:
         async with asyncio.timeout(LOST_SECONDS):
             answer = await call.answer
@@ -125,8 +127,8 @@ async def _outcome(call: _Call, proposal_id: str, host: str) -> tuple[float | No
     finally:
         call.connection.close()
     told = answer.json()["result"]["structuredContent"]
-    mine = UUID(told["proposal_id"]) == UUID(proposal_id) and told["granted"]["host"] == host
-    return answer.read_at, mine and told["status"] == "approved"
+    mine = UUID(told["proposal_id"]) == UUID(proposal_id)
+    return answer.read_at, mine and told["status"] == verb.status
 
 
 def _described(answer: asyncio.Future[Answer] | None) -> str:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from crowd import Sample
+from subjects import Verb
 from usage import Usage
 
 OURS, BASELINE = "bot-bottle", "baseline"
@@ -28,7 +29,9 @@ class Bar:
 
     def __str__(self) -> str:
         verdict = "bar met" if self.met else "bar not met"
-        return f"{self.what}: 1/{self.measured:.0f} of the baseline (bar: 1/{self.needed:.0f}): {verdict}"
+        return (
+            f"{self.what}: {_fraction(self.measured)} of the baseline (bar: 1/{self.needed:.0f}): {verdict}"
+        )
 
 
 @dataclass
@@ -51,8 +54,9 @@ class Report:
         found = []
         for size in self.sizes:
             needed = LARGE_CROWD_BAR if size == max(self.sizes) else SMALL_CROWD_BAR
-            ratio = self._p50(BASELINE, size, after_decision) / self._p50(OURS, size, after_decision)
-            found.append(Bar(f"p50 decided → answered, {size} waiting", ratio, needed))
+            for verb in Verb:
+                ratio = self._ratio(size, verb, after_decision)
+                found.append(Bar(f"p50 {verb.status} → answered, {size} waiting", ratio, needed))
         idle = self._idle(BASELINE).cpu_percent / max(self._idle(OURS).cpu_percent, 0.01)
         return [*found, Bar(f"idle CPU, {self.idle_at} waiting", idle, IDLE_BAR)]
 
@@ -71,9 +75,10 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         return {
             "latency_ms": [
-                {"server": name, "waiting": size, **_figures(samples), "round_p50": _round_medians(rounds)}
+                {"server": name, "waiting": size, "verb": str(verb), **_figures(samples)}
                 for (name, size), rounds in self.steady.items()
-                for samples in [_pooled(rounds)]
+                for verb in Verb
+                for samples in [_of(verb, _pooled(rounds))]
             ],
             "idle": {name: [vars(usage) for usage in found] for name, found in self.idle.items()},
             "burst": {name: {"held": self.held, **_figures(found)} for name, found in self.burst.items()},
@@ -83,22 +88,30 @@ class Report:
         }
 
     def _latency_table(self) -> str:
-        head = ["waiting", "server", "decided → answered p50", "p99", "action → answered p50", "p99", "ratio"]
-        rows = []
+        columns = [
+            "decided → answered p50",
+            "p99",
+            "of the baseline",
+            "action → answered p50",
+            "of the baseline",
+        ]
+        rows: list[list[object]] = []
         for size in self.sizes:
-            for name in BOTH:
-                figures = _figures(_pooled(self.steady[name, size]))
-                rows.append(
-                    [size, name, *(f"{figures[key]:.1f} ms" for key in LATENCIES), self._ratios(size, name)]
-                )
-        return _table(head, rows)
+            rows.append([size, BASELINE, *self._latencies(_pooled(self.steady[BASELINE, size]))])
+            for verb in Verb:
+                samples = _of(verb, _pooled(self.steady[OURS, size]))
+                ratios = [_fraction(self._ratio(size, verb, kind)) for kind in (after_decision, after_action)]
+                rows.append([size, f"{OURS}, {verb}", *self._latencies(samples, *ratios)])
+        return _table(["waiting", "server", *columns], rows)
 
-    def _ratios(self, size: int, name: str) -> str:
-        if name == BASELINE:
-            return "1"
-        both = (after_decision, after_action)
-        decided, action = (self._p50(BASELINE, size, kind) / self._p50(OURS, size, kind) for kind in both)
-        return f"1/{decided:.0f} (action: 1/{action:.0f})"
+    def _latencies(self, samples: Sequence[Sample], decided: str = "1", action: str = "1") -> list[str]:
+        p50, p99, action_p50 = (f"{_figures(samples)[key]:.1f} ms" for key in LATENCIES[:3])
+        return [p50, p99, decided, action_p50, action]
+
+    def _ratio(self, size: int, verb: Verb, kind: Callable[[Sample], float]) -> float:
+        """How many times longer the baseline takes. It treats both verbs the same."""
+        baseline, ours = _pooled(self.steady[BASELINE, size]), _of(verb, _pooled(self.steady[OURS, size]))
+        return _p50(map(kind, _answered(baseline))) / _p50(map(kind, _answered(ours)))
 
     def _usage_table(self) -> str:
         head = [f"{self.idle_at} waiting, idle", "CPU (of one core)", "memory", "threads", "tools/list"]
@@ -120,9 +133,6 @@ class Report:
             latencies = [f"{figures[key]:.1f} ms" for key in LATENCIES[:2]]
             rows.append([name, len(samples) - lost, lost, *latencies, f"{took:.1f} s"])
         return _table(head, rows)
-
-    def _p50(self, name: str, size: int, kind: Callable[[Sample], float]) -> float:
-        return _percentile(map(kind, _answered(_pooled(self.steady[name, size]))), 50)
 
     def _idle(self, name: str) -> Usage:
         found = self.idle[name]
@@ -153,8 +163,8 @@ def _figures(samples: Sequence[Sample]) -> dict[str, Any]:
     return figures
 
 
-def _round_medians(rounds: Iterable[Sequence[Sample]]) -> list[float]:
-    return [round(_percentile(map(after_decision, _answered(samples)), 50), 3) for samples in rounds]
+def _of(verb: Verb, samples: Iterable[Sample]) -> list[Sample]:
+    return [sample for sample in samples if sample.verb is verb]
 
 
 def _answered(samples: Iterable[Sample]) -> list[Sample]:
@@ -172,6 +182,14 @@ def _pooled(rounds: Iterable[Sequence[Sample]]) -> list[Sample]:
 def _percentile(values: Iterable[float], percent: int) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else float("nan")
+
+
+def _p50(values: Iterable[float]) -> float:
+    return _percentile(values, 50)
+
+
+def _fraction(times: float) -> str:
+    return f"1/{times:.0f}" if times >= 10 else f"1/{times:.1f}"
 
 
 def _table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:

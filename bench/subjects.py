@@ -9,14 +9,17 @@ import json
 import os
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import time
 import urllib.request
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -36,6 +39,15 @@ from supervise import api_keys, bottles
 tokens = [bottles.create(f"bench-{number}", author="bench").token for number in range(int(sys.argv[1]))]
 print(json.dumps({"tokens": tokens, "key": api_keys.create(User.objects.get(), "bench")}))
 """
+
+
+class Verb(StrEnum):
+    APPROVE = "approve"
+    REJECT = "reject"
+
+    @property
+    def status(self) -> str:
+        return "approved" if self is Verb.APPROVE else "rejected"
 
 
 class Subject(ABC):
@@ -64,8 +76,8 @@ class Subject(ABC):
     def pending_count(self) -> int: ...
 
     @abstractmethod
-    async def look(self, operator: Connection, proposal_id: str) -> bytes:
-        """What an operator does before deciding; returns the request that then approves."""
+    async def look(self, operator: Connection, proposal_id: str, verb: Verb) -> bytes:
+        """What an operator does before deciding; returns the request that then decides."""
 
     @abstractmethod
     def decided_at(self, answers: Mapping[str, Any]) -> dict[str, float]:
@@ -108,20 +120,24 @@ class BotBottle(Subject):
         counted = self._database.execute("select count(*) from supervise_proposal where status = 'pending'")
         return int(counted.fetchone()[0])
 
-    async def look(self, operator: Connection, proposal_id: str) -> bytes:
+    async def look(self, operator: Connection, proposal_id: str, verb: Verb) -> bytes:
         path = f"/api/proposals/{proposal_id}/"
         shown = await operator.send(request("GET", path, headers=self._operator_headers))
         decision = {"seen_digest": shown.json()["review"]["seen_digest"], "note": "bench"}
-        return request("POST", f"{path}approve/", decision, self._operator_headers)
+        return request("POST", f"{path}{verb}/", decision, self._operator_headers)
 
     def decided_at(self, answers: Mapping[str, Any]) -> dict[str, float]:
-        """The decision's audit row is the last thing its transaction writes."""
+        """When the transaction with the decision's audit row was committed.
+
+        It held the database's write lock since before that row's time, so the next commit is its own.
+        """
         rows = self._database.execute(
-            "select proposal_id, at from supervise_auditevent where action = 'approved' and proposal_id in "
-            f"({','.join('?' * len(answers))})",
+            "select proposal_id, at from supervise_auditevent where action in ('approved', 'rejected') "
+            f"and proposal_id in ({','.join('?' * len(answers))})",
             [UUID(proposal_id).hex for proposal_id in answers],
         )
-        return {str(UUID(key)): _timestamp(at) for key, at in rows}
+        commits = [moment for (moment,) in struct.iter_unpack("d", (self.home / "commits").read_bytes())]
+        return {str(UUID(key)): commits[bisect_left(commits, _timestamp(at))] for key, at in rows}
 
     def processes(self) -> list[int]:
         up = self._process.pid
@@ -164,8 +180,8 @@ class Baseline(Subject):
     def pending_count(self) -> int:
         return sum(path.name.endswith(".proposal.json") for path in self._directory.iterdir())
 
-    async def look(self, operator: Connection, proposal_id: str) -> bytes:
-        return request("POST", "/decide", {"id": proposal_id, "note": "bench"})
+    async def look(self, operator: Connection, proposal_id: str, verb: Verb) -> bytes:
+        return request("POST", "/decide", {"id": proposal_id, "status": verb.status, "note": "bench"})
 
     def decided_at(self, answers: Mapping[str, Any]) -> dict[str, float]:
         return {proposal_id: answer["decided_at"] for proposal_id, answer in answers.items()}
@@ -198,7 +214,7 @@ def _environment(home: Path) -> dict[str, str]:
     return kept | {
         "HOME": str(home),
         "BOTTLE_HOME": str(home),
-        "DJANGO_SETTINGS_MODULE": "botbottle.settings",
+        "DJANGO_SETTINGS_MODULE": "bench.timed_settings",
         "SUPERVISE_PORT": "0",
         "CONSOLE_PORT": "0",
         "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": WAIT_SECONDS,

@@ -41,7 +41,7 @@ from usage import idle_usage, requests_per_second
 class Plan:
     sizes: Sequence[int]
     rounds: int
-    decisions: int  # measured per round
+    decisions: int  # of each verb, measured per round
     idle_at: int
     idle_seconds: float
     held: int
@@ -50,7 +50,7 @@ class Plan:
 
 
 FULL = Plan(
-    sizes=(1, 100, 1000), rounds=3, decisions=40, idle_at=1000, idle_seconds=10.0, held=3000,
+    sizes=(1, 100, 1000), rounds=3, decisions=30, idle_at=1000, idle_seconds=10.0, held=3000,
     throughput_seconds=3.0, bottles=100,
 )  # fmt: skip
 QUICK = Plan(

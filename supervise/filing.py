@@ -80,7 +80,7 @@ def _insert(
             proposal_id=proposal.id,
             details={"tool": tool, "digest": proposal.digest},
         )
-        events.announce("filed", proposal)
+        events.announce("filed", proposal, wake=False)
     return proposal
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,21 @@ def test_a_quick_run_answers_every_call_and_prints_its_tables(tmp_path: Path) ->
     numbers = tmp_path / "wake.json"
     finished = subprocess.run(
         [sys.executable, "bench/wake.py", "--quick", "--json", str(numbers)],
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert finished.returncode == 0, finished.stderr
     measured = json.loads(numbers.read_text())
     assert measured["lost"]["bot-bottle"] == 0
-    assert {(row["server"], row["waiting"]) for row in measured["latency_ms"]} == {
-        (server, waiting) for server in ("bot-bottle", "baseline") for waiting in (1, 5, 20)
-    }
+    assert {(row["server"], row["waiting"], row["verb"]) for row in measured["latency_ms"]} == set(
+        product(("bot-bottle", "baseline"), (1, 5, 20), ("approve", "reject"))
+    )
     assert all(row["decisions"] == 3 and row["decided_p50"] > 0 for row in measured["latency_ms"])
-    assert finished.stdout.count("| bot-bottle |") == 5
-    assert finished.stdout.count("bar met") + finished.stdout.count("bar not met") == 5
+    assert finished.stdout.count("| bot-bottle, approve |") == 3
+    assert finished.stdout.count("| bot-bottle |") == 2
+    assert (
+        finished.stdout.count("bar met") + finished.stdout.count("bar not met") == len(measured["bars"]) + 1
+    )
