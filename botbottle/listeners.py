@@ -28,7 +28,6 @@ class Listener:
     def port(self) -> int | None:
         return None if self.socket.family == socket.AF_UNIX else self.socket.getsockname()[1]
 
-
     @property
     def reachable_at(self) -> tuple[str, int]:
         """An address to connect to from this machine; a wildcard is not one."""
