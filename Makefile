@@ -36,6 +36,9 @@ types: $(VENV)/.dev
 clients: $(VENV)/.dev
 	@tests/clients/install
 
+screenshots: $(VENV)/.dev
+	@$(BIN)/python -m tests.browser.picture
+
 bench: $(VENV)/.dev
 	@$(BIN)/python bench/wake.py
 

@@ -8,6 +8,7 @@ from botbottle.environment import BadSetting
 
 
 def main() -> int:
+    os.umask(0o077)  # whatever we write is nobody else's to read
     if sys.argv[1:] == ["egress"]:  # the data plane starts in a blink and runs where there is no Django
         from egress.proxy.main import main as egress  # noqa: PLC0415
 

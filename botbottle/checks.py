@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, register, run_checks
 
+from .environment import BadSetting
 
 
 @register()
@@ -20,3 +21,10 @@ def shared_state_for_many_workers(**_: Any) -> list[CheckMessage]:
             )
         ]
     return []
+
+
+def refuse_misconfiguration() -> None:
+    """Raise BadSetting with one sentence for the first system check that found an error."""
+    for message in run_checks():
+        if message.is_serious():
+            raise BadSetting(f"{message.msg} {message.hint or ''} ({message.id})")

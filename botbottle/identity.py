@@ -14,7 +14,9 @@ from .models import Bottle, digest_token
 from .planes import Plane
 
 IDENTITY_HEADER = "X-Bottle-Identity"
-HOW_TO = "Send 'Authorization: Bearer <bottle token>'. An operator prints a new token with 'bottle token SLUG'."
+HOW_TO = (
+    "Send 'Authorization: Bearer <bottle token>'. An operator prints a new token with 'bottle token SLUG'."
+)
 
 
 class BottleAuthentication(BaseAuthentication):

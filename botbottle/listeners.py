@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from .planes import Plane
 
 BACKLOG = 4096  # thousands of agents may connect at once
 INHERITED = "BOTTLE_LISTENERS"
+RELAY_SOCKET = "run/relay.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,12 @@ class Listener:
     def port(self) -> int | None:
         return None if self.socket.family == socket.AF_UNIX else self.socket.getsockname()[1]
 
+    @property
+    def reachable_at(self) -> tuple[str, int]:
+        """An address to connect to from this machine; a wildcard is not one."""
+        host, port = self.socket.getsockname()[:2]
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port  # noqa: S104 - compared, not bound
+
 
 def open_all(home: Path, *, agent: tuple[str, int], console: tuple[str, int]) -> list[Listener]:
     """Bind every listener, or raise BadSetting with one sentence that says which could not be."""
@@ -32,7 +41,7 @@ def open_all(home: Path, *, agent: tuple[str, int], console: tuple[str, int]) ->
         Listener(Plane.AGENT, _tcp(*agent, "SUPERVISE_PORT")),
         Listener(Plane.OPERATOR, _tcp(*console, "CONSOLE_PORT")),
     ]
-    return [*opened, Listener(Plane.RELAY, _unix(home / "run" / "relay.sock"))]
+    return [*opened, Listener(Plane.RELAY, _unix(home / RELAY_SOCKET))]
 
 
 def inherited() -> list[Listener] | None:
@@ -41,7 +50,8 @@ def inherited() -> list[Listener] | None:
     if described is None:
         return None
     return [
-        Listener(Plane(plane), socket.socket(fileno=number)) for plane, number in json.loads(described).items()
+        Listener(Plane(plane), socket.socket(fileno=number))
+        for plane, number in json.loads(described).items()
     ]
 
 
@@ -51,12 +61,17 @@ def hand_down(listeners: list[Listener]) -> tuple[dict[str, str], list[int]]:
     return {INHERITED: json.dumps(numbers)}, list(numbers.values())
 
 
-def publish_ports(home: Path, listeners: list[Listener]) -> Path:
-    """Write the discovery file (0600); whoever wrote it removes it on exit."""
+@contextmanager
+def published(home: Path, listeners: list[Listener]) -> Iterator[None]:
+    """While this lasts, the discovery file (0600) names the ports; after it, nothing is left behind."""
     ports = {listener.plane.value: listener.port for listener in listeners if listener.port}
-    path = home / ".http.port"
-    write_private(path, json.dumps({"agent": ports["agent"], "console": ports["operator"]}) + "\n")
-    return path
+    discovery = home / ".http.port"
+    write_private(discovery, json.dumps({"agent": ports["agent"], "console": ports["operator"]}) + "\n")
+    try:
+        yield
+    finally:
+        discovery.unlink(missing_ok=True)
+        (home / RELAY_SOCKET).unlink(missing_ok=True)
 
 
 def _tcp(host: str, port: int, variable: str) -> socket.socket:

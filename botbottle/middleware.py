@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -29,31 +30,30 @@ CONTENT_SECURITY_POLICY = "; ".join(
 
 
 def plane(request: HttpRequest) -> Plane:
-    """The listener's plane. Without an ASGI scope (Django's test client) it is the environ's, else operator."""
+    """The listener's plane. Without an ASGI scope (Django's test client), the environ's, else operator."""
     scope = getattr(request, "scope", None)
     return Plane(scope["plane"] if scope is not None else request.META.get("plane", Plane.OPERATOR))
 
 
-class PlaneMiddleware:
+@sync_and_async_middleware
+def separate_planes(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
     """Sends agents' requests to the agents' few views, past everything that belongs to the console."""
+    if iscoroutinefunction(get_response):
+        agent_view = sync_to_async(_agent_view, thread_sensitive=True)
 
-    async_capable = True
-    sync_capable = True
+        async def asynchronous(request: HttpRequest) -> HttpResponseBase:
+            view = get_response if plane(request) is Plane.OPERATOR else agent_view
+            response: HttpResponseBase = await view(request)
+            return response
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
+        return asynchronous
 
-    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        if iscoroutinefunction(self):
-            return self._asynchronously(request)
-        return self.get_response(request) if plane(request) is Plane.OPERATOR else _agent_view(request)
+    def synchronous(request: HttpRequest) -> HttpResponseBase:
+        view = get_response if plane(request) is Plane.OPERATOR else _agent_view
+        response: HttpResponseBase = view(request)
+        return response
 
-    async def _asynchronously(self, request: HttpRequest) -> HttpResponseBase:
-        if plane(request) is Plane.OPERATOR:
-            return await self.get_response(request)  # type: ignore[misc]
-        return await sync_to_async(_agent_view, thread_sensitive=True)(request)
+    return synchronous
 
 
 def _agent_view(request: HttpRequest) -> HttpResponseBase:
@@ -70,9 +70,7 @@ def _agent_view(request: HttpRequest) -> HttpResponseBase:
 
 
 @sync_and_async_middleware
-def content_security_policy(
-    get_response: Callable[[HttpRequest], HttpResponseBase],
-) -> Callable[[HttpRequest], HttpResponseBase]:
+def content_security_policy(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
     def secured(response: HttpResponseBase) -> HttpResponseBase:
         response.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         response.headers.setdefault("Cache-Control", "no-store")
@@ -83,5 +81,6 @@ def content_security_policy(
         async def asynchronous(request: HttpRequest) -> HttpResponseBase:
             return secured(await get_response(request))
 
-        return asynchronous  # type: ignore[return-value]
+        return asynchronous
+
     return lambda request: secured(get_response(request))

@@ -28,7 +28,7 @@ class Child:
     command: list[str]
     environment: dict[str, str]
     descriptors: list[int]
-    health_port: int | None = None
+    health: tuple[str, int] | None = None
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     failures: int = 0
@@ -54,7 +54,9 @@ class Child:
             delay = min(10.0, 0.5 * self.failures)
             self.failures += 1
             self.restart_at = now + delay
-            log.error("%s ended with code %s; restarting in %.1f s", self.name, self.process.returncode, delay)
+            log.error(
+                "%s ended with code %s; restarting in %.1f s", self.name, self.process.returncode, delay
+            )
         if now >= self.restart_at:
             self.restart_at = 0.0
             self.start()
@@ -88,9 +90,9 @@ def _tend(children: list[Child]) -> None:
 
 
 def _serves(child: Child) -> bool:
-    if child.health_port is None:
+    if child.health is None:
         return True
-    connection = http.client.HTTPConnection("127.0.0.1", child.health_port, timeout=2)
+    connection = http.client.HTTPConnection(*child.health, timeout=2)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200

@@ -1,18 +1,22 @@
-"""The web process: Daphne on listeners that are already open, bounded request bodies, and a stop that answers."""
+"""The web process: Daphne on listeners that are already open, bounded bodies, and a stop that answers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import resource
+import socket
 from typing import Any
 
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
 from django.conf import settings
-from twisted.internet import defer, reactor
+from twisted.internet import defer, reactor, tcp, unix
+from twisted.web.http import HTTPChannel
 
 from supervise.caretaker import Caretaker
+from supervise.mcp.access import AccessEntry
 from supervise.waiting import hub
 
 from . import planes
@@ -50,14 +54,29 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
         self.setResponseCode(413)
         self.setHeader(b"content-type", b"application/json")
         self.setHeader(b"connection", b"close")
-        sentence = f"The request body is larger than {self.limit} bytes. Send less."
-        self.write(
-            b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"%s"}}' % sentence.encode("ascii")
-        )
+        self.write(_error_body(f"The request body is larger than {self.limit} bytes. Send less."))
         self.finish()
+        AccessEntry(self.method.decode("ascii", "replace"), self.path.decode("ascii", "replace")).write(413)
+
+
+class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
+    """HTTP/1.1 that says what was wrong with a request it could not read; Twisted's own says nothing."""
+
+    def _respondToBadRequestAndDisconnect(self) -> None:  # noqa: N802 - Twisted's name
+        body = _error_body(
+            "The request could not be read. Check its first line, its headers and that Content-Length is one "
+            "whole number."
+        )
+        head = (
+            f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        )
+        self.transport.write(head.encode("ascii") + b"Connection: close\r\n\r\n" + body)
+        self.loseConnection()
 
 
 class BoundedFactory(HTTPFactory):  # type: ignore[misc]
+    protocol = PlainSpeakingChannel
+
     def __init__(self, server: Server, plane: Plane) -> None:
         super().__init__(server)
         self.plane = plane
@@ -80,7 +99,7 @@ class WebServer(Server):  # type: ignore[misc]
             server_name="bot-bottle",
             ready_callable=self._adopt,
         )
-        self.endpoints = []
+        self.endpoints: list[str] = []
         self._opened = opened
         self._caretaker = Caretaker()
 
@@ -89,9 +108,7 @@ class WebServer(Server):  # type: ignore[misc]
             if listener.port is not None:
                 planes.assign(listener.port, listener.plane)
             listener.socket.setblocking(False)  # another worker may win the race for a connection
-            reactor.adoptStreamPort(
-                listener.socket.fileno(), listener.socket.family, BoundedFactory(self, listener.plane)
-            )
+            _listen(listener, BoundedFactory(self, listener.plane))
             listener.socket.close()
         reactor.callWhenRunning(self._caretaker.start)
 
@@ -105,10 +122,34 @@ class WebServer(Server):  # type: ignore[misc]
         hub.drain()
         await self._caretaker.stop()
         async with asyncio.timeout(DRAIN_SECONDS):
-            while len(hub):
-                await asyncio.sleep(0.02)
+            await hub.vacated()
         await asyncio.sleep(0.1)  # the last bytes are on their way out
         await hub.stop()
+
+
+class SharedUnixPort(unix.Port):  # type: ignore[misc]
+    """A Unix listener of several workers: none of them opens it to others, or removes it when it ends."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.mode = 0o600
+
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
+        tcp.Port.connectionLost(self, reason)
+
+
+def _listen(listener: Listener, factory: BoundedFactory) -> None:
+    number, family = listener.socket.fileno(), listener.socket.family
+    if family == socket.AF_UNIX:
+        SharedUnixPort._fromListeningDescriptor(reactor, number, factory).startListening()
+    else:
+        reactor.adoptStreamPort(number, family, factory)
+
+
+def _error_body(sentence: str) -> bytes:
+    """For what fails before Django sees it: the same shape as the endpoint's own errors."""
+    error = {"code": -32600, "message": sentence}
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("ascii")
 
 
 def serve(opened: list[Listener]) -> None:

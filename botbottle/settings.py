@@ -56,7 +56,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     # Outermost: the agent plane leaves the chain here and never sees sessions, cookies or the console.
-    "botbottle.middleware.PlaneMiddleware",
+    "botbottle.middleware.separate_planes",
     "django.middleware.security.SecurityMiddleware",
     "botbottle.middleware.content_security_policy",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -31,7 +31,7 @@ def bottle_directory(bottle: Bottle) -> Path:
 
 def current(bottle: Bottle) -> RouteTableVersion:
     """The newest version. Every bottle has one: it is created with an empty table."""
-    return RouteTableVersion.objects.filter(bottle=bottle).latest("version")
+    return RouteTableVersion.objects.select_related("bottle").filter(bottle=bottle).latest("version")
 
 
 def lock(bottle: Bottle) -> RouteTableVersion:
@@ -100,10 +100,10 @@ def catch_up() -> None:
 
 def _publish(bottle: Bottle) -> int:
     with _exclusive(bottle_directory(bottle)):
-        if Bottle.objects.filter(pk=bottle.pk, state=Bottle.State.DELETED).exists():
+        newest = current(bottle)
+        if newest.bottle.state == Bottle.State.DELETED:
             # Its name, and so its directory, may belong to another bottle by now.
             raise NotPublished("the bottle was deleted")
-        newest = current(bottle)
         snapshot = Snapshot(
             bottle=bottle.slug,
             version=newest.version,

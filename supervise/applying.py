@@ -13,15 +13,16 @@ from egress import store
 
 from . import audit, events
 from .models import Decision
+from .outcomes import outcome_of
+from .waiting import hub
 
 log = logging.getLogger(__name__)
 UNFINISHED = (Decision.Applied.WAITING, Decision.Applied.FAILED)
 GRACE = timedelta(seconds=2)  # the decider itself applies at once; only what it left behind is retried
 
 
-def apply(decision_id: int) -> Decision:
+def apply(decision: Decision) -> Decision:
     """Publish the bottle's newest table. A failure is kept, told to the agent and retried."""
-    decision = Decision.objects.select_related("proposal__bottle", "table_version").get(pk=decision_id)
     bottle = decision.proposal.bottle
     try:
         live_version = store.publish(bottle)
@@ -47,13 +48,13 @@ def retry_unfinished() -> int:
         .order_by("created_at")
     )
     live, stuck = 0, set()
-    for pk, bottle_id in unfinished.values_list("pk", "proposal__bottle")[:5000]:
-        if bottle_id in stuck:
+    for decision in unfinished.select_related("proposal__bottle")[:5000]:
+        if decision.proposal.bottle_id in stuck:
             continue  # one try a round and bottle: many decisions fail for the same reason
-        if apply(pk).applied == Decision.Applied.LIVE:
+        if apply(decision).applied == Decision.Applied.LIVE:
             live += 1
         else:
-            stuck.add(bottle_id)
+            stuck.add(decision.proposal.bottle_id)
     return live
 
 
@@ -62,9 +63,12 @@ def _settle(decision: Decision, applied: str, **columns: object) -> Decision:
     with transaction.atomic():
         # Whoever finds it live already has nothing to add, and must not set it back.
         claimed = Decision.objects.filter(pk=decision.pk, applied__in=UNFINISHED)
-        changed = claimed.update(applied=applied, **columns)
-        decision.refresh_from_db(fields=["applied", *columns])
-        if not changed or before == applied:
+        if not claimed.update(applied=applied, **columns):
+            decision.refresh_from_db(fields=["applied", *columns])
+            return decision
+        for name, value in {"applied": applied, **columns}.items():
+            setattr(decision, name, value)
+        if before == applied:
             return decision
         audit.append(
             applied,
@@ -73,5 +77,6 @@ def _settle(decision: Decision, applied: str, **columns: object) -> Decision:
             proposal_id=decision.proposal_id,
             details={"live_version": decision.live_version, "problem": decision.apply_error},
         )
+        transaction.on_commit(lambda: hub.tell(outcome_of(decision.proposal, decision)), robust=True)
         events.announce(applied, decision.proposal)
     return decision

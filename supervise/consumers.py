@@ -1,7 +1,70 @@
-"""The live queue's websocket."""
+"""The live queue's websocket: tells open pages that something changed, by ids only.
+
+Trust boundary: only staff who may see proposals get in, and who loses that right is put out within a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from typing import Any
+
+from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from django.conf import settings
+from django.contrib import auth
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+
+from . import events, queries
+from .permissions import may_view
+
+FORBIDDEN = 4403
+RECHECK_SECONDS = 30.0
 
 
-class QueueConsumer(AsyncJsonWebsocketConsumer):
+class QueueConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
+    """One open page. What it sends back is ignored: decisions are made by forms."""
+
+    _rechecking: asyncio.Task[None] | None = None
+
     async def connect(self) -> None:
-        await self.close()
+        if not await self._may_watch():
+            await self.close(FORBIDDEN)
+            return
+        # Subscribe before accepting: the page fetches its state after that, so nothing falls between.
+        await self.channel_layer.group_add(events.QUEUE, self.channel_name)
+        await self.accept()
+        self._rechecking = asyncio.create_task(self._recheck())
+
+    async def disconnect(self, code: int) -> None:
+        if self._rechecking is not None:
+            self._rechecking.cancel()
+        await self.channel_layer.group_discard(events.QUEUE, self.channel_name)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
+        return
+
+    async def proposal_event(self, event: dict[str, Any]) -> None:
+        counts = await database_sync_to_async(queries.counts)()
+        await self.send_json({"type": "proposal", "id": event["id"], "kind": event["kind"], "counts": counts})
+
+    async def _recheck(self) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            if not await self._may_watch():
+                await self.close(FORBIDDEN)
+                return
+
+    async def _may_watch(self) -> bool:
+        session = self.scope.get("session")
+        key = session.session_key if session is not None else None
+        return key is not None and await database_sync_to_async(_session_may_watch)(key)
+
+
+def _session_may_watch(session_key: str) -> bool:
+    """Asked of the database anew each time: sessions end, passwords and permissions change."""
+    request = HttpRequest()
+    request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
+    user = auth.get_user(request)
+    return isinstance(user, User) and user.is_staff and may_view(user)

@@ -7,7 +7,6 @@ and on commit applies the change and wakes whoever waits. Exactly one caller win
 from __future__ import annotations
 
 from datetime import datetime
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -26,11 +25,12 @@ from . import applying, audit, events
 from .canonical import digest
 from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview
 from .models import Approval, Decision, Proposal
-from .outcomes import left_out
+from .outcomes import left_out, outcome_of
 from .permissions import may_decide
 from .reviewing import Review, checked_payload, preview, review
 from .risk import Level
 from .sanitize import storable
+from .waiting import hub
 
 Status = Proposal.Status
 
@@ -167,9 +167,13 @@ def _record(
             "table_version": decision.table_version and decision.table_version.version,
         },
     )
-    events.announce("decided", proposal)
+    # Lambdas: Django's handling of a failing robust callback needs its __qualname__.
     if decision.applied == Decision.Applied.WAITING:
-        transaction.on_commit(partial(applying.apply, decision.pk), robust=True)
+        events.announce("decided", proposal, wake=False)  # the call waits on, until it is live
+        transaction.on_commit(lambda: applying.apply(decision), robust=True)
+    else:
+        transaction.on_commit(lambda: hub.tell(outcome_of(proposal, decision)), robust=True)
+        events.announce("decided", proposal)
     return decision
 
 

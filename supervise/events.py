@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -15,24 +15,38 @@ from .models import Proposal
 WAITERS = "supervise.waiters"
 QUEUE = "supervise.queue"
 log = logging.getLogger(__name__)
+_loop: asyncio.AbstractEventLoop | None = None
 
 
-def announce(kind: str, proposal: Proposal) -> None:
-    """Tell the queue pages, and the hubs where calls wait, once the transaction has committed."""
+def send_on(loop: asyncio.AbstractEventLoop) -> None:
+    """While this loop runs, it sends the events and nobody waits for that."""
+    global _loop  # noqa: PLW0603 - one loop serves a process
+    _loop = loop
+
+
+def announce(kind: str, proposal: Proposal, *, wake: bool = True) -> None:
+    """Tell the queue pages, and the hubs too if calls should wake, once the transaction has committed."""
     event = {"type": "proposal.event", "kind": kind, "id": str(proposal.pk), "status": proposal.status}
+    groups = [WAITERS, QUEUE] if wake else [QUEUE]
     # robust: the change stands whatever happens to the message; sweepers and reloads find it.
-    transaction.on_commit(partial(_send, event), robust=True)
+    transaction.on_commit(lambda: _send({**event, "groups": groups}), robust=True)
 
 
 def _send(event: dict[str, Any]) -> None:
+    if _loop is not None and _loop.is_running():
+        asyncio.run_coroutine_threadsafe(_send_safely(event), _loop)
+    else:
+        async_to_sync(_send_safely)(event)
+
+
+async def _send_safely(event: dict[str, Any]) -> None:
     try:
-        async_to_sync(_send_to_groups)(event)
+        await _send_to_groups(event)
     except Exception:
         log.exception("An event could not be sent; waiting calls are found by the sweeper instead.")
 
 
 async def _send_to_groups(event: dict[str, Any]) -> None:
     layer = get_channel_layer()
-    if event["kind"] != "filed":
-        await layer.group_send(WAITERS, event)
-    await layer.group_send(QUEUE, event)
+    for group in event.pop("groups"):
+        await layer.group_send(group, event)

@@ -19,6 +19,7 @@ from . import audit, events
 from .canonical import digest
 from .errors import AskedTooOften, BadAsk, TooManyPending
 from .models import Proposal
+from .reviewing import review
 from .sanitize import storable, storable_json
 
 
@@ -72,6 +73,7 @@ def _insert(
         proposal.digest = digest(
             [str(proposal.id), bottle.slug, tool, payload, proposal.justification, proposal.base_version]
         )
+        proposal.risk_when_filed = review(proposal, version).risk.level
         proposal.save(force_insert=True)
         audit.append(
             "filed",
@@ -80,7 +82,7 @@ def _insert(
             proposal_id=proposal.id,
             details={"tool": tool, "digest": proposal.digest},
         )
-        events.announce("filed", proposal)
+        events.announce("filed", proposal, wake=False)
     return proposal
 
 

@@ -40,6 +40,9 @@ class Proposal(models.Model):
     digest = models.CharField(max_length=64, help_text="Of everything an operator is shown of this proposal.")
     base_version = models.PositiveIntegerField(help_text="The route table's version when this was asked.")
     status = models.CharField(max_length=10, choices=Status, default=Status.PENDING)
+    risk_when_filed = models.PositiveSmallIntegerField(
+        default=0, help_text="So that the riskiest are shown even when there are too many to show."
+    )
     joined = models.PositiveIntegerField(default=0, help_text="How often the same ask was filed again.")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -52,7 +55,7 @@ class Proposal(models.Model):
             ),
         ]
         indexes = [
-            models.Index(fields=["status", "created_at"]),
+            models.Index(fields=["status", "-risk_when_filed", "-created_at"]),
             models.Index(fields=["bottle", "created_at"]),
         ]
         ordering = ["-created_at"]

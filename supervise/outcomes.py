@@ -85,7 +85,7 @@ def _explain(proposal: Proposal, decision: Decision | None) -> str:
     if decision is None:
         return (
             "Not decided yet; the proposal stays in the operator's queue. Go on with other work, then call "
-            "check-proposal with this proposal_id, or make the same call again to wait for it."
+            "check-proposal with its proposal_id, or make the same call again to wait for it."
         )
     match proposal.status:
         case Status.REJECTED:

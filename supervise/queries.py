@@ -88,7 +88,8 @@ def pending_reviews(*, limit: int = 200) -> list[Review]:
     proposals = list(
         Proposal.objects.filter(status=Proposal.Status.PENDING)
         .select_related("bottle")
-        .prefetch_related("approvals__actor")[:limit]
+        .prefetch_related("approvals__actor")
+        .order_by("-risk_when_filed", "-created_at")[:limit]
     )
     versions = _newest_versions({proposal.bottle_id for proposal in proposals})
     reviews = [review(proposal, versions[proposal.bottle_id]) for proposal in proposals]

@@ -131,8 +131,10 @@ def _facts(route: dict[str, Any]) -> list[tuple[str, object]]:
     for key, value in sorted(route.items()):
         if key in {"host", "path_allowlist", "methods"} or not value:
             continue
-        inner = value if isinstance(value, dict) else {key: value}
-        facts += [(f"{key}.{name}", inner[name]) for name in sorted(inner) if inner[name] is not None]
+        if isinstance(value, dict):
+            facts += [(f"{key}.{name}", value[name]) for name in sorted(value) if value[name] is not None]
+        else:
+            facts += [(key, item) for item in value]
     return facts
 
 

@@ -1,6 +1,7 @@
 """The waiter hub: one channel-layer subscription per process wakes the calls that wait in it.
 
-No thread is held. A waiter that was woken reads the database; the message itself is never believed.
+No thread is held. A waiter that a message woke reads the database; the message itself is never believed. What
+this process has just committed itself is handed over as it is.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from django.db import close_old_connections, connection
 
-from . import audit
-from .events import WAITERS
+from . import audit, events
 from .models import AuditEvent
+from .outcomes import Outcome
 
 log = logging.getLogger(__name__)
 SUBSCRIBE_PATIENCE = 2.0  # seconds a call waits for the subscription before it relies on the sweeper alone
+TELL_PATIENCE = 0.05  # seconds
+ANSWER_STEPS = 4  # turns of the loop from a told waiter to the last byte in the socket
 SWEEP_INTERVAL = 1.0
 WATCH_INTERVAL = 0.05
 
@@ -31,6 +34,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
+        self.told: Outcome | None = None  # what became of the proposal, when this process decided it
 
     def wake(self) -> None:
         self._woken.set()
@@ -60,6 +64,8 @@ class WaiterHub:
         self._tasks: list[asyncio.Task[None]] = []
         self._subscribed = asyncio.Event()
         self._occupied = asyncio.Event()
+        self._vacant = asyncio.Event()
+        self._vacant.set()
 
     def __len__(self) -> int:
         return sum(len(waiters) for waiters in self._waiters.values())
@@ -70,6 +76,7 @@ class WaiterHub:
         self._start()
         self._waiters.setdefault(key, set()).add(waiter)
         self._occupied.set()
+        self._vacant.clear()
         if self.draining:
             waiter.wake()
         try:
@@ -79,10 +86,32 @@ class WaiterHub:
         finally:
             self._forget(key, waiter)
 
+    def tell(self, outcome: Outcome) -> None:
+        """Hand what was just committed to the calls that wait for it here. For threads other than the loop's.
+
+        Returns when they have answered: until then this thread would only take the interpreter from them.
+        """
+        loop = self._loop
+        if loop is None or not loop.is_running() or outcome.proposal_id not in self._waiters:
+            return
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._deliver(outcome), loop).result(TELL_PATIENCE)
+
+    async def _deliver(self, outcome: Outcome) -> None:
+        for waiter in self._waiters.get(outcome.proposal_id, ()):
+            waiter.told = outcome
+            waiter.wake()
+        for _ in range(ANSWER_STEPS):
+            await asyncio.sleep(0)
+
     def drain(self) -> None:
         """The server stops: every waiting call wakes, and answers that its proposal is still pending."""
         self.draining = True
         self._wake_all()
+
+    async def vacated(self) -> None:
+        """Returns once nobody waits."""
+        await self._vacant.wait()
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -96,8 +125,9 @@ class WaiterHub:
         if self._loop is loop:
             return
         self._loop = loop
+        events.send_on(loop)
         self._waiters = {}
-        self._subscribed, self._occupied = asyncio.Event(), asyncio.Event()
+        self._subscribed, self._occupied, self._vacant = asyncio.Event(), asyncio.Event(), asyncio.Event()
         # A context of their own: they outlive the request that happens to start them.
         self._tasks = [
             loop.create_task(self._listen(), context=Context()),
@@ -111,6 +141,7 @@ class WaiterHub:
             self._waiters.pop(key, None)
         if not self._waiters:
             self._occupied.clear()
+            self._vacant.set()
 
     def _wake(self, proposal_ids: Iterable[object]) -> None:
         for proposal_id in proposal_ids:
@@ -126,7 +157,7 @@ class WaiterHub:
             try:
                 layer = get_channel_layer()
                 channel = await layer.new_channel("waiters")
-                await layer.group_add(WAITERS, channel)
+                await layer.group_add(events.WAITERS, channel)
                 self._subscribed.set()
                 self._wake_all()
                 while True:
@@ -180,7 +211,7 @@ class _CommitWatch:
     def _changed(self) -> bool:
         if self._file is None:
             self._file = sqlite3.connect(str(connection.settings_dict["NAME"]), timeout=1)
-        version = self._file.execute("PRAGMA data_version").fetchone()[0]
+        version: int = self._file.execute("PRAGMA data_version").fetchone()[0]
         changed, self._version = version != self._version, version
         return changed
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from asgiref.sync import SyncToAsync
 from django.contrib.auth.models import Permission, User
+from django.db import connections
 
 from botbottle.models import Bottle
 from supervise import bottles
 from tests.servers import RunningServer, running_postgres, running_redis, running_server
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """PostgreSQL drops no database that the thread of asynchronous tests is still connected to."""
+    yield
+    SyncToAsync.single_thread_executor.submit(connections.close_all).result()
 
 
 @pytest.fixture
@@ -54,8 +64,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_postgres(Path(tmp_path_factory.mktemp("postgres")) / "pg") as url:
+def postgres() -> Iterator[str]:
+    # Not under pytest's directory: every pytest that starts closes it again to the server's own account.
+    with TemporaryDirectory(prefix="bottle-") as directory, running_postgres(Path(directory) / "pg") as url:
         yield url
 
 

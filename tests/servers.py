@@ -1,4 +1,4 @@
-"""Real servers for tests: bot-bottle itself, PostgreSQL and Redis, each its own process on a free port or socket."""
+"""Real servers for tests: bot-bottle, PostgreSQL and Redis, each its own process on a free port or socket."""
 
 from __future__ import annotations
 
@@ -59,7 +59,12 @@ class RunningServer:
     def manage(self, *arguments: str, check: bool = True) -> str:
         finished = subprocess.run(
             [sys.executable, "manage.py", *arguments],
-            cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=120, check=False,
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         if check and finished.returncode != 0:
             raise AssertionError(f"manage.py {arguments} failed: {finished.stderr}")
@@ -78,11 +83,20 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
     home.mkdir(parents=True, exist_ok=True)
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     environment |= {
-        "BOTTLE_HOME": str(home), "SUPERVISE_PORT": "0", "CONSOLE_PORT": "0", "HOME": str(home), **variables,
+        "BOTTLE_HOME": str(home),
+        "SUPERVISE_PORT": "0",
+        "CONSOLE_PORT": "0",
+        "HOME": str(home),
+        **variables,
     }
     with (home / "server.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "manage.py", command], cwd=ROOT, env=environment, text=True, stdout=log, stderr=log
+            [sys.executable, "manage.py", command],
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            stdout=log,
+            stderr=log,
         )
     try:
         ports = wait_until(lambda: _ports(home, process), seconds=90, what="the server's start")
@@ -150,23 +164,42 @@ def running_postgres(directory: Path) -> Iterator[str]:
     sockets.mkdir()
     if owner:
         shutil.chown(sockets, owner)
-    as_owner: dict[str, Any] = {"user": owner, "cwd": directory, "env": {"PATH": os.environ["PATH"], "LANG": "C"}}
+    as_owner: dict[str, Any] = {
+        "user": owner,
+        "cwd": directory,
+        "env": {"PATH": os.environ["PATH"], "LANG": "C"},
+    }
     subprocess.run(
-        [f"{binaries}/initdb", "-D", str(cluster), "-U", "bottle", "-A", "trust", "--no-sync"],
-        check=True, stdout=subprocess.DEVNULL, **as_owner,
+        [f"{binaries}/initdb", "-D", str(cluster), "-U", "bottle", "-A", "trust", "-E", "UTF8", "--no-sync"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        **as_owner,
     )
+    options = ["listen_addresses=", "fsync=off", "max_connections=200", "log_min_messages=fatal"]
     process = subprocess.Popen(
-        [f"{binaries}/postgres", "-D", str(cluster), "-k", str(sockets), "-c", "listen_addresses=",
-         "-c", "fsync=off", "-c", "max_connections=200"],
-        stdout=subprocess.DEVNULL, stderr=(directory / "postgres.log").open("w"), **as_owner,
+        [
+            f"{binaries}/postgres",
+            "-D",
+            str(cluster),
+            "-k",
+            str(sockets),
+            *(f"-c{option}" for option in options),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        **as_owner,
     )
     try:
         ready = ["psql", "-h", str(sockets), "-U", "bottle", "-d", "postgres", "-c", "create database bottle"]
-        wait_until(lambda: subprocess.run(ready, capture_output=True).returncode == 0, what="PostgreSQL")
+        wait_until(lambda: _succeeds(ready), what="PostgreSQL")
         yield f"postgres://bottle@/bottle?host={sockets}"
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(30)
+
+
+def _succeeds(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _postgres_binaries() -> Path | None:

@@ -5,6 +5,6 @@ import tempfile
 
 os.environ["BOTTLE_HOME"] = tempfile.mkdtemp(prefix="bottle-test-home-")
 
-from botbottle.settings import *  # noqa: E402
+from botbottle.settings import *
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

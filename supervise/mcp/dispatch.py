@@ -98,6 +98,8 @@ def _list_tools(call: Call) -> Json:
 
 def _call_tool(call: Call) -> Json | Wait:
     name, arguments = call.params.get("name"), call.params.get("arguments")
+    if name is None:
+        raise ProtocolError(INVALID_PARAMS, "params.name is missing: it says which tool to call.")
     tool = catalog.BY_NAME.get(name) if isinstance(name, str) else None
     if tool is None:
         known = ", ".join(catalog.BY_NAME)

@@ -74,7 +74,9 @@ class ClientResponse(Exception):  # noqa: N818 - not an error: a client answered
 def decode(body: bytes) -> Any:
     """The JSON value of a request's body. Raises ProtocolError -32700."""
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        return json.loads(
+            body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys
+        )
     except UnicodeDecodeError:
         raise ProtocolError(PARSE_ERROR, "The body is not UTF-8. Send JSON encoded as UTF-8.") from None
     except RecursionError:
@@ -127,6 +129,16 @@ def _read_id(value: Mapping[str, Any]) -> RequestId | None:
     if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
         raise ProtocolError(INVALID_REQUEST, "id must be a string or an integer.")
     return request_id
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> Json:
+    """Which of two equal keys counts, readers disagree on; what one checked another would run."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ProtocolError(
+            PARSE_ERROR, "The body has an object with the same key twice. Send each key once."
+        )
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

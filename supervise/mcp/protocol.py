@@ -19,6 +19,7 @@ from .versions import (
     HANDSHAKE_VERSIONS,
     MODERN_VERSIONS,
     NEWEST_HANDSHAKE,
+    SHAPE_WITHOUT_HEADER,
     TASKS_EXTENSION,
     Era,
     http_status,
@@ -151,7 +152,7 @@ def _handshake(envelope: Envelope, headers: Mapping[str, str]) -> McpRequest:
     if envelope.method == "initialize":
         version = _negotiated(envelope.params)
     else:
-        version = headers.get("mcp-protocol-version", ASSUMED_VERSION).strip()
+        version = headers.get("mcp-protocol-version", SHAPE_WITHOUT_HEADER).strip()
         if version not in HANDSHAKE_VERSIONS:
             raise ProtocolError(
                 jsonrpc.INVALID_REQUEST,

@@ -160,7 +160,7 @@ async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
                     ticks += 1
                     yield _progress(call, ticks)
                     continue
-                outcome = await queries.aoutcome(call.proposal_id)
+                outcome = waiter.told or await queries.aoutcome(call.proposal_id)
     if outcome.settled or not cancellation.cancelled:
         yield result_response(call.request_id, call_result(outcome, version=call.request.version))
 

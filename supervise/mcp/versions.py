@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ VERSIONS: Final = HANDSHAKE_VERSIONS + MODERN_VERSIONS
 NEWEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
 NEWEST: Final = VERSIONS[-1]
 ASSUMED_VERSION: Final = V2025_03_26  # of a handshake request without the version header
+# Its results still carry what 2025-06-18 added: Gemini CLI speaks that and sends no header, and clients that
+# really are older ignore fields they do not know.
+SHAPE_WITHOUT_HEADER: Final = V2025_06_18
 BATCH_VERSION: Final = V2025_03_26  # the only revision with batches
 
 TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
@@ -98,6 +102,7 @@ def shape_result(method: str, result: Json, protocol_version: str) -> Json:
     return {"resultType": "complete", **result, "_meta": meta}
 
 
+@cache
 def _own_version() -> str:
     try:
         return version("bot-bottle")

@@ -60,6 +60,7 @@ class McpView(APIView):
     def post(self, request: Request) -> HttpResponseBase:
         accepted = edge.accepted(request.headers)
         post = parse(_read_body(request._request), request.headers)
+        self._note(post)
         ready: list[Json] = []
         calls: list[WaitingCall] = []
         for message in post.messages:
@@ -69,7 +70,7 @@ class McpView(APIView):
             elif answer is not None:
                 ready.append(answer)
         if not (ready or calls):
-            return HttpResponse(status=202)
+            return HttpResponse(status=202, headers={"Content-Type": "application/json"})
         return _respond(accepted, post, ready, calls, self.entry)
 
     def _answer(self, message: McpRequest | ProtocolError, *, alone: bool) -> Json | WaitingCall | None:
@@ -77,17 +78,21 @@ class McpView(APIView):
         try:
             if isinstance(message, ProtocolError):
                 raise message
-            self._note(message)
             return _serve(self.bottle, message, self.entry.started)
         except ProtocolError as error:
             if alone:
                 raise
             return error.as_response()
 
-    def _note(self, message: McpRequest) -> None:
-        name = message.params.get("name") if message.method == "tools/call" else None
-        self.entry.mcp = message.method
-        self.entry.tool = name if isinstance(name, str) else None
+    def _note(self, post: Post) -> None:
+        if post.is_batch:
+            self.entry.mcp = f"batch of {len(post.messages)}"
+            return
+        for message in post.messages:
+            if isinstance(message, McpRequest):
+                name = message.params.get("name") if message.method == "tools/call" else None
+                self.entry.mcp = message.method
+                self.entry.tool = name if isinstance(name, str) else None
 
     # DRF's stubs want its own Response from the next two; any HttpResponse serves.
     def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
@@ -96,6 +101,8 @@ class McpView(APIView):
         if isinstance(exc, APIException):
             error = ProtocolError(INVALID_REQUEST, str(exc.detail))
             response = _json(error.as_response(), exc.status_code)
+            if exc.status_code == 405:
+                response.headers["Allow"] = "POST"
             if exc.status_code == 401:
                 response.headers["WWW-Authenticate"] = self.get_authenticate_header(self.request) or "Bearer"
             return response

@@ -17,8 +17,10 @@ def clients() -> Clients:
     folder = Path(os.environ.get("BOTTLE_NODE_DIR") or PROJECT / ".cache" / "clients")
     stamp = folder / "node_modules" / ".installed-lock.json"
     current = stamp.exists() and stamp.read_bytes() == (HERE / "package-lock.json").read_bytes()
-    require(current, "the pinned set of MCP clients", "Run tests/clients/install.")
-    return Clients(folder / "node_modules")
+    clients = Clients(folder / "node_modules")
+    ready = current and Path(clients.node).exists()
+    require(ready, "the pinned set of MCP clients", "Run tests/clients/install (Linux on x86-64 or ARM64).")
+    return clients
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ def main() -> None:
         answer({"ports": ports, "bottle": json.loads(made.stdout)})
         for line in sys.stdin:
             answer(run(json.loads(line)))
-    except (RuntimeError, ValueError, subprocess.TimeoutExpired) as problem:
+    except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as problem:
         answer({"problem": str(problem)})
     finally:
         end_group(server, signal.SIGTERM)

@@ -116,7 +116,8 @@ class Island:
 
     def requests(self) -> list[dict[str, Any]]:
         """The server's own log of what it was asked: one JSON line per request."""
-        lines = self.log.read_text(errors="replace").splitlines()
+        whole, _, _unfinished = self.log.read_text(errors="replace").rpartition("\n")
+        lines = whole.splitlines()
         return [entry for line in lines if line.startswith("{") and "path" in (entry := json.loads(line))]
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
 
 from botbottle.models import Bottle
-from supervise import bottles
+from supervise import bottles, decisions, queries
+from supervise.models import Proposal
 from supervise.waiting import WaiterHub, hub
 
 MODERN = "2026-07-28"
@@ -47,6 +51,11 @@ class PlaneClient(AsyncClient):
         scope: dict[str, Any] = super()._base_scope(**request)
         headers = [header for header in scope["headers"] if header != (b"host", b"testserver")]
         return {**scope, "headers": headers, "plane": "agent"}
+
+
+# One of each for all tests: a new client loads the console's whole middleware, which agents never see.
+CLIENT = Client(plane="agent")
+WAITING_CLIENT = PlaneClient()
 
 
 @dataclass
@@ -94,7 +103,7 @@ class Agent:
         return self.post(body, **headers).json()
 
     async def apost(self, body: Any, **headers: str) -> Any:
-        return await PlaneClient().post(
+        return await WAITING_CLIENT.post(
             "/mcp", json.dumps(body), content_type="application/json", headers=self.headers(headers)
         )
 
@@ -103,6 +112,43 @@ def ask(host: str = "api.example.com", request_id: Any = 1, **more: Any) -> dict
     meta = more.pop("_meta", {})
     arguments = {"host": host, "justification": "to run the tests", **more}
     return message("tools/call", {"name": "egress-block", "arguments": arguments, "_meta": meta}, request_id)
+
+
+PATIENCE = 20  # seconds; only a broken wake-up ever takes them
+
+
+@sync_to_async
+def decide(operator: User, proposal: Proposal, verb: str = "approve", **more: Any) -> None:
+    digest = queries.review_of(queries.get_proposal(proposal.pk)).seen_digest
+    getattr(decisions, verb)(proposal.pk, actor=operator, seen_digest=digest, **more)
+
+
+async def only_proposal() -> Proposal:
+    return await Proposal.objects.aget()
+
+
+async def someone_waits(hub: WaiterHub, number: int = 1) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while len(hub) < number:
+            await asyncio.sleep(0.005)
+
+
+def events(raw: bytes) -> list[dict[str, Any]]:
+    """The messages of an event stream; comments are skipped as clients do."""
+    found = []
+    for block in raw.decode().split("\n\n"):
+        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
+        if lines:
+            assert lines[0] == "event: message"
+            assert lines[1].startswith("data: ")
+            assert len(lines) == 2
+            found.append(json.loads(lines[1].removeprefix("data: ")))
+    return found
+
+
+async def read_all(response: Any) -> bytes:
+    async with asyncio.timeout(PATIENCE):
+        return b"".join([chunk async for chunk in response])
 
 
 @pytest.fixture

@@ -51,11 +51,11 @@ def refusal(body: Any, headers: dict[str, str] | None = None) -> ProtocolError:
 @pytest.mark.parametrize(
     ("body", "headers", "era", "version"),
     [
-        (message(), {}, Era.HANDSHAKE, "2025-03-26"),
+        (message(), {}, Era.HANDSHAKE, "2025-06-18"),
         *[(message(), {"mcp-protocol-version": v}, Era.HANDSHAKE, v) for v in HANDSHAKE_VERSIONS],
         (message(), {"mcp-protocol-version": " 2025-06-18 "}, Era.HANDSHAKE, "2025-06-18"),
         # the mirrored headers alone make no request modern
-        (message(), {"mcp-method": "tools/list"}, Era.HANDSHAKE, "2025-03-26"),
+        (message(), {"mcp-method": "tools/list"}, Era.HANDSHAKE, "2025-06-18"),
         (modern(), headers_for(), Era.MODERN, MODERN),
         *[(message("initialize", {"protocolVersion": v}), {}, Era.HANDSHAKE, v) for v in HANDSHAKE_VERSIONS],
         (message("initialize", {"protocolVersion": "1999-01-01"}), {}, Era.HANDSHAKE, "2025-11-25"),

@@ -1,4 +1,4 @@
-"""The endpoint itself, synchronous answers: both eras, every refusal clear and nothing queued by it."""
+"""The endpoint itself: who may ask, what a POST may be, both eras, faults and the log."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from botbottle.models import Bottle
 from supervise.mcp import catalog
 from supervise.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS
 from supervise.models import Proposal
-from tests.mcp.conftest import MODERN, TASKS, Agent, ask, message, modern_message
+from tests.mcp.conftest import MODERN, Agent, ask, message, modern_message
 
 pytestmark = pytest.mark.django_db
-BAD_INPUT_AS_RESULT = ("2025-11-25", MODERN)
-BAD_INPUT_AS_ERROR = ("2024-11-05", "2025-03-26", "2025-06-18")
 
 
 # --- Start
@@ -48,19 +46,19 @@ def test_discover_announces_the_server(agent: Agent) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/mcp", "/mcp/"])
 def test_both_paths_serve(agent: Agent, path: str) -> None:
-    assert agent.post(message("ping"), path=path).json() == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    response = agent.post(message("ping"), path=path)
+    assert response.json() == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    assert response.headers["Content-Length"] == str(len(response.content))
 
 
-@pytest.mark.parametrize("version", HANDSHAKE_VERSIONS)
 @pytest.mark.parametrize(
     "method", ["unknown/method", "server/discoverx", "prompts/list", "resources/list", "tasks/get"]
 )
-def test_an_unknown_method_is_a_jsonrpc_error_over_200_in_the_handshake_era(
-    agent: Agent, version: str, method: str
-) -> None:
-    response = agent.post(message(method), **{"MCP-Protocol-Version": version})
-    assert response.status_code == 200
-    assert response.json()["error"]["code"] == -32601
+def test_an_unknown_method_is_an_error_over_200_in_the_handshake_era(agent: Agent, method: str) -> None:
+    for version in HANDSHAKE_VERSIONS:
+        response = agent.post(message(method), **{"MCP-Protocol-Version": version})
+        assert response.status_code == 200
+        assert response.json()["error"]["code"] == -32601
 
 
 @pytest.mark.parametrize(
@@ -91,6 +89,12 @@ def test_a_notification_gets_202_and_no_body(agent: Agent, method: str) -> None:
     for headers in ({}, {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}):
         response = agent.post(note, **headers)
         assert (response.status_code, response.content) == (202, b"")
+
+
+def test_a_call_without_an_id_is_a_notification_and_queues_nothing(agent: Agent) -> None:
+    call = {key: value for key, value in ask().items() if key != "id"}
+    assert agent.post(call).status_code == 202
+    assert not Proposal.objects.exists()
 
 
 def test_a_clients_answer_gets_202(agent: Agent) -> None:
@@ -156,6 +160,14 @@ def test_a_header_cannot_name_another_bottle(agent: Agent, other_agent: Agent) -
     task = other_agent.ask_task(host="api.example.com", justification="mine")
     agent.defaults = {"X-Bottle-Identity": other_agent.bottle.slug}
     assert agent.tool("check-proposal", {"proposal_id": task["taskId"]})["result"]["isError"]
+
+
+@pytest.mark.parametrize(("slug", "status"), [("agent-a", 200), ("agent-x", 401), ("", 401)])
+def test_on_the_relay_the_socket_says_who_asks(agent: Agent, slug: str, status: int) -> None:
+    headers = {"Host": "supervise", "X-Bottle-Identity": slug, "Accept": "application/json"}
+    body = json.dumps(message("ping"))
+    response = Client(plane="relay").post("/", body, content_type="application/json", headers=headers)
+    assert response.status_code == status
 
 
 # --- HTTP limits
@@ -258,174 +270,6 @@ def test_a_batch_is_refused_in_later_versions(agent: Agent) -> None:
     assert not Proposal.objects.exists()
 
 
-# --- Bad input: clear, and nothing queued
-
-JUSTIFIED = {"justification": "because"}
-BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
-    ("egress-block", {}, "justification"),
-    ("egress-block", {"host": "api.example.com"}, "justification"),
-    ("egress-block", {"host": "api.example.com", "justification": ""}, "justification"),
-    ("egress-block", {"host": "api.example.com", "justification": " \n"}, "justification"),
-    ("egress-block", {"host": "api.example.com", "justification": 5}, "justification"),
-    ("egress-block", {"host": "api.example.com", "justification": ["x"]}, "justification"),
-    ("egress-block", JUSTIFIED, "host"),
-    ("egress-block", {"host": "", **JUSTIFIED}, "host"),
-    ("egress-block", {"host": 7, **JUSTIFIED}, "host"),
-    ("egress-block", {"host": "127.0.0.1", **JUSTIFIED}, "host"),
-    ("egress-block", {"host": "169.254.169.254", **JUSTIFIED}, "host"),
-    ("egress-block", {"host": "localhost", **JUSTIFIED}, "host"),
-    ("egress-block", {"host": "*.com", **JUSTIFIED}, "host"),
-    ("egress-block", {"host": "a b.example.com", **JUSTIFIED}, "host"),
-    ("egress-block", {"host": "https://api.example.com/", **JUSTIFIED}, "host"),
-    ("egress-block", {"host": "api.example.com", "path_allowlist": ["repos"], **JUSTIFIED}, "path_allowlist"),
-    ("egress-block", {"host": "api.example.com", "path_allowlist": "/repos", **JUSTIFIED}, "path_allowlist"),
-    ("egress-block", {"host": "api.example.com", "methods": "GET", **JUSTIFIED}, "methods"),
-    ("egress-block", {"host": "api.example.com", "methods": ["G E T"], **JUSTIFIED}, "methods"),
-    (
-        "egress-block",
-        {"host": "api.example.com", "auth": {"scheme": "Basic", "token_ref": "T"}, **JUSTIFIED},
-        "auth",
-    ),
-    ("egress-block", {"host": "api.example.com", "auth": {"scheme": "Bearer"}, **JUSTIFIED}, "auth"),
-    ("egress-block", {"host": "api.example.com", "auth": "Bearer x", **JUSTIFIED}, "auth"),
-    (
-        "egress-block",
-        {"host": "api.example.com", "auth": {"scheme": "Bearer", "token_ref": "T", "x": 1}, **JUSTIFIED},
-        "auth",
-    ),
-    ("egress-block", {"host": "api.example.com", "lease": {"ttl_seconds": 0}, **JUSTIFIED}, "lease"),
-    ("egress-block", {"host": "api.example.com", "lease": {}, **JUSTIFIED}, "lease"),
-    ("egress-block", {"host": "api.example.com", "slug": "agent-b", **JUSTIFIED}, "slug"),
-    ("pipelock-block", {"failed_url": "https://api.example.com/x"}, "justification"),
-    ("pipelock-block", JUSTIFIED, "failed_url"),
-    ("pipelock-block", {"failed_url": "ftp://api.example.com", **JUSTIFIED}, "failed_url"),
-    ("pipelock-block", {"failed_url": "https:///path", **JUSTIFIED}, "failed_url"),
-    ("pipelock-block", {"failed_url": "api.example.com", **JUSTIFIED}, "failed_url"),
-    ("capability-block", {"dockerfile": "FROM debian"}, "justification"),
-    ("capability-block", JUSTIFIED, "dockerfile"),
-    ("capability-block", {"dockerfile": " ", **JUSTIFIED}, "dockerfile"),
-    ("capability-block", {"dockerfile": "this is no dockerfile", **JUSTIFIED}, "line 1"),
-    ("capability-block", {"dockerfile": "FROM debian\nRUN echo \ud800", **JUSTIFIED}, "surrogates"),
-    ("list-egress-routes", {"host": "x"}, "no arguments"),
-    ("check-proposal", {}, "proposal_id"),
-    ("check-proposal", {"proposal_id": 5}, "proposal_id"),
-    ("check-proposal", {"proposal_id": "not-a-uuid"}, "no proposal"),
-    ("check-proposal", {"proposal_id": "00000000-0000-4000-8000-000000000000"}, "no proposal"),
-    ("check-proposal", {"proposal_id": "x\x00y"}, "no proposal"),
-    ("withdraw-proposal", {}, "proposal_id"),
-    ("withdraw-proposal", {"proposal_id": "not-a-uuid"}, "no proposal"),
-]
-
-
-@pytest.mark.parametrize("version", BAD_INPUT_AS_RESULT)
-@pytest.mark.parametrize(("tool", "arguments", "names"), BAD_CALLS)
-def test_bad_input_is_a_result_the_model_can_read(
-    agent: Agent, version: str, tool: str, arguments: dict[str, Any], names: str
-) -> None:
-    result = agent.tool(tool, arguments, version)["result"]
-    assert result["isError"] is True
-    assert names in result["content"][0]["text"]
-    assert not Proposal.objects.exists()
-    methods.validate_server_result("tools/call", version, result)
-
-
-@pytest.mark.parametrize("version", BAD_INPUT_AS_ERROR)
-@pytest.mark.parametrize(("tool", "arguments", "names"), BAD_CALLS[::4])
-def test_bad_input_was_an_error_before_2025_11_25(
-    agent: Agent, version: str, tool: str, arguments: dict[str, Any], names: str
-) -> None:
-    error = agent.tool(tool, arguments, version)["error"]
-    assert error["code"] == -32602
-    assert names in error["message"]
-    assert not Proposal.objects.exists()
-
-
-def test_a_refused_ask_says_that_nothing_was_queued(agent: Agent) -> None:
-    text = agent.tool("egress-block", {"host": "localhost", **JUSTIFIED})["result"]["content"][0]["text"]
-    assert text.endswith("Nothing was queued.")
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"name": "no-such-tool", "arguments": {}},
-        {"name": 5},
-        {"name": None},
-        {},
-        {"name": "egress-block", "arguments": []},
-        {"name": "egress-block", "arguments": "x"},
-    ],
-)
-def test_an_unknown_tool_or_arguments_that_are_no_object_are_invalid_params(
-    agent: Agent, version: str, params: dict[str, Any]
-) -> None:
-    if version == MODERN:
-        body, headers = modern_message("tools/call", params)
-        headers = {key: value for key, value in headers.items() if isinstance(value, str)}
-    else:
-        body, headers = message("tools/call", params), {"MCP-Protocol-Version": version}
-    response = agent.post(body, **headers)
-    assert response.json()["error"]["code"] == -32602
-    assert response.status_code == (400 if version == MODERN else 200)
-    assert not Proposal.objects.exists()
-
-
-# --- Immediate tools
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_list_egress_routes_answers_at_once(agent: Agent, version: str) -> None:
-    result = agent.tool("list-egress-routes", version=version)["result"]
-    listed = json.loads(result["content"][0]["text"])
-    assert listed["routes"] == []
-    assert result["isError"] is False
-    assert result.get("structuredContent", listed) == listed
-
-
-def test_check_proposal_tells_where_an_ask_stands(agent: Agent) -> None:
-    task = agent.ask_task(host="api.example.com", justification="because")
-    result = agent.tool("check-proposal", {"proposal_id": task["taskId"]})["result"]
-    assert result["content"][0]["text"].startswith("status: pending\nnotes: ")
-    assert result["structuredContent"] == {
-        "status": "pending",
-        "proposal_id": task["taskId"],
-        "notes": "",
-        "granted": None,
-        "not_granted": None,
-        "live_version": None,
-    }
-    assert result["isError"] is False
-
-
-def test_another_bottles_proposal_does_not_exist(agent: Agent, other_agent: Agent) -> None:
-    task = other_agent.ask_task(host="api.example.com", justification="because")
-    for tool in ("check-proposal", "withdraw-proposal"):
-        result = agent.tool(tool, {"proposal_id": task["taskId"]})["result"]
-        assert result["isError"] is True
-        assert "no proposal" in result["content"][0]["text"]
-    assert Proposal.objects.get().status == "pending"
-
-
-def test_withdraw_proposal_takes_it_back_once(agent: Agent) -> None:
-    task = agent.ask_task(host="api.example.com", justification="because")
-    result = agent.tool("withdraw-proposal", {"proposal_id": task["taskId"]})["result"]
-    assert result["content"][0]["text"].startswith("status: withdrawn")
-    assert result["isError"] is False
-    again = agent.tool("withdraw-proposal", {"proposal_id": task["taskId"]})["result"]
-    assert again["isError"] is True
-    assert "check-proposal" in again["content"][0]["text"]
-
-
-def test_a_bottle_with_too_many_open_asks_is_told_so(agent: Agent, settings: Any) -> None:
-    settings.SUPERVISE_MAX_PENDING = 1
-    agent.ask_task(host="a.example.com", justification="because")
-    result = agent.tool("egress-block", {"host": "b.example.com", **JUSTIFIED})["result"]
-    assert result["isError"] is True
-    assert "withdraw-proposal" in result["content"][0]["text"]
-    assert Proposal.objects.count() == 1
-
-
 # --- Faults and logs
 
 
@@ -493,6 +337,12 @@ def test_every_request_is_one_line_of_json(agent: Agent, access_lines: Any) -> N
     assert lines[0]["ms"] >= 0
 
 
+def test_a_batch_is_one_line_too(agent: Agent, access_lines: Any) -> None:
+    agent.post([message("ping"), message("ping")])
+    (line,) = map(json.loads, access_lines())
+    assert line["mcp"] == "batch of 2"
+
+
 def test_hostile_names_are_inert_in_the_log(agent: Agent, access_lines: Any) -> None:
     agent.post(message("\x1b[2J\n\u202e" + "x" * 5000))
     agent.post(message("tools/call", {"name": '\r\n{"forged": 1}\x00\ud800'}))
@@ -532,11 +382,3 @@ def test_the_console_does_not_exist_on_the_agent_plane(db: None, path: str) -> N
     response = Client(plane="agent").get(path)
     assert response.status_code == 404
     assert "POST /mcp" in response.json()["error"]
-
-
-def test_tasks_capability_is_never_assumed(agent: Agent) -> None:
-    """A bad ask stays a result even for a client that could take a task."""
-    params = {"name": "egress-block", "arguments": {}}
-    body, headers = modern_message("tools/call", params, capabilities=TASKS)
-    result = agent.post(body, **headers).json()["result"]
-    assert (result["resultType"], result["isError"]) == ("complete", True)

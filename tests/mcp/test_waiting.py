@@ -14,53 +14,29 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from mcp_types import methods
 
-from supervise import decisions, queries
+from supervise import queries
 from supervise.mcp import streams
 from supervise.mcp.jsonrpc import encode
 from supervise.mcp.protocol import McpRequest
 from supervise.mcp.streams import WaitingCall, json_body, sse_body
-from supervise.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS, era_of
+from supervise.mcp.versions import VERSIONS, era_of
 from supervise.models import Proposal
 from supervise.waiting import WaiterHub
-from tests.mcp.conftest import MODERN, Agent, ask, message, modern_message
+from tests.mcp.conftest import (
+    MODERN,
+    PATIENCE,
+    Agent,
+    ask,
+    decide,
+    events,
+    message,
+    modern_message,
+    only_proposal,
+    read_all,
+    someone_waits,
+)
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("waiting_hub")]
-PATIENCE = 20  # seconds; only a broken wake-up ever takes them
-
-
-@sync_to_async
-def decide(operator: User, proposal: Proposal, verb: str = "approve", **more: Any) -> None:
-    digest = queries.review_of(queries.get_proposal(proposal.pk)).seen_digest
-    getattr(decisions, verb)(proposal.pk, actor=operator, seen_digest=digest, **more)
-
-
-async def only_proposal() -> Proposal:
-    return await Proposal.objects.aget()
-
-
-async def someone_waits(hub: WaiterHub, number: int = 1) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while len(hub) < number:  # noqa: ASYNC110 - the hub tells nobody who comes
-            await asyncio.sleep(0.005)
-
-
-def events(raw: bytes) -> list[dict[str, Any]]:
-    """The messages of an event stream; comments are skipped as clients do."""
-    found = []
-    for block in raw.decode().split("\n\n"):
-        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
-        if lines:
-            assert lines[0] == "event: message"
-            assert lines[1].startswith("data: ")
-            assert len(lines) == 2
-            found.append(json.loads(lines[1].removeprefix("data: ")))
-    return found
-
-
-async def read_all(response: Any) -> bytes:
-    async with asyncio.timeout(PATIENCE):
-        return b"".join([chunk async for chunk in response])
-
 
 # --- Answered by a decision
 
@@ -285,90 +261,6 @@ async def test_white_space_keeps_a_json_answer_open(
     raw = await read_all(await agent.apost(ask(), Accept="application/json"))
     assert raw.startswith(b"   ")
     assert json.loads(raw)["result"]
-
-
-# --- The server stops, the client goes, the client cancels
-
-
-async def test_a_stopping_server_answers_pending(agent: Agent, waiting_hub: WaiterHub) -> None:
-    reading = asyncio.create_task(read_all(await agent.apost(ask())))
-    await someone_waits(waiting_hub)
-    waiting_hub.drain()
-    (answer,) = events(await reading)
-    assert "status: pending" in answer["result"]["content"][0]["text"]
-    assert (await only_proposal()).status == "pending"
-
-
-@pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
-async def test_a_client_that_goes_leaves_no_waiter_and_its_ask_queued(
-    agent: Agent, waiting_hub: WaiterHub, accept: str
-) -> None:
-    reading = asyncio.create_task(read_all(await agent.apost(ask(), Accept=accept)))
-    await someone_waits(waiting_hub)
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
-    assert len(waiting_hub) == 0
-    assert (await only_proposal()).status == "pending"
-
-
-@pytest.mark.parametrize("version", HANDSHAKE_VERSIONS)
-async def test_a_cancelled_request_gets_no_response(
-    agent: Agent, waiting_hub: WaiterHub, version: str
-) -> None:
-    reading = asyncio.create_task(read_all(await agent.apost(ask(request_id="r1"))))
-    await someone_waits(waiting_hub)
-    response = await agent.apost(cancelled("r1"), **{"MCP-Protocol-Version": version})
-    assert response.status_code == 202
-    assert events(await reading) == []
-    assert (await only_proposal()).status == "pending"
-
-
-def cancelled(request_id: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
-
-
-async def test_a_cancelled_json_request_ends_with_an_error(agent: Agent, waiting_hub: WaiterHub) -> None:
-    reading = asyncio.create_task(read_all(await agent.apost(ask(), Accept="application/json")))
-    await someone_waits(waiting_hub)
-    await agent.apost(cancelled(1))
-    answer = json.loads(await reading)
-    assert (answer["id"], answer["error"]["code"]) == (1, -32000)
-
-
-@pytest.mark.parametrize("request_id", ["1", 2, None, True, 1.0, [1]])
-async def test_a_cancellation_of_anything_else_is_ignored(
-    agent: Agent, operator: User, waiting_hub: WaiterHub, request_id: Any
-) -> None:
-    reading = asyncio.create_task(read_all(await agent.apost(ask())))
-    await someone_waits(waiting_hub)
-    assert (await agent.apost(cancelled(request_id))).status_code == 202
-    await decide(operator, await only_proposal())
-    assert "status: approved" in events(await reading)[0]["result"]["content"][0]["text"]
-
-
-async def test_another_bottle_cannot_cancel_a_call(
-    agent: Agent, other_agent: Agent, operator: User, waiting_hub: WaiterHub
-) -> None:
-    reading = asyncio.create_task(read_all(await agent.apost(ask())))
-    await someone_waits(waiting_hub)
-    await other_agent.apost(cancelled(1))
-    await decide(operator, await only_proposal())
-    assert "status: approved" in events(await reading)[0]["result"]["content"][0]["text"]
-
-
-async def test_a_cancellation_that_could_mean_two_calls_ends_neither(
-    agent: Agent, operator: User, waiting_hub: WaiterHub
-) -> None:
-    readings = [
-        asyncio.create_task(read_all(await agent.apost(ask(host, request_id=1))))
-        for host in ("a.example.com", "b.example.com")
-    ]
-    await someone_waits(waiting_hub, 2)
-    await agent.apost(cancelled(1))
-    async for proposal in Proposal.objects.all():
-        await decide(operator, proposal)
-    for reading in readings:
-        assert "status: approved" in events(await reading)[0]["result"]["content"][0]["text"]
 
 
 # --- Batches

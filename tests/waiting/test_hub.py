@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -82,7 +83,9 @@ async def test_anothers_decision_does_not_wake_a_call(hub, agent_a, operator) ->
     mine = await sync_to_async(ask)(agent_a, "mine.example.com")
     other = await sync_to_async(ask)(agent_a, "other.example.com")
     waits = asyncio.create_task(answer(hub, mine))
-    assert (await asyncio.gather(answer(hub, other), sync_to_async(approve)(other, operator)))[0].status == "approved"
+    assert (await asyncio.gather(answer(hub, other), sync_to_async(approve)(other, operator)))[
+        0
+    ].status == "approved"
     assert not waits.done()
     waits.cancel()
 
@@ -106,7 +109,9 @@ async def test_draining_wakes_everybody_and_those_who_come_later(hub, agent_a) -
         assert await late.wait(LONG)
 
 
-async def test_a_broken_subscription_is_renewed_and_loses_nothing(hub, agent_a, operator, monkeypatch) -> None:
+async def test_a_broken_subscription_is_renewed_and_loses_nothing(
+    hub, agent_a, operator, monkeypatch
+) -> None:
     """The first subscription fails at once; the sweeper and the renewed one still find the decision."""
     real, failures = waiting.get_channel_layer, []
 
@@ -126,7 +131,9 @@ async def test_a_broken_subscription_is_renewed_and_loses_nothing(hub, agent_a, 
     assert failures
 
 
-async def test_a_decision_without_any_message_is_found_by_the_sweeper(hub, agent_a, operator, monkeypatch) -> None:
+async def test_a_decision_without_any_message_is_found_by_the_sweeper(
+    hub, agent_a, operator, monkeypatch
+) -> None:
     monkeypatch.setattr("supervise.events._send", lambda event: None)
     proposal = await sync_to_async(ask)(agent_a)
     call = asyncio.create_task(answer(hub, proposal))
@@ -174,22 +181,19 @@ async def test_a_decision_in_another_process_wakes_the_call(hub, agent_a, operat
 
 def _approve_elsewhere(proposal: Proposal, operator: User) -> None:
     """A fresh interpreter on the same database, with no channel layer in common unless there is Redis."""
-    script = (
-        "import django; django.setup()\n"
-        "from django.conf import settings\n"
-        f"settings.DATABASES['default']['NAME'] = {str(connection.settings_dict['NAME'])!r}\n"
-        "from django.contrib.auth.models import User\n"
-        "from supervise import decisions, queries\n"
-        f"seen = queries.review_of(queries.get_proposal({str(proposal.pk)!r})).seen_digest\n"
-        f"decisions.approve({str(proposal.pk)!r}, actor=User.objects.get(pk={operator.pk}), seen_digest=seen)\n"
-    )
+    script = f"""
+import django; django.setup()
+from django.conf import settings
+settings.DATABASES["default"]["NAME"] = {str(connection.settings_dict["NAME"])!r}
+from django.contrib.auth.models import User
+from supervise import decisions, queries
+seen = queries.review_of(queries.get_proposal("{proposal.pk}")).seen_digest
+decisions.approve("{proposal.pk}", actor=User.objects.get(pk={operator.pk}), seen_digest=seen)
+"""
     subprocess.run(
         [sys.executable, "-c", script],
-        check=True, cwd=ROOT, timeout=60, env={**_environment(), "DJANGO_SETTINGS_MODULE": "tests.settings"},
+        check=True,
+        cwd=ROOT,
+        timeout=60,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
     )
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return dict(os.environ)

@@ -9,20 +9,20 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, SystemCheckError
+from django.core.management.base import BaseCommand
 
 from botbottle import listeners
-from botbottle.environment import BadSetting
+from botbottle.checks import refuse_misconfiguration
 from botbottle.home import write_private
 from botbottle.processes import Child, run_until_stopped
 
 
 class Command(BaseCommand):
     help = "Start bot-bottle: the console, the agents' endpoint and what they need."
-    requires_system_checks: list[str] = []  # run below, as one sentence instead of a traceback
+    requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self._check()
+        refuse_misconfiguration()
         opened = listeners.open_all(
             settings.BOTTLE_HOME,
             agent=(settings.SUPERVISE_BIND, settings.SUPERVISE_PORT),
@@ -30,17 +30,8 @@ class Command(BaseCommand):
         )
         call_command("migrate", verbosity=0, interactive=False)
         self._first_operator()
-        discovery = listeners.publish_ports(settings.BOTTLE_HOME, opened)
-        try:
+        with listeners.published(settings.BOTTLE_HOME, opened):
             run_until_stopped(_children(opened), ready=lambda: self._tell(opened))
-        finally:
-            discovery.unlink(missing_ok=True)
-
-    def _check(self) -> None:
-        try:
-            self.check()
-        except SystemCheckError as error:
-            raise BadSetting(str(error)) from error
 
     def _first_operator(self) -> None:
         if User.objects.exists():
@@ -65,7 +56,7 @@ def _children(opened: list[listeners.Listener]) -> list[Child]:
     environment, descriptors = listeners.hand_down(opened)
     command = [sys.executable, sys.argv[0], "web"]
     return [
-        Child(f"web-{number}", command, environment, descriptors, health_port=opened[0].port)
+        Child(f"web-{number}", command, environment, descriptors, health=opened[0].reachable_at)
         for number in range(1, settings.WEB_WORKERS + 1)
     ]
 

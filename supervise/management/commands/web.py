@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from botbottle import listeners
+from botbottle.checks import refuse_misconfiguration
 from botbottle.environment import BadSetting
 
 PR_SET_PDEATHSIG = 1
@@ -18,7 +19,10 @@ PR_SET_PDEATHSIG = 1
 class Command(BaseCommand):
     help = "Serve both planes in this process, on listeners of its own or those handed down by 'up'."
 
+    requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
+
     def handle(self, *args: Any, **options: Any) -> None:
+        refuse_misconfiguration()
         inherited = listeners.inherited()
         if inherited is not None:
             _die_with_parent()
@@ -29,11 +33,8 @@ class Command(BaseCommand):
             agent=(settings.SUPERVISE_BIND, settings.SUPERVISE_PORT),
             console=(settings.CONSOLE_BIND, settings.CONSOLE_PORT),
         )
-        discovery = listeners.publish_ports(settings.BOTTLE_HOME, opened)
-        try:
+        with listeners.published(settings.BOTTLE_HOME, opened):
             _serve(opened)
-        finally:
-            discovery.unlink(missing_ok=True)
 
 
 def _serve(opened: list[listeners.Listener]) -> None:

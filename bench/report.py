@@ -1,0 +1,201 @@
+"""The numbers of a run: medians, ratios, losses, and whether the bars are met."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from crowd import Sample
+from subjects import Verb
+from usage import Usage
+
+OURS, BASELINE = "bot-bottle", "baseline"
+BOTH = (OURS, BASELINE)
+SMALL_CROWD_BAR, LARGE_CROWD_BAR, IDLE_BAR = 10.0, 30.0, 50.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    what: str
+    measured: float
+    needed: float
+
+    @property
+    def met(self) -> bool:
+        return self.measured >= self.needed
+
+    def __str__(self) -> str:
+        verdict = "bar met" if self.met else "bar not met"
+        return (
+            f"{self.what}: {_fraction(self.measured)} of the baseline (bar: 1/{self.needed:.0f}): {verdict}"
+        )
+
+
+@dataclass
+class Report:
+    sizes: Sequence[int]
+    idle_at: int
+    held: int
+    steady: dict[tuple[str, int], list[list[Sample]]] = field(default_factory=lambda: defaultdict(list))
+    leftovers: dict[str, list[Sample]] = field(default_factory=lambda: defaultdict(list))
+    burst: dict[str, list[Sample]] = field(default_factory=dict)
+    idle: dict[str, list[Usage]] = field(default_factory=lambda: defaultdict(list))
+    throughput: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def lost(self, name: str) -> int:
+        """Calls of the whole run that got no answer, or not their own."""
+        rounds = [samples for (owner, _), found in self.steady.items() if owner == name for samples in found]
+        return sum(map(_lost, [*rounds, self.leftovers[name], self.burst[name]]))
+
+    def bars(self) -> list[Bar]:
+        found = []
+        for size in self.sizes:
+            needed = LARGE_CROWD_BAR if size == max(self.sizes) else SMALL_CROWD_BAR
+            for verb in Verb:
+                ratio = self._ratio(size, verb, after_decision)
+                found.append(Bar(f"p50 {verb.status} → answered, {size} waiting", ratio, needed))
+        idle = self._idle(BASELINE).cpu_percent / max(self._idle(OURS).cpu_percent, 0.01)
+        return [*found, Bar(f"idle CPU, {self.idle_at} waiting", idle, IDLE_BAR)]
+
+    def all_bars_met(self) -> bool:
+        return all(bar.met for bar in self.bars()) and self.lost(OURS) == 0
+
+    def markdown(self) -> str:
+        lost = self.lost(OURS)
+        verdicts = [
+            *map(str, self.bars()),
+            f"lost or wrong answers of {OURS}: {lost}: bar {'not ' if lost else ''}met",
+        ]
+        sections = [self._latency_table(), self._usage_table(), self._burst_table(), _bullets(verdicts)]
+        return "\n\n".join(sections)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "latency_ms": [
+                {"server": name, "waiting": size, "verb": str(verb), **_figures(samples)}
+                for (name, size), rounds in self.steady.items()
+                for verb in Verb
+                for samples in [_of(verb, _pooled(rounds))]
+            ],
+            "idle": {name: [vars(usage) for usage in found] for name, found in self.idle.items()},
+            "burst": {name: {"held": self.held, **_figures(found)} for name, found in self.burst.items()},
+            "lost": {name: self.lost(name) for name in BOTH},
+            "tools_list_per_second": dict(self.throughput),
+            "bars": [{**vars(bar), "met": bar.met} for bar in self.bars()],
+        }
+
+    def _latency_table(self) -> str:
+        columns = [
+            "decided → answered p50",
+            "p99",
+            "of the baseline",
+            "action → answered p50",
+            "of the baseline",
+        ]
+        rows: list[list[object]] = []
+        for size in self.sizes:
+            rows.append([size, BASELINE, *self._latencies(_pooled(self.steady[BASELINE, size]))])
+            for verb in Verb:
+                samples = _of(verb, _pooled(self.steady[OURS, size]))
+                ratios = [_fraction(self._ratio(size, verb, kind)) for kind in (after_decision, after_action)]
+                rows.append([size, f"{OURS}, {verb}", *self._latencies(samples, *ratios)])
+        return _table(["waiting", "server", *columns], rows)
+
+    def _latencies(self, samples: Sequence[Sample], decided: str = "1", action: str = "1") -> list[str]:
+        p50, p99, action_p50 = (f"{_figures(samples)[key]:.1f} ms" for key in LATENCIES[:3])
+        return [p50, p99, decided, action_p50, action]
+
+    def _ratio(self, size: int, verb: Verb, kind: Callable[[Sample], float]) -> float:
+        """How many times longer the baseline takes. It treats both verbs the same."""
+        baseline, ours = _pooled(self.steady[BASELINE, size]), _of(verb, _pooled(self.steady[OURS, size]))
+        return _p50(map(kind, _answered(baseline))) / _p50(map(kind, _answered(ours)))
+
+    def _usage_table(self) -> str:
+        head = [f"{self.idle_at} waiting, idle", "CPU (of one core)", "memory", "threads", "tools/list"]
+        rows = []
+        for name in BOTH:
+            usage, rate = self._idle(name), median(self.throughput[name])
+            processor, memory = f"{usage.cpu_percent:.2f} %", f"{usage.megabytes:.0f} MB"
+            rows.append([name, processor, memory, usage.threads, f"{rate:.0f} /s"])
+        return _table(head, rows)
+
+    def _burst_table(self) -> str:
+        held = f"{self.held} waiting, all decided"
+        head = [held, "answered", "lost or wrong", "decided → answered p50", "p99", "took"]
+        rows = []
+        for name in BOTH:
+            samples = self.burst[name]
+            lost, figures = _lost(samples), _figures(samples)
+            took = max(s.answered or 0 for s in samples) - min(s.started for s in samples)
+            latencies = [f"{figures[key]:.1f} ms" for key in LATENCIES[:2]]
+            rows.append([name, len(samples) - lost, lost, *latencies, f"{took:.1f} s"])
+        return _table(head, rows)
+
+    def _idle(self, name: str) -> Usage:
+        found = self.idle[name]
+        return Usage(
+            median(usage.cpu_percent for usage in found),
+            median(usage.megabytes for usage in found),
+            max(usage.threads for usage in found),
+        )
+
+
+def after_decision(sample: Sample) -> float:
+    return 1000 * ((sample.answered or 0) - sample.decided)
+
+
+def after_action(sample: Sample) -> float:
+    return 1000 * ((sample.answered or 0) - sample.started)
+
+
+LATENCIES = ("decided_p50", "decided_p99", "action_p50", "action_p99")
+
+
+def _figures(samples: Sequence[Sample]) -> dict[str, Any]:
+    answered = _answered(samples)
+    figures: dict[str, Any] = {"decisions": len(samples), "lost": _lost(samples)}
+    for key in LATENCIES:
+        kind = after_decision if key.startswith("decided") else after_action
+        figures[key] = round(_percentile(map(kind, answered), int(key[-2:])), 3)
+    return figures
+
+
+def _of(verb: Verb, samples: Iterable[Sample]) -> list[Sample]:
+    return [sample for sample in samples if sample.verb is verb]
+
+
+def _answered(samples: Iterable[Sample]) -> list[Sample]:
+    return [sample for sample in samples if sample.answered is not None]
+
+
+def _lost(samples: Iterable[Sample]) -> int:
+    return sum(not sample.right for sample in samples)
+
+
+def _pooled(rounds: Iterable[Sequence[Sample]]) -> list[Sample]:
+    return [sample for samples in rounds for sample in samples]
+
+
+def _percentile(values: Iterable[float], percent: int) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else float("nan")
+
+
+def _p50(values: Iterable[float]) -> float:
+    return _percentile(values, 50)
+
+
+def _fraction(times: float) -> str:
+    return f"1/{times:.0f}" if times >= 10 else f"1/{times:.1f}"
+
+
+def _table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
+
+
+def _bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)

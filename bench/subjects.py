@@ -1,0 +1,267 @@
+"""The two servers that are measured, behind one face: ask, see what is pending, look at it, decide it.
+
+Each runs as real processes on loopback in a directory of its own, and is stopped by its own process ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+import urllib.request
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from wire import Connection, request
+
+ROOT = Path(__file__).resolve().parent.parent
+START_SECONDS = 90.0
+WAIT_SECONDS = "900"  # longer than any run: no call may end by itself
+KEPT_VARIABLES = ("PATH", "LANG", "VIRTUAL_ENV")
+# Bottles and an operator's key, made in one process instead of one command each.
+PREPARE = """
+import django, json, sys
+django.setup()
+from django.contrib.auth.models import User
+from supervise import api_keys, bottles
+tokens = [bottles.create(f"bench-{number}", author="bench").token for number in range(int(sys.argv[1]))]
+print(json.dumps({"tokens": tokens, "key": api_keys.create(User.objects.get(), "bench")}))
+"""
+
+
+class Verb(StrEnum):
+    APPROVE = "approve"
+    REJECT = "reject"
+
+    @property
+    def status(self) -> str:
+        return "approved" if self is Verb.APPROVE else "rejected"
+
+
+class Subject(ABC):
+    name: str
+    agent_port: int
+    operator_port: int
+    agent_headers: Mapping[str, str] = {}
+
+    def ask(self, host: str) -> bytes:
+        arguments = {"host": host, "justification": "The build needs a package from there."}
+        return self._agent_post("tools/call", {"name": "egress-block", "arguments": arguments})
+
+    def list_tools(self) -> bytes:
+        return self._agent_post("tools/list", {})
+
+    def _agent_post(self, method: str, params: Mapping[str, Any]) -> bytes:
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        headers = {"Accept": "application/json, text/event-stream", **self.agent_headers}
+        return request("POST", "/mcp", message, headers)
+
+    @abstractmethod
+    def pending(self) -> dict[str, str]:
+        """Host asked for → proposal id, of everything that waits for a decision."""
+
+    @abstractmethod
+    def pending_count(self) -> int: ...
+
+    @abstractmethod
+    async def look(self, operator: Connection, proposal_id: str, verb: Verb) -> bytes:
+        """What an operator does before deciding; returns the request that then decides."""
+
+    @abstractmethod
+    def decided_at(self, answers: Mapping[str, Any]) -> dict[str, float]:
+        """Proposal id → wall-clock moment just before its decision could be seen by others.
+
+        `answers` are what the operator got back, by proposal id.
+        """
+
+    @abstractmethod
+    def processes(self) -> list[int]:
+        """Every process that belongs to the server."""
+
+
+class BotBottle(Subject):
+    """`manage.py up`, as a user starts it: SQLite, in-memory layer, one web process."""
+
+    name = "bot-bottle"
+
+    def __init__(self, home: Path, process: subprocess.Popen[str], bottles: int) -> None:
+        self.home, self._process = home, process
+        ports = json.loads((home / ".http.port").read_text())
+        self.agent_port, self.operator_port = ports["agent"], ports["console"]
+        self._database = sqlite3.connect(f"file:{home / 'bot-bottle.sqlite3'}?mode=ro", uri=True, timeout=20)
+        prepared = _prepare(home, bottles)
+        self._tokens = prepared["tokens"]
+        self._operator_headers = {"Authorization": f"Bearer {prepared['key']}", "Accept": "application/json"}
+        self._asked = 0
+
+    def _agent_post(self, method: str, params: Mapping[str, Any]) -> bytes:
+        self._asked += 1
+        token = self._tokens[self._asked % len(self._tokens)]  # as many agents, not one that asks for all
+        self.agent_headers = {"Authorization": f"Bearer {token}", "MCP-Protocol-Version": "2025-11-25"}
+        return super()._agent_post(method, params)
+
+    def pending(self) -> dict[str, str]:
+        rows = self._database.execute("select payload, id from supervise_proposal where status = 'pending'")
+        return {json.loads(payload)["host"]: str(UUID(key)) for payload, key in rows}
+
+    def pending_count(self) -> int:
+        counted = self._database.execute("select count(*) from supervise_proposal where status = 'pending'")
+        return int(counted.fetchone()[0])
+
+    async def look(self, operator: Connection, proposal_id: str, verb: Verb) -> bytes:
+        path = f"/api/proposals/{proposal_id}/"
+        shown = await operator.send(request("GET", path, headers=self._operator_headers))
+        decision = {"seen_digest": shown.json()["review"]["seen_digest"], "note": "bench"}
+        return request("POST", f"{path}{verb}/", decision, self._operator_headers)
+
+    def decided_at(self, answers: Mapping[str, Any]) -> dict[str, float]:
+        """When the transaction with the decision's audit row was committed.
+
+        It held the database's write lock since before that row's time, so the next commit is its own.
+        """
+        rows = self._database.execute(
+            "select proposal_id, at from supervise_auditevent where action in ('approved', 'rejected') "
+            f"and proposal_id in ({','.join('?' * len(answers))})",
+            [UUID(proposal_id).hex for proposal_id in answers],
+        )
+        commits = [moment for (moment,) in struct.iter_unpack("d", (self.home / "commits").read_bytes())]
+        return {str(UUID(key)): commits[bisect_left(commits, _timestamp(at))] for key, at in rows}
+
+    def processes(self) -> list[int]:
+        up = self._process.pid
+        children = Path(f"/proc/{up}/task/{up}/children").read_text().split()
+        return [up, *map(int, children)]
+
+    @classmethod
+    @contextmanager
+    def running(cls, home: Path, bottles: int) -> Iterator[BotBottle]:
+        home.mkdir()
+        with (home / "server.log").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "manage.py", "up"], cwd=ROOT, env=_environment(home), text=True,
+                stdout=log, stderr=log,
+            )  # fmt: skip
+        try:
+            _wait_for_health(home, process)
+            yield cls(home, process, bottles)
+        finally:
+            _stop([process])
+
+
+class Baseline(Subject):
+    """bench/baseline.py: one process for the agents, one for the operator."""
+
+    name = "baseline"
+
+    def __init__(self, directory: Path, roles: list[subprocess.Popen[str]]) -> None:
+        self._directory = directory
+        self._processes = [role.pid for role in roles]
+        self.agent_port, self.operator_port = map(_printed_port, roles)
+
+    def pending(self) -> dict[str, str]:
+        found = {}
+        for path in self._directory.glob("*.proposal.json"):
+            proposal = json.loads(path.read_text())
+            found[proposal["host"]] = proposal["id"]
+        return found
+
+    def pending_count(self) -> int:
+        return sum(path.name.endswith(".proposal.json") for path in self._directory.iterdir())
+
+    async def look(self, operator: Connection, proposal_id: str, verb: Verb) -> bytes:
+        return request("POST", "/decide", {"id": proposal_id, "status": verb.status, "note": "bench"})
+
+    def decided_at(self, answers: Mapping[str, Any]) -> dict[str, float]:
+        return {proposal_id: answer["decided_at"] for proposal_id, answer in answers.items()}
+
+    def processes(self) -> list[int]:
+        return self._processes
+
+    @classmethod
+    @contextmanager
+    def running(cls, directory: Path) -> Iterator[Baseline]:
+        directory.mkdir()
+        command = [sys.executable, str(Path(__file__).with_name("baseline.py"))]
+        started = [
+            subprocess.Popen(
+                [*command, role, str(directory)],
+                env=_environment(directory),
+                text=True,
+                stdout=subprocess.PIPE,
+            )
+            for role in ("agents", "operator")
+        ]
+        try:
+            yield cls(directory, started)
+        finally:
+            _stop(started)
+
+
+def _environment(home: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return kept | {
+        "HOME": str(home),
+        "BOTTLE_HOME": str(home),
+        "DJANGO_SETTINGS_MODULE": "bench.timed_settings",
+        "SUPERVISE_PORT": "0",
+        "CONSOLE_PORT": "0",
+        "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": WAIT_SECONDS,
+        "SUPERVISE_MAX_PENDING": "100000",
+        "SUPERVISE_MAX_PER_MINUTE": "1000000",
+    }
+
+
+def _prepare(home: Path, bottles: int) -> dict[str, Any]:
+    finished = subprocess.run(
+        [sys.executable, "-c", PREPARE, str(bottles)], cwd=ROOT, env=_environment(home), text=True,
+        stdout=subprocess.PIPE, check=True, timeout=300,
+    )  # fmt: skip
+    prepared: dict[str, Any] = json.loads(finished.stdout)
+    return prepared
+
+
+def _wait_for_health(home: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            port = json.loads((home / ".http.port").read_text())["agent"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                return
+        except (OSError, ValueError):
+            time.sleep(0.05)
+    raise SystemExit(f"bot-bottle did not start: {(home / 'server.log').read_text()}")
+
+
+def _printed_port(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+def _stop(processes: Iterable[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def _timestamp(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

@@ -1,0 +1,60 @@
+"""The admin's face, and the read-only base of all our models: changes are made by verbs, not by forms."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.html import format_html
+
+from supervise import sanitize
+
+from .models import Bottle
+
+admin.site.site_header = "bot-bottle"
+admin.site.site_title = "bot-bottle"
+admin.site.index_title = "Records"
+admin.site.site_url = None  # the header has its own link to the queue
+
+
+def hostile(text: str) -> str:
+    """Agents' text as a block: every hidden character visible, all of it escaped."""
+    return format_html('<pre class="hostile"><bdi>{}</bdi></pre>', sanitize.visible(text))
+
+
+def hostile_json(value: object) -> str:
+    return hostile(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """To look at. Subclasses name what is shown in `fields`: nothing appears because it exists."""
+
+    list_per_page = 50
+    show_full_result_count = False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.fields
+
+
+@admin.register(Bottle)
+class BottleAdmin(ReadOnlyAdmin):
+    list_display = ["slug", "state", "backend", "created_at"]
+    list_filter = ["state", "backend"]
+    search_fields = ["slug"]
+    fields = ["slug", "state", "backend", "created_at", "token_rotated_at", "approved_dockerfile"]
+
+    @admin.display(description="Dockerfile")
+    def approved_dockerfile(self, bottle: Bottle) -> str:
+        return hostile(bottle.dockerfile) if bottle.dockerfile else "none approved"

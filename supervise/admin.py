@@ -1,0 +1,195 @@
+"""Proposals, decisions and the audit record in the admin: to look at, and to reject several at once.
+
+Trust boundary: everything an agent wrote is shown through `sanitize`; every change goes through a verb.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from botbottle.admin import ReadOnlyAdmin, hostile, hostile_json
+
+from . import api_keys, decisions, queries, sanitize
+from .cards import summary_of
+from .errors import SuperviseError
+from .models import ApiKey, AuditEvent, Decision, Proposal
+from .permissions import may_decide
+
+MOST_AT_ONCE = 200
+
+
+@admin.register(Proposal)
+class ProposalAdmin(ReadOnlyAdmin):
+    list_display = ["short_id", "status", "bottle", "ask", "created_at"]
+    list_select_related = ["bottle"]
+    list_filter = ["status", "tool", "created_at"]
+    search_fields = ["id", "bottle__slug", "justification"]
+    fields = [
+        "id",
+        "bottle",
+        "tool",
+        "status",
+        "ask",
+        "shown_payload",
+        "shown_justification",
+        "base_version",
+        "joined",
+        "digest",
+        "created_at",
+    ]
+    actions = ["reject_selected"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Proposal]:
+        return super().get_queryset(request).defer("justification")  # the list does not show it
+
+    def has_decide_permission(self, request: HttpRequest) -> bool:
+        return may_decide(request.user)
+
+    @admin.display(description="Proposal", ordering="id")
+    def short_id(self, proposal: Proposal) -> str:
+        return str(proposal.pk)[:8]
+
+    @admin.display(description="Ask")
+    def ask(self, proposal: Proposal) -> str:
+        return sanitize.one_line(summary_of(proposal), 160)
+
+    @admin.display(description="Payload (from the agent, unverified)")
+    def shown_payload(self, proposal: Proposal) -> str:
+        dockerfile = proposal.payload.get("dockerfile")
+        return hostile_json(proposal.payload) if dockerfile is None else hostile(dockerfile)
+
+    @admin.display(description="Justification (from the agent, unverified)")
+    def shown_justification(self, proposal: Proposal) -> str:
+        return hostile(proposal.justification)
+
+    @admin.action(description="Reject selected…", permissions=["decide"])
+    def reject_selected(self, request: HttpRequest, queryset: QuerySet[Proposal]) -> HttpResponse | None:
+        """Lists every one and asks for the reason; only the second form rejects."""
+        note = request.POST.get("note", "").replace("\r\n", "\n")
+        if "confirmed" not in request.POST or not note.strip():
+            return self._confirm(request, queryset, missing="confirmed" in request.POST)
+        for proposal in queryset[:MOST_AT_ONCE]:
+            seen = request.POST.get(f"seen-{proposal.pk}", "")
+            self._reject(request, proposal, seen, note)
+        return None
+
+    def _reject(self, request: HttpRequest, proposal: Proposal, seen: str, note: str) -> None:
+        name = f"{str(proposal.pk)[:8]} ({sanitize.one_line(summary_of(proposal), 80)})"
+        try:
+            decisions.reject(proposal.pk, actor=request.user, seen_digest=seen, note=note)  # type: ignore[arg-type]
+        except SuperviseError as error:
+            self.message_user(request, f"Not rejected: {name}. {error.message}", messages.ERROR)
+        else:
+            self.message_user(request, f"Rejected: {name}.", messages.SUCCESS)
+
+    def _confirm(self, request: HttpRequest, queryset: QuerySet[Proposal], *, missing: bool) -> HttpResponse:
+        pending = queryset.filter(status=Proposal.Status.PENDING).select_related("bottle")
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Reject the selected proposals",
+            "opts": self.opts,
+            "reviews": [
+                (queries.review_of(proposal), summary_of(proposal)) for proposal in pending[:MOST_AT_ONCE]
+            ],
+            "decided": queryset.exclude(status=Proposal.Status.PENDING).count(),
+            "left_out": max(0, pending.count() - MOST_AT_ONCE),
+            "is_reason_missing": missing,
+            "checkbox_name": ACTION_CHECKBOX_NAME,
+        }
+        return TemplateResponse(request, "admin/supervise/reject_selected.html", context)
+
+
+@admin.register(Decision)
+class DecisionAdmin(ReadOnlyAdmin):
+    list_display = [
+        "proposal",
+        "status",
+        "actor_name",
+        "applied",
+        "live_version",
+        "shown_notes",
+        "created_at",
+    ]
+    list_select_related = ["proposal"]
+    list_filter = ["status", "applied", "created_at"]
+    search_fields = ["proposal__id", "proposal__bottle__slug", "actor_name", "notes"]
+    fields = [
+        "proposal",
+        "status",
+        "actor_name",
+        "shown_notes",
+        "shown_payload",
+        "shown_granted",
+        "shown_not_granted",
+        "table_version",
+        "applied",
+        "apply_error",
+        "live_version",
+        "live_at",
+        "seen_digest",
+        "created_at",
+    ]
+
+    @admin.display(description="Notes")
+    def shown_notes(self, decision: Decision) -> str:
+        return sanitize.visible(decision.notes)
+
+    @admin.display(description="Final payload")
+    def shown_payload(self, decision: Decision) -> str:
+        return hostile_json(decision.final_payload)
+
+    @admin.display(description="Granted")
+    def shown_granted(self, decision: Decision) -> str:
+        return hostile_json(decision.granted)
+
+    @admin.display(description="Not granted")
+    def shown_not_granted(self, decision: Decision) -> str:
+        return hostile_json(decision.not_granted)
+
+
+@admin.register(AuditEvent)
+class AuditEventAdmin(ReadOnlyAdmin):
+    list_display = ["seq", "at", "action", "actor_name", "bottle_slug", "proposal_id"]
+    list_filter = ["action", "at"]
+    search_fields = ["actor_name", "bottle_slug", "proposal_id"]
+    fields = [
+        "seq",
+        "at",
+        "action",
+        "actor_name",
+        "bottle_slug",
+        "proposal_id",
+        "shown_details",
+        "previous_hash",
+        "hash",
+    ]
+
+    @admin.display(description="Details")
+    def shown_details(self, event: AuditEvent) -> str:
+        return hostile_json(event.details)
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ReadOnlyAdmin):
+    """Keys are made with a command, which prints them once; here they are only seen and deleted."""
+
+    list_display = ["name", "user", "created_at"]
+    list_select_related = ["user"]
+    search_fields = ["name", "user__username"]
+    fields = ["name", "user", "created_at"]
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return admin.ModelAdmin.has_delete_permission(self, request, obj)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        api_keys.delete(obj.pk, author=request.user.get_username())
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
+        for key in queryset:
+            api_keys.delete(key.pk, author=request.user.get_username())

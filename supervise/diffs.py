@@ -1,0 +1,149 @@
+"""A line diff as rows for a template. Pure, and bounded in time and size whatever the texts hold."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from enum import StrEnum
+
+CONTEXT = 3
+MOST_ROWS = 300
+MOST_CHARACTERS = 1000  # of one line
+SMALL = 120  # lines that are still compared one with each other
+
+
+class Kind(StrEnum):
+    SAME = "same"
+    ADDED = "added"
+    REMOVED = "removed"
+    GAP = "gap"
+
+    @property
+    def mark(self) -> str:
+        return {"added": "+", "removed": "−", "gap": "⋯"}.get(self, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`hidden` counts what is left out: unchanged lines for a gap, else characters of a long line."""
+
+    kind: Kind
+    text: str
+    hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    rows: tuple[Row, ...]
+    added: int
+    removed: int
+    rows_left_out: int
+
+    @property
+    def is_cut(self) -> bool:
+        return self.rows_left_out > 0 or any(row.hidden for row in self.rows if row.kind is not Kind.GAP)
+
+
+def line_diff(before: str, after: str, *, most_rows: int = MOST_ROWS) -> Diff:
+    """Changed lines with a little context; long stretches and lines are cut, and say by how much."""
+    lines = list(_aligned(_lines(before), _lines(after)))
+    count = Counter(kind for kind, _ in lines)
+    rows = list(_with_gaps(lines))
+    return Diff(
+        rows=tuple(rows[:most_rows]),
+        added=count[Kind.ADDED],
+        removed=count[Kind.REMOVED],
+        rows_left_out=max(0, len(rows) - most_rows),
+    )
+
+
+def _lines(text: str) -> list[str]:
+    # Not splitlines(): it also splits at characters that an agent could hide text behind.
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _aligned(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Kind, str]]:
+    """Lines that occur once on both sides, in the same order, pin the rest (patience diff)."""
+    old_at = new_at = 0
+    for old_anchor, new_anchor in [*_anchors(old, new), (len(old), len(new))]:
+        yield from _between(old[old_at:old_anchor], new[new_at:new_anchor])
+        if old_anchor < len(old):
+            yield Kind.SAME, old[old_anchor]
+        old_at, new_at = old_anchor + 1, new_anchor + 1
+
+
+def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
+    old_count, new_count = Counter(old), Counter(new)
+    place_in_new = {line: index for index, line in enumerate(new) if new_count[line] == 1}
+    pairs = [
+        (index, place_in_new[line])
+        for index, line in enumerate(old)
+        if old_count[line] == 1 and line in place_in_new
+    ]
+    return _longest_rising(pairs)
+
+
+def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest run of pairs that rise on both sides."""
+    smallest_end: list[int] = []
+    best: list[int] = []
+    previous: list[int | None] = []
+    for index, (_, place) in enumerate(pairs):
+        length = bisect_left(smallest_end, place)
+        previous.append(best[length - 1] if length else None)
+        if length == len(best):
+            smallest_end.append(place)
+            best.append(index)
+        else:
+            smallest_end[length], best[length] = place, index
+    run = []
+    at = best[-1] if best else None
+    while at is not None:
+        run.append(pairs[at])
+        at = previous[at]
+    return run[::-1]
+
+
+def _between(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Kind, str]]:
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        yield Kind.SAME, old[start]
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    yield from _compared(old[start : len(old) - end], new[start : len(new) - end])
+    yield from ((Kind.SAME, line) for line in old[len(old) - end :])
+
+
+def _compared(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Kind, str]]:
+    if len(old) > SMALL or len(new) > SMALL:  # all against all would take long: show one for the other
+        blocks = [("replace", 0, len(old), 0, len(new))]
+    else:
+        blocks = list(SequenceMatcher(None, old, new, autojunk=False).get_opcodes())
+    for tag, old_from, old_to, new_from, new_to in blocks:
+        if tag == "equal":
+            yield from ((Kind.SAME, line) for line in old[old_from:old_to])
+        else:
+            yield from ((Kind.REMOVED, line) for line in old[old_from:old_to])
+            yield from ((Kind.ADDED, line) for line in new[new_from:new_to])
+
+
+def _with_gaps(lines: Sequence[tuple[Kind, str]]) -> Iterator[Row]:
+    """Unchanged lines far from any change become one row that counts them."""
+    changed = [index for index, (kind, _) in enumerate(lines) if kind is not Kind.SAME]
+    shown = {near for index in changed for near in range(index - CONTEXT, index + CONTEXT + 1)}
+    skipped = 0
+    for index, (kind, line) in enumerate(lines):
+        if index not in shown:
+            skipped += 1
+            continue
+        if skipped:
+            yield Row(Kind.GAP, "", skipped)
+            skipped = 0
+        yield Row(kind, line[:MOST_CHARACTERS], max(0, len(line) - MOST_CHARACTERS))
+    if skipped and changed:
+        yield Row(Kind.GAP, "", skipped)

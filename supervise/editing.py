@@ -1,0 +1,159 @@
+"""An operator's edits of a proposal: between the fields of the modify form and a payload.
+
+Only the form's own contradictions are refused here; `supervise.decisions` checks the payload itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import QueryDict
+
+from egress.routes import OPERATOR_SCHEMES
+
+from .errors import BadAsk
+from .models import Proposal
+
+METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
+UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+SCHEMES = OPERATOR_SCHEMES
+
+
+@dataclass(frozen=True, slots=True)
+class RouteEdit:
+    """The fields as they stand in the form. "All" is chosen on purpose: an empty field never means it."""
+
+    host: str
+    all_paths: bool
+    paths: str
+    all_methods: bool
+    methods: tuple[str, ...]
+    scheme: str
+    token_ref: str
+    header: str
+    ttl: str
+    unit: str
+    max_uses: str
+
+    @classmethod
+    def of_payload(cls, payload: Mapping[str, Any]) -> RouteEdit:
+        auth, lease = payload.get("auth") or {}, payload.get("lease") or {}
+        paths, methods = payload.get("path_allowlist") or [], payload.get("methods") or []
+        seconds = lease.get("ttl_seconds")
+        unit = next(name for name, size in UNITS.items() if not seconds or seconds % size == 0)
+        return cls(
+            host=payload["host"],
+            all_paths=not paths,
+            paths="\n".join(paths),
+            all_methods=not methods,
+            methods=tuple(methods),
+            scheme=auth.get("scheme", ""),
+            token_ref=auth.get("token_ref", ""),
+            header=auth.get("header", ""),
+            ttl=str(seconds // UNITS[unit]) if seconds else "",
+            unit=unit if seconds else "hours",
+            max_uses=str(lease.get("max_uses") or ""),
+        )
+
+    @classmethod
+    def of_form(cls, form: QueryDict) -> RouteEdit:
+        return cls(
+            host=form.get("host", "").strip(),
+            all_paths=form.get("paths_are") == "all",
+            paths=form.get("paths", "").replace("\r\n", "\n"),
+            all_methods=form.get("methods_are") == "all",
+            methods=tuple(form.getlist("methods")),
+            scheme=form.get("scheme", ""),
+            token_ref=form.get("token_ref", "").strip(),
+            header=form.get("header", "").strip(),
+            ttl=form.get("ttl", "").strip(),
+            unit=form.get("unit", ""),
+            max_uses=form.get("max_uses", "").strip(),
+        )
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The usual methods, and the unusual ones of this proposal."""
+        return (*METHODS, *(method for method in self.methods if method not in METHODS))
+
+    def payload(self) -> dict[str, Any]:
+        """Raises BadAsk where the fields contradict each other."""
+        return {"host": self.host, **self._paths(), **self._methods(), **self._auth(), **self._lease()}
+
+    def _paths(self) -> dict[str, Any]:
+        paths = [line.strip() for line in self.paths.split("\n") if line.strip()]
+        if self.all_paths:
+            return {}
+        if not paths:
+            raise BadAsk("Write at least one path, each on its own line, or choose all paths.")
+        return {"path_allowlist": paths}
+
+    def _methods(self) -> dict[str, Any]:
+        if self.all_methods:
+            return {}
+        if not self.methods:
+            raise BadAsk("Tick at least one method, or choose all methods.")
+        return {"methods": list(self.methods)}
+
+    def _auth(self) -> dict[str, Any]:
+        if not self.scheme:
+            if self.token_ref or self.header:
+                raise BadAsk("Choose a scheme for the credential, or leave its fields empty.")
+            return {}
+        auth = {"scheme": self.scheme, "token_ref": self.token_ref}
+        return {"auth": auth | ({"header": self.header} if self.header else {})}
+
+    def _lease(self) -> dict[str, Any]:
+        lease = {}
+        if self.ttl:
+            lease["ttl_seconds"] = _whole(self.ttl, "The time") * _seconds_of(self.unit)
+        if self.max_uses:
+            lease["max_uses"] = _whole(self.max_uses, "The number of uses")
+        return {"lease": lease} if lease else {}
+
+
+@dataclass(frozen=True, slots=True)
+class DockerfileEdit:
+    dockerfile: str
+
+    @classmethod
+    def of_form(cls, form: QueryDict) -> DockerfileEdit:
+        # Browsers send every line break as CRLF, whatever the text had.
+        return cls(form.get("dockerfile", "").replace("\r\n", "\n"))
+
+    def payload(self) -> dict[str, Any]:
+        return {"dockerfile": self.dockerfile}
+
+
+Edit = RouteEdit | DockerfileEdit
+
+
+def edit_of_proposal(proposal: Proposal) -> Edit | None:
+    """What the modify form starts with; None where there is nothing but yes or no."""
+    if proposal.tool == Proposal.Tool.EGRESS:
+        return RouteEdit.of_payload(proposal.payload)
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        return DockerfileEdit(proposal.payload["dockerfile"])
+    return None
+
+
+def edit_of_form(proposal: Proposal, form: QueryDict) -> Edit:
+    if proposal.tool == Proposal.Tool.EGRESS:
+        return RouteEdit.of_form(form)
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        return DockerfileEdit.of_form(form)
+    raise BadAsk("There is nothing to modify: one host passes the gate, or it does not. Approve or reject.")
+
+
+def _whole(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise BadAsk(f"{what} must be a whole number.")
+    return int(text)
+
+
+def _seconds_of(unit: str) -> int:
+    if unit not in UNITS:
+        raise BadAsk(f"The time is counted in {', '.join(UNITS)}.")
+    return UNITS[unit]

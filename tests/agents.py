@@ -1,0 +1,96 @@
+"""An agent and an operator as HTTP clients of a running server, for tests of real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Speaks MCP 2025-11-25 to one endpoint."""
+
+    client: httpx.AsyncClient
+    url: str
+    token: str
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """The tool's result. Waits as long as the server does."""
+        response = await self.client.post(
+            self.url,
+            json={
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "tools/call",
+                "params": {"name": tool, "arguments": arguments},
+            },
+            headers={
+                "Authorization": f"Bearer {self.token}",
+                "MCP-Protocol-Version": "2025-11-25",
+                "Accept": "application/json",
+            },
+            timeout=httpx.Timeout(120),
+        )
+        assert response.status_code == 200, response.text
+        return json.loads(response.content)["result"]
+
+    async def ask(self, host: str, **more: Any) -> dict[str, Any]:
+        result = await self.call("egress-block", host=host, justification="tests need it", **more)
+        return result["structuredContent"]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Decides through the operator API with a key."""
+
+    client: httpx.AsyncClient
+    url: str
+    key: str
+
+    async def pending(self, expected: int) -> list[dict[str, Any]]:
+        """The pending proposals, once there are as many as expected."""
+        for _ in range(600):
+            count = (await self._get("/api/proposals/?status=pending&page_size=1")).json()["count"]
+            if count >= expected:
+                return await self._all_pending()
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"only {count} of {expected} proposals arrived")
+
+    async def joined(self, proposal_id: str) -> None:
+        """Returns once the same ask was filed again."""
+        for _ in range(600):
+            if (await self._get(f"/api/proposals/{proposal_id}/")).json()["joined"]:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError("nobody asked again")
+
+    async def decide(self, proposal_id: str, verb: str, **body: Any) -> httpx.Response:
+        review = (await self._get(f"/api/proposals/{proposal_id}/")).json()["review"]
+        return await self.client.post(
+            f"{self.url}/api/proposals/{proposal_id}/{verb}/",
+            json={"seen_digest": review["seen_digest"], **body},
+            headers=self._headers,
+            timeout=60,
+        )
+
+    async def _all_pending(self) -> list[dict[str, Any]]:
+        found, page = [], 1
+        while True:
+            body = (await self._get(f"/api/proposals/?status=pending&page_size=200&page={page}")).json()
+            found += body["results"]
+            if not body["next"]:
+                return found
+            page += 1
+
+    async def _get(self, path: str) -> httpx.Response:
+        response = await self.client.get(self.url + path, headers=self._headers, timeout=60)
+        response.raise_for_status()
+        return response
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"}

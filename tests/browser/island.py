@@ -1,0 +1,105 @@
+"""A real server and a real browser in a network namespace that has nothing but loopback.
+
+The server starts the namespace; Chromium and the agents' calls enter it. The tests themselves stay outside
+and steer the browser through pipes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.requirements import require
+from tests.servers import KEPT_VARIABLES, ROOT, RunningServer, stop, wait_until
+
+HERE = Path(__file__).parent
+ALONE = ("unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+QUIET_BROWSER = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@dataclass
+class Island:
+    server: RunningServer
+    root: Path
+
+    def inside(self, *command: str) -> list[str]:
+        """The command line that runs a command in the server's namespace."""
+        target = str(self.server.process.pid)
+        return ["nsenter", "--preserve-credentials", "--user", "--net", "--target", target, *command]
+
+    def browser_command(self) -> Path:
+        """An executable that is Chromium, inside: what Playwright starts."""
+        wrapper = self.root / "chromium-inside"
+        if not wrapper.exists():
+            line = " ".join(
+                self.inside("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"HOME={self.root}")
+            )
+            wrapper.write_text(f'#!/bin/sh\nexec {line} {shutil.which("chromium")} "$@"\n')
+            wrapper.chmod(0o700)
+        return wrapper
+
+    def ask(self, bottle: dict[str, str], tool: str, **arguments: Any) -> subprocess.Popen[str]:
+        """An agent's tool call over real MCP; its answer is what the process prints."""
+        command = self.inside(sys.executable, str(HERE / "agent.py"))
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.server.environment
+        )
+        assert process.stdin
+        call = {"url": bottle["mcp_url"], "token": bottle["token"], "tool": tool, "arguments": arguments}
+        process.stdin.write(json.dumps(call))
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+
+def require_island() -> None:
+    require(shutil.which("chromium"), "Chromium", "apt-get install chromium")
+    tools = all(map(shutil.which, ("unshare", "nsenter", "ip")))
+    alone = tools and subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode == 0
+    require(
+        alone,
+        "a network namespace of our own",
+        "apt-get install util-linux iproute2, and allow unprivileged user namespaces",
+    )
+
+
+@contextmanager
+def running_island(root: Path, **variables: str) -> Iterator[Island]:
+    home = root / "home"
+    home.mkdir(mode=0o700)
+    environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    environment |= {
+        "BOTTLE_HOME": str(home),
+        "HOME": str(root),
+        "SUPERVISE_PORT": "9100",
+        "CONSOLE_PORT": "8000",
+    }
+    environment |= variables
+    with (home / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            [*ALONE, sys.executable, "manage.py", "up"],
+            cwd=ROOT, env=environment, text=True, stdout=log, stderr=log,
+        )  # fmt: skip
+    server = RunningServer(home, environment, process, agent_port=9100, console_port=8000)
+    try:
+        wait_until(lambda: _serves(server), seconds=90, what="the server's start")
+        yield Island(server, root)
+    finally:
+        stop(process)
+
+
+def _serves(server: RunningServer) -> bool:
+    if server.process.poll() is not None:
+        raise AssertionError(f"the server ended: {server.log()}")
+    return "console  http://" in server.log()

@@ -1,0 +1,120 @@
+"""What must hold for every page that exists, also for those written later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from botbottle.models import Bottle
+from tests.asking import ask
+from tests.servers import ROOT
+
+# Reachable without signing in, and why.
+EXEMPT = {
+    "admin/login/": "where one signs in",
+    "admin/logout/": "signing out twice does nothing and leads to the sign-in page",
+}
+CHANGING = re.compile(r"/(approve|modify|reject|withdraw|delete|rollback|rotate)/?$")
+STAND_INS = {"uuid": "00000000-0000-0000-0000-000000000000", "int": "1", "path": "1", "str": "x", "slug": "x"}
+
+
+def addresses(patterns: list[URLPattern | URLResolver] | None = None, prefix: str = "") -> Iterator[str]:
+    for pattern in get_resolver().url_patterns if patterns is None else patterns:
+        route = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from addresses(pattern.url_patterns, route)
+        else:
+            yield route
+
+
+def concrete(route: str) -> str:
+    route = re.sub(r"\(\?P<\w+>[^)]*\)", "x", route)  # regular expressions of the admin
+    route = re.sub(r"<(?:(\w+):)?\w+>", lambda match: STAND_INS.get(match[1] or "str", "x"), route)
+    return "/" + route.replace("^", "").replace("$", "").replace("\\Z", "").replace("\\.", ".")
+
+
+EVERY_ADDRESS = sorted(set(addresses()))
+
+
+def test_the_list_of_addresses_is_real() -> None:
+    assert {"", "history/", "proposals/<uuid:proposal_id>/approve", "admin/login/"} <= set(EVERY_ADDRESS)
+
+
+@pytest.mark.parametrize("route", EVERY_ADDRESS)
+def test_every_address_needs_a_signed_in_operator(client: Client, db: None, route: str) -> None:
+    for method in (client.get, client.post):
+        answer = method(concrete(route))
+        if route in EXEMPT:
+            assert answer.status_code in {200, 302}
+            continue
+        assert answer.status_code in {302, 401, 403, 405}, answer.status_code
+        if answer.status_code == 302:
+            assert answer.headers["Location"].startswith("/admin/login/")
+
+
+@pytest.mark.parametrize("route", [route for route in EVERY_ADDRESS if CHANGING.search("/" + route)])
+def test_every_address_that_changes_something_refuses_get(root: Client, route: str) -> None:
+    if route.startswith("admin/"):  # asks first, then changes on POST
+        return
+    for method in ("get", "head", "put", "delete"):
+        assert getattr(root, method)(concrete(route)).status_code == 405, method
+
+
+def test_pages_to_read_refuse_post(root: Client, agent_a: Bottle) -> None:
+    proposal = ask(agent_a)
+    for path in (
+        "/",
+        "/queue/state",
+        "/history/",
+        f"/proposals/{proposal.pk}/",
+        f"/proposals/{proposal.pk}/card",
+    ):
+        assert root.post(path).status_code == 405, path
+
+
+def test_no_page_is_kept_by_a_cache_or_framed(olivia: Client) -> None:
+    for path in ("/", "/history/", "/queue/state"):
+        headers = olivia.get(path).headers
+        assert "no-store" in headers["Cache-Control"]
+        assert headers["X-Frame-Options"] == "DENY"
+        assert "unsafe" not in headers["Content-Security-Policy"]
+
+
+TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
+SCRIPTS = sorted((ROOT / "static").rglob("*.js"))
+FORBIDDEN_IN_TEMPLATES = re.compile(
+    r"\|\s*safe\b|safeseq|autoescape|<style|\sstyle\s*=|<script(?![^>]*\ssrc=)|\son\w+\s*=|javascript:|https?://"
+)
+FORBIDDEN_IN_SCRIPTS = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\(\s*[\"']on|https?://"
+)
+
+
+def found(pattern: re.Pattern[str], path: Path) -> list[str]:
+    return [match[0] for match in pattern.finditer(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_no_template_turns_escaping_off_or_has_code_inside(path: Path) -> None:
+    assert found(FORBIDDEN_IN_TEMPLATES, path) == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_no_script_makes_elements_from_text(path: Path) -> None:
+    assert found(FORBIDDEN_IN_SCRIPTS, path) == []
+
+
+def test_these_checks_find_what_they_look_for(tmp_path: Path) -> None:
+    bad = {
+        "a.html": (FORBIDDEN_IN_TEMPLATES, ["{{ x|safe }}", "<p style='x'>", "<script>", "<a onclick=x>"]),
+        "b.js": (FORBIDDEN_IN_SCRIPTS, ["a.innerHTML = x", "eval(x)"]),
+    }
+    for name, (pattern, examples) in bad.items():
+        for example in examples:
+            (tmp_path / name).write_text(example)
+            assert found(pattern, tmp_path / name), example

@@ -1,0 +1,86 @@
+"""Three web workers on PostgreSQL and Redis: a decision taken by any of them wakes a call on any other."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from tests.agents import Agent, Operator
+from tests.processes.test_waiting_calls import api_key
+from tests.servers import running_server
+
+pytestmark = [pytest.mark.process, pytest.mark.services]
+CALLS = 300
+
+
+async def test_three_hundred_calls_over_three_workers_are_decided_through_another(
+    tmp_path, postgres, redis
+) -> None:
+    shared = {"DATABASE_URL": postgres, "REDIS_URL": redis, "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "90"}
+    with ExitStack() as stack:
+        first = stack.enter_context(running_server(tmp_path / "w1", **shared))
+        others = [
+            stack.enter_context(running_server(tmp_path / f"w{number}", "web", **shared)) for number in (2, 3)
+        ]
+        workers = [first, *others]
+        tokens = [first.create_bottle(f"team-{number}")["token"] for number in range(3)]
+        key = api_key(first)
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=600)) as client:
+            calls = {}
+            for number in range(CALLS):
+                worker = workers[number % 3]
+                agent = Agent(client, worker.mcp_url, tokens[number // 3 % 3])
+                calls[f"h{number}.example.com"] = asyncio.create_task(agent.ask(f"h{number}.example.com"))
+            operators = [Operator(client, worker.console_url, key) for worker in workers]
+            pending = {row["host"]: row["id"] for row in await operators[0].pending(CALLS)}
+            assert set(pending) == set(calls)
+
+            async def decide(host: str) -> None:
+                number = int(host[1:].split(".", maxsplit=1)[0])
+                through_another = operators[(number + 1) % 3]
+                verb = "reject" if number % 7 == 0 else "approve"
+                response = await through_another.decide(pending[host], verb, note=host)
+                assert response.status_code == 200, response.text
+
+            gate = asyncio.Semaphore(20)
+
+            async def in_turn(host: str) -> None:
+                async with gate:
+                    await decide(host)
+
+            await asyncio.gather(*map(in_turn, random.Random(3).sample(sorted(calls), CALLS)))
+            for host, call in calls.items():
+                answer = await call
+                number = int(host[1:].split(".")[0])
+                assert answer["proposal_id"] == pending[host]
+                assert answer["notes"] == host
+                assert answer["status"] == ("rejected" if number % 7 == 0 else "approved")
+
+
+def test_many_workers_need_a_shared_layer(tmp_path) -> None:
+    """WEB_WORKERS=2 without Redis is refused at start, with what to do."""
+    with (
+        pytest.raises(AssertionError, match=r"waits in another worker\. Set REDIS_URL"),
+        running_server(tmp_path / "home", WEB_WORKERS="2"),
+    ):
+        pass
+
+
+async def test_workers_of_one_supervisor_share_the_ports(tmp_path, postgres, redis) -> None:
+    shared = {"DATABASE_URL": postgres, "REDIS_URL": redis, "WEB_WORKERS": "3"}
+    with running_server(tmp_path / "shared", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="90", **shared) as server:
+        token = server.create_bottle("shared-ports")["token"]
+        async with httpx.AsyncClient(
+            limits=httpx.Limits(max_connections=100, max_keepalive_connections=0)
+        ) as client:
+            agent = Agent(client, server.mcp_url, token)
+            operator = Operator(client, server.console_url, api_key(server))
+            calls = [asyncio.create_task(agent.ask(f"p{number}.example.com")) for number in range(30)]
+            rows = await operator.pending(30)
+            for row in rows:
+                await operator.decide(row["id"], "approve")
+            assert {answer["status"] for answer in await asyncio.gather(*calls)} == {"approved"}

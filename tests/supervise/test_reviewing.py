@@ -1,0 +1,137 @@
+"""What operators are shown, and the digest that stands for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from botbottle.models import Bottle
+from egress import store
+from egress.policy import RouteTable
+from supervise import queries
+from supervise.reviewing import review, table_text
+from supervise.risk import Level
+from tests.asking import ask, ask_gate, ask_image, seen
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_route_is_shown_before_and_after(agent_a: Bottle, approve: Any) -> None:
+    approve(ask(agent_a, path_allowlist=["/v1"]))
+    shown = queries.review_of(ask(agent_a, path_allowlist=["/v2"], methods=["GET"]))
+    assert "  path: /v2" not in shown.before
+    assert "  path: /v2" in shown.after
+    assert shown.table_version == 2
+    assert shown.effects == ("newly reachable: all methods on api.example.com under /v2",)
+    assert any("more than asked" in warning for warning in shown.warnings)
+
+
+def test_a_dockerfile_is_shown_before_and_after(agent_a: Bottle, approve: Any) -> None:
+    approve(ask_image(agent_a, "FROM debian:12\n"))
+    shown = queries.review_of(queries.get_proposal(ask_image(agent_a, "FROM debian:13\n").pk))
+    assert (shown.before, shown.after) == ("FROM debian:12\n", "FROM debian:13\n")
+    assert shown.risk.level is Level.HIGH
+
+
+def test_an_edit_is_shown_with_the_same_digest(agent_a: Bottle) -> None:
+    proposal = ask(agent_a)
+    edited = {"host": "api.example.com", "auth": {"scheme": "Bearer", "token_ref": "TOKEN"}}
+    asked, changed = queries.review_of(proposal), queries.review_of(proposal, edited=edited)
+    assert asked.seen_digest == changed.seen_digest
+    assert (asked.risk.level, changed.risk.level) == (Level.MEDIUM, Level.HIGH)
+    assert "token_ref: TOKEN" in changed.after
+
+
+def test_table_text_has_one_fact_a_line_and_no_route_without_its_limits() -> None:
+    table = RouteTable.from_dict(
+        {
+            "routes": [
+                {"host": "b.example.com"},
+                {
+                    "host": "a.example.com",
+                    "path_allowlist": ["/y", "/x"],
+                    "methods": ["GET"],
+                    "auth": {"scheme": "Bearer", "token_ref": "TOKEN"},
+                    "lease": {"max_uses": 3},
+                    "pinned_addresses": ["10.0.0.2", "10.0.0.1"],
+                },
+            ],
+            "gate_hosts": ["a.example.com"],
+        }
+    )
+    assert table_text(table).split("\n") == [
+        "route a.example.com",
+        "  path: /x",
+        "  path: /y",
+        "  method: GET",
+        "  auth.scheme: Bearer",
+        "  auth.token_ref: TOKEN",
+        "  lease.max_uses: 3",
+        "  pinned_addresses: 10.0.0.1",
+        "  pinned_addresses: 10.0.0.2",
+        "route b.example.com",
+        "  path: (all)",
+        "  method: (all)",
+        "gate a.example.com",
+    ]
+
+
+def test_the_end_of_a_lease_makes_a_review_stale(agent_a: Bottle, approve: Any) -> None:
+    """After it, the agent's own credential would count where it was said to be ignored."""
+    approve(ask(agent_a, lease={"ttl_seconds": 60}))
+    proposal = ask(agent_a, auth={"scheme": "Bearer", "token_ref": "TOKEN"})
+    version, now = store.current(agent_a), timezone.now()
+    before = review(proposal, version, now=now)
+    after = review(proposal, version, now=now + timedelta(seconds=61))
+    assert any("auth is ignored" in effect for effect in before.effects)
+    assert any("carries TOKEN" in effect for effect in after.effects)
+    assert before.seen_digest != after.seen_digest
+    assert before.seen_digest == review(proposal, version, now=now + timedelta(seconds=30)).seen_digest
+
+
+def test_joining_and_looking_again_leave_the_digest_alone(agent_a: Bottle) -> None:
+    proposal = ask(agent_a)
+    digest = seen(proposal)
+    ask(agent_a, why="Another reason.")
+    assert seen(proposal) == digest
+
+
+def test_two_equal_asks_have_two_digests(agent_a: Bottle, agent_b: Bottle) -> None:
+    assert seen(ask(agent_a)) != seen(ask(agent_b))
+
+
+def test_the_queue_is_riskiest_first_then_newest(agent_a: Bottle) -> None:
+    low = ask(agent_a, "low.example.com", path_allowlist=["/x"], methods=["GET"])
+    high = ask_image(agent_a)
+    older, newer = ask(agent_a, "older.example.com"), ask(agent_a, "newer.example.com")
+    assert [item.proposal for item in queries.pending_reviews()] == [high, newer, older, low]
+
+
+def test_the_queue_costs_the_same_number_of_queries_however_long(
+    agent_a: Bottle, agent_b: Bottle, django_assert_num_queries: Any
+) -> None:
+    for bottle in (agent_a, agent_b):
+        for number in range(5):
+            ask(bottle, f"n{number}.example.com")
+            ask_gate(bottle, f"https://g{number}.example.com/")
+    with django_assert_num_queries(4):
+        assert len(queries.pending_reviews()) == 20
+
+
+def test_live_routes_leave_out_what_is_over(
+    agent_a: Bottle, approve: Any, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with django_capture_on_commit_callbacks(execute=True):
+        approve(ask(agent_a, lease={"ttl_seconds": 60}))
+    assert len(queries.live_routes(agent_a)["routes"]) == 1
+    later = timezone.now() + timedelta(seconds=61)
+    monkeypatch.setattr("django.utils.timezone.now", lambda: later)
+    assert queries.live_routes(agent_a)["routes"] == []
+
+
+def test_live_routes_are_what_was_published_not_what_was_approved(agent_a: Bottle, approve: Any) -> None:
+    approve(ask(agent_a))  # inside the test's transaction: committed nowhere, published nowhere
+    assert queries.live_routes(agent_a) == {"version": 1, "routes": [], "gate_hosts": []}

@@ -1,0 +1,72 @@
+"""How much a yes would give away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from egress.policy import RouteTable
+from egress.routes import Auth, Route
+from supervise.risk import Level, assess
+
+NARROW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}
+WITH_CREDENTIAL = RouteTable((Route("api.example.com", ("/a",), auth=Auth("Bearer", "TOKEN")),))
+
+
+@pytest.mark.parametrize(
+    ("payload", "level", "reason"),
+    [
+        ({"host": "api.example.com", **NARROW}, Level.LOW, "first route"),
+        ({"host": "api.example.com", **NARROW, "methods": ["GET", "POST"]}, Level.MEDIUM, "send data out"),
+        ({"host": "api.example.com", **NARROW, "methods": []}, Level.MEDIUM, "all methods"),
+        ({"host": "api.example.com", **NARROW, "path_allowlist": []}, Level.MEDIUM, "all paths"),
+        ({"host": "*.example.com", **NARROW}, Level.HIGH, "wildcard"),
+        ({"host": "xn--bcher-kva.example", **NARROW}, Level.MEDIUM, "punycode"),
+        ({"host": "xn--pple-43d.com", **NARROW}, Level.HIGH, "mixes scripts"),
+        (
+            {"host": "api.example.com", **NARROW, "auth": {"scheme": "Bearer", "token_ref": "KEY"}},
+            Level.HIGH,
+            "credential KEY",
+        ),
+    ],
+)
+def test_an_egress_ask_is_as_risky_as_its_riskiest_part(
+    payload: dict[str, Any], level: Level, reason: str
+) -> None:
+    risk = assess("egress-block", payload, RouteTable(), ())
+    assert risk.level is level
+    assert any(reason in text for text in risk.reasons)
+
+
+def test_the_riskiest_reason_comes_first() -> None:
+    risk = assess("egress-block", {"host": "*.example.com"}, RouteTable(), ())
+    assert risk.reasons[0].startswith("wildcard")
+
+
+def test_more_reach_for_a_credential_that_is_there_is_high() -> None:
+    risk = assess("egress-block", {"host": "api.example.com", **NARROW}, WITH_CREDENTIAL, ())
+    assert risk.level is Level.HIGH
+    assert "carries the credential TOKEN" in risk.reasons[0]
+
+
+def test_a_widening_is_at_least_medium() -> None:
+    payload = {"host": "api.example.com", **NARROW}
+    assert assess("egress-block", payload, RouteTable(), ["widening: all"]).level is Level.MEDIUM
+
+
+def test_an_image_is_high() -> None:
+    assert assess("capability-block", {"dockerfile": "FROM x"}, RouteTable(), ()).level is Level.HIGH
+
+
+def test_the_gate_alone_is_low_whether_or_not_a_route_leads_there() -> None:
+    without = assess("pipelock-block", {"host": "a.example.com"}, RouteTable(), ["has no route yet"])
+    routed = assess("pipelock-block", {"host": "a.example.com"}, RouteTable((Route("a.example.com"),)), ())
+    assert without.level is routed.level is Level.LOW
+
+
+@pytest.mark.parametrize(
+    ("level", "word"), [(Level.LOW, "low"), (Level.MEDIUM, "medium"), (Level.HIGH, "high")]
+)
+def test_a_level_has_a_word(level: Level, word: str) -> None:
+    assert level.word == word

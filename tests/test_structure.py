@@ -1,0 +1,81 @@
+"""House rules that a machine can hold: imports point one way, statuses have one writer, no escape hatches."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import ROOT
+
+PACKAGES = ("botbottle", "egress", "supervise")
+PURE = {
+    "egress.addresses", "egress.ask", "egress.effects", "egress.errors", "egress.hostnames", "egress.merge",
+    "egress.paths", "egress.policy", "egress.routes", "egress.snapshot",
+    "supervise.canonical", "supervise.risk", "supervise.sanitize", "supervise.diffs",
+    "supervise.mcp.jsonrpc", "supervise.mcp.versions", "supervise.mcp.protocol", "supervise.mcp.edge",
+    "supervise.mcp.catalog", "botbottle.dockerfiles", "botbottle.environment",
+}  # fmt: skip
+EDGES = re.compile(r"supervise\.(admin|console|api|mcp|consumers|management|cli)\b")
+CORE = {
+    "supervise.models", "supervise.decisions", "supervise.queries", "supervise.filing", "supervise.applying",
+    "supervise.audit", "supervise.events", "supervise.outcomes", "supervise.reviewing", "supervise.waiting",
+    "supervise.caretaker", "supervise.bottles",
+}  # fmt: skip
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if "migrations" not in path.parts:
+                yield ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def imports(module: str, path: Path) -> set[str]:
+    found: set[str] = set()
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parent, *([node.module] if node.module else [])])
+            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+    return found
+
+
+ALL = dict(sources())
+
+
+@pytest.mark.parametrize("module", sorted(PURE))
+def test_pure_modules_import_no_django_and_no_sockets(module: str) -> None:
+    roots = {name.split(".")[0] for name in imports(module, ALL[module])}
+    assert not roots & {"django", "channels", "rest_framework", "socket", "asyncio", "httptools"}
+
+
+@pytest.mark.parametrize("module", [name for name in ALL if name.startswith("egress")])
+def test_egress_never_imports_supervise(module: str) -> None:
+    assert not [name for name in imports(module, ALL[module]) if name.startswith("supervise")]
+
+
+@pytest.mark.parametrize("module", sorted(CORE))
+def test_the_core_never_imports_an_edge(module: str) -> None:
+    assert not [name for name in imports(module, ALL[module]) if EDGES.match(name)]
+
+
+def test_only_decisions_writes_a_status() -> None:
+    writes = re.compile(r"\.update\([^)]*\bstatus=|\.status = ", re.DOTALL)
+    writers = {module for module, path in ALL.items() if writes.search(path.read_text())}
+    assert writers == {"supervise.decisions"}
+
+
+@pytest.mark.parametrize("path", list(ALL.values()), ids=lambda path: path.stem)
+def test_no_module_opens_an_escape_hatch(path: Path) -> None:
+    assert not re.findall(
+        r"mark_safe|SafeString|shell=True|verify=False|csrf_exempt|autoescape off", path.read_text()
+    )
