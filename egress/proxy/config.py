@@ -19,6 +19,7 @@ class Limits:
 
     head_bytes: int = 64 * 1024
     head_fields: int = 128
+    held_body_bytes: int = 16 * 1024 * 1024  # only where a signature needs the whole body first
     head_seconds: float = 15
     keep_alive_seconds: float = 75
     handshake_seconds: float = 15

@@ -12,6 +12,7 @@ import enum
 import logging
 import ssl
 from datetime import UTC, datetime
+from hashlib import sha256
 
 from egress.policy import Request, decide, decide_connect
 from egress.routes import Route
@@ -25,7 +26,7 @@ from .flows import Flow
 from .head import RequestHead, parse_request
 from .origin import Origin, connect
 from .plane import DataPlane
-from .reading import read_head
+from .reading import read_body, read_head
 from .records import Record
 from .refusals import answer, refusal_for
 from .relay import WebProcess
@@ -177,7 +178,13 @@ class Conversation:
         self._record.route = route.host
         if not bottle.uses.take(route):
             raise Refusal("used-up", f"The lease for {target.host} is used up. Ask again with egress-block.")
-        return await self._exchange(bottle, head, Origin(self._plane, bottle, target, route), request, route)
+        origin = Origin(self._plane, bottle, target, route)
+        body = None
+        if origin.needs_whole_body and head.length:
+            body = await read_body(self._wire, head, self._plane.limits)
+            head = head.with_length(len(body))
+            origin.body_digest = sha256(body).hexdigest()
+        return await self._exchange(bottle, head, origin, request, route, body=body)
 
     def _decide(self, bottle: Bottle, request: Request, target: Target) -> Route:
         verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
@@ -193,8 +200,10 @@ class Conversation:
         destination: Destination,
         request: Request,
         route: Route | None,
+        *,
+        body: bytes | None = None,
     ) -> bool:
-        exchange = Exchange(self._wire, head, destination, self._plane.limits, self._record)
+        exchange = Exchange(self._wire, head, destination, self._plane.limits, self._record, body=body)
         self._record.verdict, self._record.reason = "allowed", "ok"
         if route is None:
             return await exchange.run()

@@ -53,7 +53,14 @@ class Exchange:
     """Raises Refusal when an answer can still be given, Gone when not."""
 
     def __init__(
-        self, client: Wire, head: RequestHead, destination: Destination, limits: Limits, record: Record
+        self,
+        client: Wire,
+        head: RequestHead,
+        destination: Destination,
+        limits: Limits,
+        record: Record,
+        *,
+        body: bytes | None = None,
     ) -> None:
         self._client = client
         self._head = head
@@ -61,7 +68,8 @@ class Exchange:
         self._limits = limits
         self._record = record
         self._upstream: Wire | None = None
-        self._body = body_of(head.length)
+        self._whole = body  # what was read before, where the head depends on it
+        self._body = body_of(head.length if body is None else 0)
         self._answer_body = body_of(0)
         self._failure: Refusal | None = None
         self._cut = False
@@ -117,6 +125,10 @@ class Exchange:
     def _send(self, upstream: Wire) -> None:
         self._upstream = upstream
         upstream.write(self._destination.request_head(self._head))
+        if self._whole is not None:
+            payload = self._destination.outgoing(self._whole, last=True)
+            self._record.bytes_out += len(payload)
+            upstream.write(payload)
         if not self._body.finished:
             upstream.feed_from(self._client)
             self._client.drain_into(self._take_request_data)

@@ -7,7 +7,7 @@ wrote for other purposes, so that a mistake in one of them is not enough.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httptools
 
@@ -73,6 +73,13 @@ class RequestHead(Head):
     @property
     def keeps_alive(self) -> bool:
         return self.version == b"1.1" and b"close" not in self.connection
+
+    def with_length(self, length: int) -> RequestHead:
+        """The same request for a body that is already here: its size is known and nobody waits to send it."""
+        framing = (b"content-length", b"transfer-encoding", b"expect", b"trailer")
+        fields = [entry for entry in self.fields if entry[0] not in framing]
+        fields.append((b"content-length", b"Content-Length", str(length).encode("ascii")))
+        return replace(self, fields=fields, length=length)
 
     @property
     def wants_websocket(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from datetime import UTC, datetime
 
 from egress.policy import PORTS
 from egress.routes import Route
@@ -15,6 +16,7 @@ from .exchange import Trailers, request_bytes
 from .gateway import Gateway
 from .head import Field, RequestHead, ResponseHead
 from .plane import DataPlane
+from .sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from .targets import Target
 from .upstream import Key, open_wire
 from .wire import Doorbell, Wire
@@ -62,6 +64,8 @@ class Origin:
         self._route = route
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
         self._secret = self._credential()
+        self._aws_key = self._parsed_aws_key()
+        self.body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
 
     def _credential(self) -> str | None:
         auth = self._route.auth
@@ -79,18 +83,43 @@ class Origin:
         self._bottle.missing_secrets.discard(auth.token_ref)
         return secret
 
+    def _parsed_aws_key(self) -> AwsKey | None:
+        auth = self._route.auth
+        if auth is None or self._secret is None or auth.scheme != "SigV4":
+            return None
+        key = AwsKey.parse(self._secret)
+        if key is None:
+            self._bottle.missing_secrets.add(auth.token_ref)
+            raise Refusal("credential-missing", "The key for AWS is not set up. Tell the operator.", 502)
+        return key
+
+    @property
+    def needs_whole_body(self) -> bool:
+        """The signature covers the body, so nothing can be sent before all of it is here."""
+        return self._aws_key is not None and hashes_the_body(self._target.host)
+
     def request_head(self, head: RequestHead) -> bytes:
         fields = head.end_to_end()
         if self._route.methods:
             fields = [entry for entry in fields if entry[0].replace(b"_", b"-") not in _METHOD_OVERRIDES]
-        if self._route.auth is not None and self._secret is not None:
+        if self._aws_key is not None:
+            fields = self._signed(fields, head.method)
+        elif self._route.auth is not None and self._secret is not None:
             fields = replace_credentials(fields, self._route.auth, self._secret)
+        if self._route.auth is not None:
             # An answer that repeats the credential can only be cleaned when it can be read.
             fields = [entry for entry in fields if entry[0] != b"accept-encoding"] + [_IDENTITY_CODING]
         host, form = self._target.host.encode("ascii"), self._target.origin_form
         if self._target.scheme == "http" and _gateway_for(self._plane, self._route) is not None:
             form = b"http://" + host + form
         return request_bytes(head, form, host, fields)
+
+    def _signed(self, fields: list[Field], method: str) -> list[Field]:
+        assert self._route.auth is not None and self._aws_key is not None  # noqa: S101
+        auth, target = self._route.auth, self._target
+        fields = [entry for entry in fields if not is_credential(entry[0], auth)]
+        request = SignedRequest(method, target.host, target.origin_form)
+        return sign(request, fields, self._aws_key, self.body_digest, datetime.now(UTC))
 
     def answer_fields(self, head: ResponseHead) -> list[Field]:
         fields = head.end_to_end()

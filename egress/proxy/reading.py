@@ -1,12 +1,14 @@
-"""Waiting for a whole head on a wire, within its limits of size and time."""
+"""Waiting for a whole head, or a whole body, on a wire, within limits of size and time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
+from .body import body_of
 from .config import Limits
 from .errors import BadRequest, Gone
+from .head import RequestHead
 from .wire import Wire
 
 
@@ -38,6 +40,32 @@ async def read_head(wire: Wire, limits: Limits, stopping: Callable[[], bool]) ->
                 raise BadRequest("timeout", "The request did not come in time.", 408)
             return None
         await wire.bell.wait()
+
+
+async def read_body(wire: Wire, head: RequestHead, limits: Limits) -> bytes:
+    """The whole body of a request, within the limit of what is held in memory. Raises BadRequest, or Gone."""
+    body, payload = body_of(head.length), bytearray()
+    if b"expect" in head.single:
+        wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    loop = asyncio.get_running_loop()
+    wire.deadline = loop.time() + limits.idle_seconds
+    while not body.finished:
+        if wire.buffer:
+            try:
+                payload += body.feed(wire.take(len(wire.buffer)))
+            except ValueError as error:
+                raise BadRequest("bad-body", f"The request was refused: {error}.") from error
+            if len(payload) > limits.held_body_bytes:
+                raise BadRequest("too-large", f"The body is larger than {limits.held_body_bytes} bytes.", 413)
+            wire.deadline = loop.time() + limits.idle_seconds
+        elif wire.ended:
+            raise Gone
+        elif wire.expired:
+            raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
+        else:
+            await wire.bell.wait()
+    wire.stop_draining(body.rest)
+    return bytes(payload)
 
 
 async def _until_drained(wire: Wire, deadline: float) -> None:
