@@ -23,6 +23,7 @@ from .errors import BadRequest, Gone, Refusal
 from .exchange import Destination, Exchange
 from .flows import Flow
 from .head import RequestHead, parse_request
+from .inspection import Inspection
 from .origin import Origin, connect
 from .plane import DataPlane
 from .reading import read_head
@@ -175,9 +176,10 @@ class Conversation:
         request = target.asked_with(head.method)
         route = self._decide(bottle, request, target)
         self._record.route = route.host
+        origin = Origin(self._plane, bottle, target, route, head=head, record=self._record)
         if not bottle.uses.take(route):
             raise Refusal("used-up", f"The lease for {target.host} is used up. Ask again with egress-block.")
-        return await self._exchange(bottle, head, Origin(self._plane, bottle, target, route), request, route)
+        return await self._exchange(bottle, head, origin, request, route)
 
     def _decide(self, bottle: Bottle, request: Request, target: Target) -> Route:
         verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
@@ -242,6 +244,7 @@ class Conversation:
         self._record.ask = refusal.ask
 
     async def _tunnel(self, bottle: Bottle, host: str, port: int, route: Route) -> None:
+        Inspection(self._plane.scanners.scanner(bottle), route, self._record).check_host(host)
         if not bottle.uses.take(route):
             raise Refusal("used-up", f"The lease for {host} is used up. Ask again with egress-block.")
         upstream = await connect(self._plane, route, host, port, self._wire.bell, tls=False)

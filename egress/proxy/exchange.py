@@ -40,13 +40,18 @@ class Destination(Protocol):
 
     def give_back(self, wire: Wire) -> None: ...
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the body may begin to leave only once `outgoing` lets it."""
+
     def outgoing(self, payload: bytes, *, last: bool) -> bytes:
-        """What of the body may leave now. Raises Refusal."""
+        """What of the body (or, after an upgrade, of the stream) may leave now. Raises Refusal."""
 
-    def incoming(self, payload: bytes, *, last: bool) -> bytes: ...
+    def incoming(self, payload: bytes, *, last: bool) -> bytes:
+        """What of the answer may be passed on now. Raises Refusal."""
 
-    def trailers(self, trailers: Trailers) -> Trailers:
-        """Those that may travel on, in either direction."""
+    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
+        """Those that may travel on. Raises Refusal."""
 
 
 class Exchange:
@@ -64,6 +69,7 @@ class Exchange:
         self._body = body_of(head.length)
         self._answer_body = body_of(0)
         self._failure: Refusal | None = None
+        self._ready = b""  # what may leave as soon as there is a connection
         self._cut = False
         self._unsent = b""  # the head of the answer, until its first bytes go with it
         self._started = False  # a final answer is on its way to the client
@@ -101,6 +107,8 @@ class Exchange:
     # --- the request
 
     async def _final_answer(self) -> ResponseHead:
+        if self._destination.reads_ahead and b"expect" not in self._head.single:
+            await self._read_ahead()
         repeatable = self._head.method in _REPEATABLE and self._head.length == 0
         kept = self._destination.reuse(self._client.bell, repeatable=repeatable)
         if kept is not None:
@@ -114,21 +122,36 @@ class Exchange:
         self._send(fresh)
         return await self._await_answer(fresh)
 
+    async def _read_ahead(self) -> None:
+        """A small body is whole, and known to hold no secret, before an origin hears of the request."""
+        client = self._client
+        while not (self._body.finished or self._ready):
+            if client.buffer:
+                self._take_request_data(client.take(len(client.buffer)))
+                if self._failure is not None:
+                    raise self._failure
+            else:
+                self._check()
+                await client.bell.wait()
+
     def _send(self, upstream: Wire) -> None:
         self._upstream = upstream
-        upstream.write(self._destination.request_head(self._head))
+        upstream.write(self._destination.request_head(self._head) + self._ready)
+        self._ready = b""
         if not self._body.finished:
             upstream.feed_from(self._client)
             self._client.drain_into(self._take_request_data)
 
     def _take_request_data(self, data: bytes) -> None:
         """From the client, on arrival. What fails here is told to the task, which knows whom to answer."""
-        assert self._upstream is not None  # noqa: S101
         self._touch()
+        trailers: Trailers = []
         try:
             payload = self._body.feed(data)
             if payload or self._body.finished:
                 payload = self._destination.outgoing(payload, last=self._body.finished)
+            if isinstance(self._body, ChunkedBody) and self._body.finished:
+                trailers = self._destination.trailers(self._body.trailers, leaving=True)
         except Refusal as refusal:
             self._fail(refusal)
             return
@@ -138,9 +161,11 @@ class Exchange:
         self._record.bytes_out += len(payload)
         if self._head.length == CHUNKED:
             payload = chunk(payload) if payload else b""
-            if isinstance(self._body, ChunkedBody) and self._body.finished:
-                payload += last_chunk(self._destination.trailers(self._body.trailers))
-        if payload:
+            if self._body.finished:
+                payload += last_chunk(trailers)
+        if self._upstream is None:
+            self._ready += payload
+        elif payload:
             self._upstream.write(payload)
         if self._body.finished:
             self._client.stop_draining(self._body.rest)
@@ -163,7 +188,8 @@ class Exchange:
                 return answer
             if answer.status not in _INTERIM:
                 raise BadAnswer("The origin sent an interim answer that this proxy does not know.")
-            self._client.write(_response_bytes(answer, answer.end_to_end(), close=False))
+            fields = self._destination.answer_fields(answer)
+            self._client.write(_response_bytes(answer, fields, close=False))
 
     async def _next_head(self, upstream: Wire) -> ResponseHead:
         most = self._limits.head_bytes
@@ -186,12 +212,12 @@ class Exchange:
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
         keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._body.finished
+        fields = self._destination.answer_fields(answer)
         self._started = True
         self._record.status = answer.status
         self._record.note_first_byte()
         self._patience = self._limits.idle_seconds
         self._answer_body = body_of(answer.length)
-        fields = self._destination.answer_fields(answer)
         self._unsent = _response_bytes(answer, fields, close=not keep)
         if not self._answer_body.finished:
             self._client.feed_from(upstream)
@@ -206,11 +232,13 @@ class Exchange:
         self._touch()
         body = self._answer_body
         try:
-            payload = body.feed(data)
+            self._send_answer(body.feed(data), last=body.finished)
         except ValueError:
-            self._fail_answer()
+            self._fail_answer(BadAnswer("The origin's answer has a malformed body."))
             return
-        self._send_answer(payload, last=body.finished)
+        except Refusal as refusal:
+            self._fail_answer(refusal)
+            return
         if body.finished:
             assert self._upstream is not None  # noqa: S101
             self._upstream.stop_draining(body.rest)
@@ -222,14 +250,14 @@ class Exchange:
         if isinstance(self._answer_body, ChunkedBody):
             payload = chunk(payload) if payload else b""
             if last:
-                payload += last_chunk(self._destination.trailers(self._answer_body.trailers))
+                payload += last_chunk(self._destination.trailers(self._answer_body.trailers, leaving=False))
         if payload:
             self._client.write(self._unsent + payload)
             self._unsent = b""
 
-    def _fail_answer(self) -> None:
+    def _fail_answer(self, refusal: Refusal) -> None:
         assert self._upstream is not None  # noqa: S101
-        self._failure = BadAnswer("The origin's answer has a malformed body.")
+        self._failure = refusal
         self._upstream.sink = _nowhere
         self._client.bell.ring()
 
@@ -276,7 +304,7 @@ class Exchange:
         self._record.status = 101
         self._record.note_first_byte()
         self._patience = self._limits.tunnel_idle_seconds
-        switching = [*answer.end_to_end(), *_UPGRADE]
+        switching = [*self._destination.answer_fields(answer), *_UPGRADE]
         self._client.write(_response_bytes(answer, switching, close=False))
         self._client.feed_from(upstream)
         upstream.feed_from(self._client)
@@ -285,20 +313,28 @@ class Exchange:
         while not (self._client.ended or upstream.ended):
             self._check()
             await self._client.bell.wait()
+        self._client.write(self._destination.incoming(b"", last=True))
         self._client.close()
         upstream.close()
         self._upstream = None
 
     def _take_upgraded_request(self, data: bytes) -> None:
         self._touch()
+        try:
+            data = self._destination.outgoing(data, last=False)
+        except Refusal as refusal:
+            self._fail(refusal)
+            return
         self._record.bytes_out += len(data)
-        if self._upstream is not None:
+        if self._upstream is not None and data:
             self._upstream.write(data)
 
     def _take_upgraded_answer(self, data: bytes) -> None:
         self._touch()
+        data = self._destination.incoming(data, last=False)
         self._record.bytes_in += len(data)
-        self._client.write(data)
+        if data:
+            self._client.write(data)
 
     # --- what can happen meanwhile
 

@@ -57,11 +57,15 @@ class WebProcess:
     def give_back(self, wire: Wire) -> None:
         wire.close()
 
+    @property
+    def reads_ahead(self) -> bool:
+        return False
+
     def outgoing(self, payload: bytes, *, last: bool) -> bytes:
         return payload
 
     def incoming(self, payload: bytes, *, last: bool) -> bytes:
         return payload
 
-    def trailers(self, trailers: Trailers) -> Trailers:
+    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
         return []
