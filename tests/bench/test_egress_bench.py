@@ -1,4 +1,4 @@
-"""The benchmark of the data plane runs to its end. What it measures on a busy machine is nobody's business."""
+"""The benchmark of the data plane runs to its end. What it measures on a busy machine is not judged here."""
 
 from __future__ import annotations
 
