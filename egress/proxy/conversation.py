@@ -12,7 +12,6 @@ import enum
 import logging
 import ssl
 from datetime import UTC, datetime
-from hashlib import sha256
 
 from egress.policy import Request, decide, decide_connect
 from egress.routes import Route
@@ -24,6 +23,7 @@ from .errors import BadRequest, Gone, Refusal
 from .exchange import Destination, Exchange
 from .flows import Flow
 from .head import RequestHead, parse_request
+from .inspection import Inspection
 from .origin import Origin, connect
 from .plane import DataPlane
 from .reading import read_body, read_head
@@ -176,14 +176,14 @@ class Conversation:
         request = target.asked_with(head.method)
         route = self._decide(bottle, request, target)
         self._record.route = route.host
+        origin = Origin(self._plane, bottle, target, route, head=head, record=self._record)
         if not bottle.uses.take(route):
             raise Refusal("used-up", f"The lease for {target.host} is used up. Ask again with egress-block.")
-        origin = Origin(self._plane, bottle, target, route)
         body = None
         if origin.needs_whole_body and head.length:
             body = await read_body(self._wire, head, self._plane.limits)
             head = head.with_length(len(body))
-            origin.body_digest = sha256(body).hexdigest()
+            origin.take_body(head, body)
         return await self._exchange(bottle, head, origin, request, route, body=body)
 
     def _decide(self, bottle: Bottle, request: Request, target: Target) -> Route:
@@ -251,6 +251,7 @@ class Conversation:
         self._record.ask = refusal.ask
 
     async def _tunnel(self, bottle: Bottle, host: str, port: int, route: Route) -> None:
+        Inspection(self._plane.scanners.scanner(bottle), route, self._record).check_host(host)
         if not bottle.uses.take(route):
             raise Refusal("used-up", f"The lease for {host} is used up. Ask again with egress-block.")
         upstream = await connect(self._plane, route, host, port, self._wire.bell, tls=False)

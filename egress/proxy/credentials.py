@@ -103,11 +103,10 @@ def is_credential(key: bytes, auth: Auth) -> bool:
     return name in _CREDENTIAL_HEADERS or (auth.header != "" and name == auth.header.lower().encode("ascii"))
 
 
-def replace_credentials(fields: list[Field], auth: Auth, secret: str) -> list[Field]:
-    """The fields without anything the agent could log in with, and with the route's own credential."""
-    kept = [entry for entry in fields if not is_credential(entry[0], auth)]
+def credential_field(auth: Auth, secret: str) -> Field:
+    """The route's own credential, as it is added."""
     name, value = _header(auth, secret)
-    return [*kept, (name.lower(), name, value)]
+    return name.lower(), name, value
 
 
 def refuse_credential_in_url(origin_form: bytes) -> None:

@@ -11,13 +11,20 @@ class Refusal(Exception):
     """The request goes nowhere. `reason` is a stable code, `ask` the tool call that would help, if any."""
 
     def __init__(
-        self, reason: str, sentence: str, status: int = 403, *, ask: dict[str, Any] | None = None
+        self,
+        reason: str,
+        sentence: str,
+        status: int = 403,
+        *,
+        ask: dict[str, Any] | None = None,
+        details: dict[str, str] | None = None,
     ) -> None:
         super().__init__(sentence)
         self.reason = reason
         self.sentence = sentence
         self.status = status
         self.ask = ask
+        self.details = details or {}
 
 
 class BadRequest(Refusal):

@@ -16,6 +16,7 @@ from .errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
 from .head import CHUNKED, UNTIL_CLOSE, Field, RequestHead, ResponseHead, parse_response
 from .records import Record
 from .wire import Doorbell, Wire
+from .writing import UPGRADE, response_bytes
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _INTERIM = frozenset({100, 102, 103})
@@ -40,13 +41,18 @@ class Destination(Protocol):
 
     def give_back(self, wire: Wire) -> None: ...
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the body may begin to leave only once `outgoing` lets it."""
+
     def outgoing(self, payload: bytes, *, last: bool) -> bytes:
-        """What of the body may leave now. Raises Refusal."""
+        """What of the body (or, after an upgrade, of the stream) may leave now. Raises Refusal."""
 
-    def incoming(self, payload: bytes, *, last: bool) -> bytes: ...
+    def incoming(self, payload: bytes, *, last: bool) -> bytes:
+        """What of the answer may be passed on now. Raises Refusal."""
 
-    def trailers(self, trailers: Trailers) -> Trailers:
-        """Those that may travel on, in either direction."""
+    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
+        """Those that may travel on. Raises Refusal."""
 
 
 class Exchange:
@@ -72,6 +78,7 @@ class Exchange:
         self._body = body_of(head.length if body is None else 0)
         self._answer_body = body_of(0)
         self._failure: Refusal | None = None
+        self._ready = b""  # what may leave as soon as there is a connection
         self._cut = False
         self._unsent = b""  # the head of the answer, until its first bytes go with it
         self._started = False  # a final answer is on its way to the client
@@ -109,6 +116,11 @@ class Exchange:
     # --- the request
 
     async def _final_answer(self) -> ResponseHead:
+        if self._whole is not None:
+            self._ready = self._destination.outgoing(self._whole, last=True)
+            self._record.bytes_out += len(self._ready)
+        elif self._destination.reads_ahead and b"expect" not in self._head.single:
+            await self._read_ahead()
         repeatable = self._head.method in _REPEATABLE and self._head.length == 0
         kept = self._destination.reuse(self._client.bell, repeatable=repeatable)
         if kept is not None:
@@ -122,25 +134,36 @@ class Exchange:
         self._send(fresh)
         return await self._await_answer(fresh)
 
+    async def _read_ahead(self) -> None:
+        """A small body is whole, and known to hold no secret, before an origin hears of the request."""
+        client = self._client
+        while not (self._body.finished or self._ready):
+            if client.buffer:
+                self._take_request_data(client.take(len(client.buffer)))
+                if self._failure is not None:
+                    raise self._failure
+            else:
+                self._check()
+                await client.bell.wait()
+
     def _send(self, upstream: Wire) -> None:
         self._upstream = upstream
-        upstream.write(self._destination.request_head(self._head))
-        if self._whole is not None:
-            payload = self._destination.outgoing(self._whole, last=True)
-            self._record.bytes_out += len(payload)
-            upstream.write(payload)
+        upstream.write(self._destination.request_head(self._head) + self._ready)
+        self._ready = b""
         if not self._body.finished:
             upstream.feed_from(self._client)
             self._client.drain_into(self._take_request_data)
 
     def _take_request_data(self, data: bytes) -> None:
         """From the client, on arrival. What fails here is told to the task, which knows whom to answer."""
-        assert self._upstream is not None  # noqa: S101
         self._touch()
+        trailers: Trailers = []
         try:
             payload = self._body.feed(data)
             if payload or self._body.finished:
                 payload = self._destination.outgoing(payload, last=self._body.finished)
+            if isinstance(self._body, ChunkedBody) and self._body.finished:
+                trailers = self._destination.trailers(self._body.trailers, leaving=True)
         except Refusal as refusal:
             self._fail(refusal)
             return
@@ -150,9 +173,11 @@ class Exchange:
         self._record.bytes_out += len(payload)
         if self._head.length == CHUNKED:
             payload = chunk(payload) if payload else b""
-            if isinstance(self._body, ChunkedBody) and self._body.finished:
-                payload += last_chunk(self._destination.trailers(self._body.trailers))
-        if payload:
+            if self._body.finished:
+                payload += last_chunk(trailers)
+        if self._upstream is None:
+            self._ready += payload
+        elif payload:
             self._upstream.write(payload)
         if self._body.finished:
             self._client.stop_draining(self._body.rest)
@@ -175,7 +200,8 @@ class Exchange:
                 return answer
             if answer.status not in _INTERIM:
                 raise BadAnswer("The origin sent an interim answer that this proxy does not know.")
-            self._client.write(_response_bytes(answer, answer.end_to_end(), close=False))
+            fields = self._destination.answer_fields(answer)
+            self._client.write(response_bytes(answer, fields, close=False))
 
     async def _next_head(self, upstream: Wire) -> ResponseHead:
         most = self._limits.head_bytes
@@ -198,13 +224,13 @@ class Exchange:
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
         keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._body.finished
+        fields = self._destination.answer_fields(answer)
         self._started = True
         self._record.status = answer.status
         self._record.note_first_byte()
         self._patience = self._limits.idle_seconds
         self._answer_body = body_of(answer.length)
-        fields = self._destination.answer_fields(answer)
-        self._unsent = _response_bytes(answer, fields, close=not keep)
+        self._unsent = response_bytes(answer, fields, close=not keep)
         if not self._answer_body.finished:
             self._client.feed_from(upstream)
             upstream.drain_into(self._take_answer_data)  # small answers leave in one piece with their head
@@ -218,11 +244,13 @@ class Exchange:
         self._touch()
         body = self._answer_body
         try:
-            payload = body.feed(data)
+            self._send_answer(body.feed(data), last=body.finished)
         except ValueError:
-            self._fail_answer()
+            self._fail_answer(BadAnswer("The origin's answer has a malformed body."))
             return
-        self._send_answer(payload, last=body.finished)
+        except Refusal as refusal:
+            self._fail_answer(refusal)
+            return
         if body.finished:
             assert self._upstream is not None  # noqa: S101
             self._upstream.stop_draining(body.rest)
@@ -234,14 +262,14 @@ class Exchange:
         if isinstance(self._answer_body, ChunkedBody):
             payload = chunk(payload) if payload else b""
             if last:
-                payload += last_chunk(self._destination.trailers(self._answer_body.trailers))
+                payload += last_chunk(self._destination.trailers(self._answer_body.trailers, leaving=False))
         if payload:
             self._client.write(self._unsent + payload)
             self._unsent = b""
 
-    def _fail_answer(self) -> None:
+    def _fail_answer(self, refusal: Refusal) -> None:
         assert self._upstream is not None  # noqa: S101
-        self._failure = BadAnswer("The origin's answer has a malformed body.")
+        self._failure = refusal
         self._upstream.sink = _nowhere
         self._client.bell.ring()
 
@@ -288,8 +316,8 @@ class Exchange:
         self._record.status = 101
         self._record.note_first_byte()
         self._patience = self._limits.tunnel_idle_seconds
-        switching = [*answer.end_to_end(), *_UPGRADE]
-        self._client.write(_response_bytes(answer, switching, close=False))
+        switching = [*self._destination.answer_fields(answer), *UPGRADE]
+        self._client.write(response_bytes(answer, switching, close=False))
         self._client.feed_from(upstream)
         upstream.feed_from(self._client)
         upstream.drain_into(self._take_upgraded_answer)
@@ -297,20 +325,28 @@ class Exchange:
         while not (self._client.ended or upstream.ended):
             self._check()
             await self._client.bell.wait()
+        self._client.write(self._destination.incoming(b"", last=True))
         self._client.close()
         upstream.close()
         self._upstream = None
 
     def _take_upgraded_request(self, data: bytes) -> None:
         self._touch()
+        try:
+            data = self._destination.outgoing(data, last=False)
+        except Refusal as refusal:
+            self._fail(refusal)
+            return
         self._record.bytes_out += len(data)
-        if self._upstream is not None:
+        if self._upstream is not None and data:
             self._upstream.write(data)
 
     def _take_upgraded_answer(self, data: bytes) -> None:
         self._touch()
+        data = self._destination.incoming(data, last=False)
         self._record.bytes_in += len(data)
-        self._client.write(data)
+        if data:
+            self._client.write(data)
 
     # --- what can happen meanwhile
 
@@ -327,40 +363,6 @@ class Exchange:
             if answering or self._body.finished:
                 raise Unreachable("upstream-timeout", "The origin took too long to answer.", 504)
             raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
-
-
-_UPGRADE: list[Field] = [
-    (b"connection", b"Connection", b"Upgrade"),
-    (b"upgrade", b"Upgrade", b"websocket"),
-]
-
-
-def request_bytes(head: RequestHead, origin_form: bytes, host: bytes, fields: list[Field]) -> bytes:
-    """`fields` are end-to-end; the connection's own are written here."""
-    lines = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (head.method.encode("ascii"), origin_form, host)]
-    if head.length == CHUNKED:
-        lines.append(b"Transfer-Encoding: chunked\r\n")
-    if head.wants_websocket:
-        fields = [*fields, *_UPGRADE]
-    lines += [b"%b: %b\r\n" % (name, value) for key, name, value in fields if key != b"host"]
-    lines.append(b"\r\n")
-    return b"".join(lines)
-
-
-def _response_bytes(answer: ResponseHead, fields: list[Field], *, close: bool) -> bytes:
-    lines = [b"HTTP/1.1 %d %b\r\n" % (answer.status, answer.reason)]
-    bodiless = answer.status < 200 or answer.status == 204
-    lines += [
-        b"%b: %b\r\n" % (name, value)
-        for key, name, value in fields
-        if not (bodiless and key == b"content-length")
-    ]
-    if answer.length == CHUNKED:
-        lines.append(b"Transfer-Encoding: chunked\r\n")
-    if close and answer.status >= 200:
-        lines.append(b"Connection: close\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
 
 
 def _nowhere(_: bytes) -> None:

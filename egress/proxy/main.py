@@ -17,6 +17,7 @@ import uvloop
 
 from botbottle import environment, home
 from botbottle.environment import BadSetting
+from egress import dlp
 from egress.errors import PolicyError
 from egress.hostnames import check_askable
 
@@ -106,7 +107,9 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _warm_up() -> None:
-    """The first refusal would otherwise load the public suffix list while everybody waits."""
+    """The first request would otherwise compile the searches, the first refusal load the public suffixes."""
+    dlp.shapes()
+    dlp.injections()
     with suppress(PolicyError):
         check_askable("münchen.example")
 

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import socket
 from datetime import UTC, datetime
+from hashlib import sha256
 
 from egress.policy import PORTS
-from egress.routes import Route
+from egress.routes import Dlp, Route
 
 from .bottles import Bottle
-from .credentials import is_credential, refuse_credential_in_url, replace_credentials
+from .credentials import credential_field, is_credential, refuse_credential_in_url
 from .dialing import checked_addresses, dial
 from .errors import Refusal
-from .exchange import Trailers, request_bytes
+from .exchange import Trailers
 from .gateway import Gateway
 from .head import Field, RequestHead, ResponseHead
+from .inspection import Inspection
 from .plane import DataPlane
+from .records import Record
 from .sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from .targets import Target
 from .upstream import Key, open_wire
 from .wire import Doorbell, Wire
+from .writing import request_bytes
 
 # Frameworks let these change the method after it was checked.
 _METHOD_OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
+_UNSEARCHED = Dlp(out=False)
 _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
 
@@ -55,9 +60,18 @@ def _gateway_for(plane: DataPlane, route: Route) -> Gateway | None:
 
 
 class Origin:
-    """Raises Refusal when the route's credential cannot be had."""
+    """Raises Refusal when the route's credential cannot be had, or when the head must not leave."""
 
-    def __init__(self, plane: DataPlane, bottle: Bottle, target: Target, route: Route) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        bottle: Bottle,
+        target: Target,
+        route: Route,
+        *,
+        head: RequestHead,
+        record: Record,
+    ) -> None:
         self._plane = plane
         self._bottle = bottle
         self._target = target
@@ -65,7 +79,10 @@ class Origin:
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
         self._secret = self._credential()
         self._aws_key = self._parsed_aws_key()
-        self.body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
+        self._body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
+        self._inspection = Inspection(plane.scanners.scanner(bottle, self._secret), route, record)
+        self._fields = self._own_fields(head)
+        self._inspection.check_request(target, head, self._fields)
 
     def _credential(self) -> str | None:
         auth = self._route.auth
@@ -98,34 +115,45 @@ class Origin:
         """The signature covers the body, so nothing can be sent before all of it is here."""
         return self._aws_key is not None and hashes_the_body(self._target.host)
 
-    def request_head(self, head: RequestHead) -> bytes:
+    def take_body(self, head: RequestHead, body: bytes) -> None:
+        """The whole body, and the head that it now has."""
+        self._fields = self._own_fields(head)
+        self._body_digest = sha256(body).hexdigest()
+
+    def _own_fields(self, head: RequestHead) -> list[Field]:
+        """What the agent sent that travels on."""
         fields = head.end_to_end()
         if self._route.methods:
             fields = [entry for entry in fields if entry[0].replace(b"_", b"-") not in _METHOD_OVERRIDES]
-        if self._aws_key is not None:
-            fields = self._signed(fields, head.method)
-        elif self._route.auth is not None and self._secret is not None:
-            fields = replace_credentials(fields, self._route.auth, self._secret)
-        if self._route.auth is not None:
-            # An answer that repeats the credential can only be cleaned when it can be read.
+        if (auth := self._route.auth) is not None:
+            fields = [entry for entry in fields if not is_credential(entry[0], auth)]
+        if auth is not None or self._route.dlp.incoming:
+            # An answer can only be searched and cleaned when it can be read.
             fields = [entry for entry in fields if entry[0] != b"accept-encoding"] + [_IDENTITY_CODING]
+        if head.wants_websocket and (auth is not None or self._route.dlp != _UNSEARCHED):
+            fields = [entry for entry in fields if entry[0] != b"sec-websocket-extensions"]  # or compressed
+        return fields
+
+    def request_head(self, head: RequestHead) -> bytes:
         host, form = self._target.host.encode("ascii"), self._target.origin_form
         if self._target.scheme == "http" and _gateway_for(self._plane, self._route) is not None:
             form = b"http://" + host + form
-        return request_bytes(head, form, host, fields)
+        return request_bytes(head, form, host, self._with_credential(head.method))
 
-    def _signed(self, fields: list[Field], method: str) -> list[Field]:
-        assert self._route.auth is not None and self._aws_key is not None  # noqa: S101
+    def _with_credential(self, method: str) -> list[Field]:
         auth, target = self._route.auth, self._target
-        fields = [entry for entry in fields if not is_credential(entry[0], auth)]
-        request = SignedRequest(method, target.host, target.origin_form)
-        return sign(request, fields, self._aws_key, self.body_digest, datetime.now(UTC))
+        if self._aws_key is not None:
+            request = SignedRequest(method, target.host, target.origin_form)
+            return sign(request, self._fields, self._aws_key, self._body_digest, datetime.now(UTC))
+        if auth is not None and self._secret is not None:
+            return [*self._fields, credential_field(auth, self._secret)]
+        return self._fields
 
     def answer_fields(self, head: ResponseHead) -> list[Field]:
         fields = head.end_to_end()
         if self._route.auth is not None:  # a session made with our credential is a credential too
             fields = [entry for entry in fields if entry[0] != b"set-cookie"]
-        return fields
+        return self._inspection.answer(head, fields)
 
     def reuse(self, bell: Doorbell, *, repeatable: bool) -> Wire | None:
         return self._bottle.pool.take(self._key, bell, repeatable=repeatable)
@@ -139,14 +167,21 @@ class Origin:
     def give_back(self, wire: Wire) -> None:
         self._bottle.pool.give_back(self._key, wire)
 
+    @property
+    def reads_ahead(self) -> bool:
+        return self._inspection.reads_ahead
+
     def outgoing(self, payload: bytes, *, last: bool) -> bytes:
-        return payload
+        return self._inspection.outgoing(payload, last=last)
 
     def incoming(self, payload: bytes, *, last: bool) -> bytes:
-        return payload
+        return self._inspection.incoming(payload, last=last)
 
-    def trailers(self, trailers: Trailers) -> Trailers:
+    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
         auth = self._route.auth
-        if auth is None:
+        if auth is not None:
+            trailers = [trailer for trailer in trailers if not is_credential(trailer[0].lower(), auth)]
+        if leaving:
+            self._inspection.check_trailers(trailers)
             return trailers
-        return [trailer for trailer in trailers if not is_credential(trailer[0].lower(), auth)]
+        return self._inspection.clean_trailers(trailers)

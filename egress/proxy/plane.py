@@ -17,6 +17,7 @@ from .ca import ensure as ensure_ca
 from .config import Config, upstream_context
 from .credentials import Secrets
 from .dialing import Lookup, system_lookup
+from .inspection import Scanners
 from .records import Records
 from .wire import Doorbell, Watch
 
@@ -30,6 +31,7 @@ class DataPlane:
         self.lookup = lookup
         self.upstream_tls = upstream_context(config)
         self.secrets = Secrets(config.home / "secrets")
+        self.scanners = Scanners(self.secrets)
         self.watch = Watch()
         self.records = Records()
         self.bottles: dict[str, Bottle] = {}

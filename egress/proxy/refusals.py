@@ -54,6 +54,7 @@ def _body(refusal: Refusal, head: RequestHead | None, target: Target | None) -> 
     plain: dict[str, Any] = {"error": "egress-refused", "reason": refusal.reason, "message": refusal.sentence}
     if head is not None and target is not None:
         plain |= {"host": target.host, "method": head.method, "path": target.path}
+    plain |= refusal.details
     if refusal.ask is not None:
         plain["ask"] = refusal.ask
     if head is not None and _prefers_text(head):

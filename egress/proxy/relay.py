@@ -11,10 +11,11 @@ import socket
 from pathlib import Path
 
 from .errors import Unreachable
-from .exchange import Trailers, request_bytes
+from .exchange import Trailers
 from .head import Field, RequestHead, ResponseHead
 from .upstream import open_wire
 from .wire import Doorbell, Watch, Wire
+from .writing import request_bytes
 
 IDENTITY = b"X-Bottle-Identity"
 _CONNECT_SECONDS = 5
@@ -57,11 +58,15 @@ class WebProcess:
     def give_back(self, wire: Wire) -> None:
         wire.close()
 
+    @property
+    def reads_ahead(self) -> bool:
+        return False
+
     def outgoing(self, payload: bytes, *, last: bool) -> bytes:
         return payload
 
     def incoming(self, payload: bytes, *, last: bool) -> bytes:
         return payload
 
-    def trailers(self, trailers: Trailers) -> Trailers:
+    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
         return []

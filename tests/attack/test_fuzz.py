@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from egress.proxy.body import ChunkedBody, chunk, last_chunk
 from egress.proxy.clienthello import BadHello, server_name
 from egress.proxy.errors import BadRequest
-from egress.proxy.exchange import request_bytes
 from egress.proxy.head import CHUNKED, RequestHead, parse_request
 from egress.proxy.targets import forward_target, inner_target
+from egress.proxy.writing import request_bytes
 from tests.attack.test_authority import hello
 from tests.proxy.lab import Lab
 

@@ -145,7 +145,7 @@ def publish(lab: Lab, name: str) -> None:
         "agent-a",
         [
             {"host": QUEUE, "auth": auth, "pinned_addresses": ["127.0.0.10"]},
-            {"host": STORE, "auth": auth, "pinned_addresses": ["127.0.0.11"]},
+            {"host": STORE, "auth": auth, "pinned_addresses": ["127.0.0.11"], "dlp": {"out": False}},
         ],
     )
 
