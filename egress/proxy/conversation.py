@@ -335,16 +335,15 @@ class Conversation:
     async def _linger(self) -> None:
         """Closing while the client still sends would destroy the answer before it is read."""
         wire = self._wire
-        loop = asyncio.get_running_loop()
         wire.expired = False
-        end = loop.time() + _LINGER_SECONDS
-        wire.deadline = loop.time() + _QUIET_SECONDS
+        end = wire.clock() + _LINGER_SECONDS
+        wire.deadline = wire.clock() + _QUIET_SECONDS
         thrown_away = 0
 
         def count(data: bytes) -> None:
             nonlocal thrown_away
             thrown_away += len(data)
-            wire.deadline = min(end, loop.time() + _QUIET_SECONDS)
+            wire.deadline = min(end, wire.clock() + _QUIET_SECONDS)
             if thrown_away > _LINGER_BYTES:
                 wire.abort()
 

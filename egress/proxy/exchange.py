@@ -5,7 +5,6 @@ Trust boundary: the bottle on one side, the origin on the other, neither believe
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 from typing import Protocol
@@ -82,7 +81,6 @@ class Exchange:
         self._cut = False
         self._unsent = b""  # the head of the answer, until its first bytes go with it
         self._started = False  # a final answer is on its way to the client
-        self._loop = asyncio.get_running_loop()
         self._patience = limits.response_seconds
 
     def cut(self) -> None:
@@ -351,7 +349,7 @@ class Exchange:
     # --- what can happen meanwhile
 
     def _touch(self) -> None:
-        self._client.deadline = self._loop.time() + self._patience
+        self._client.deadline = self._client.clock() + self._patience
 
     def _check(self, *, answering: bool = False) -> None:
         if self._cut or self._client.ended:

@@ -20,7 +20,7 @@ _ABSOLUTE = re.compile(rb"(?i:(http|https))://([^/?#]*)(/[^?#]*)?(\?[^#]*)?")
 _ORIGIN = re.compile(rb"(/[^?#]*)(\?[^#]*)?")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Target:
     """`origin_form` is exactly what is sent on; `path` is its part before the query."""
 
@@ -106,6 +106,8 @@ def _require_host(head: RequestHead, host: str, port: int, default_port: int) ->
     declared = head.single.get(b"host")
     if declared is None:
         raise BadRequest("bad-host", "The request was refused: it has no Host header.")
+    if port == default_port and declared.decode("latin-1") == host:  # the form that nearly all clients send
+        return
     if read_authority(declared, default_port) != (host, port):
         raise BadRequest(
             "host-mismatch", "The request was refused: its Host header names another host than its target."
