@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ WINDOW = 64 * 1024
 OVERLAP = 4 * 1024  # longer than anything that is searched for
 CODED_HOLD_BACK = 256 * 1024  # a block of zstd is decoded only when all of it is there
 _WRAPPING = b"\r\n\t \0"  # between the lines of base64 and the digits of a dump; every other byte of UTF-16
+_LINES_IN_JSON = re.compile(rb"\\[rn]")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -211,9 +213,7 @@ class Text:
             self._look_at_values(piece, last=last)
 
     def _look_at_unwrapped(self, piece: bytes) -> None:
-        bare = piece.translate(None, _WRAPPING)
-        if b"\\n" in bare:  # lines inside a JSON string
-            bare = bare.replace(b"\\r", b"").replace(b"\\n", b"")
+        bare = _LINES_IN_JSON.sub(b"", piece).translate(None, _WRAPPING)
         if len(bare) == len(piece) and not self._was_wrapped:
             self._unwrapped = self._plain  # nothing new to see
             return

@@ -166,16 +166,17 @@ def test_a_changed_secret_is_known_at_once_where_it_is_used(lab: Lab) -> None:
     file = lab.home / "secrets" / "CANARY"
     file.parent.mkdir(exist_ok=True)
     assert ask_secret(lab, "/reflect").status == 200
+    client, api = lab.secured("secret.example.com"), lab.secured("api.example.com")
     try:
         file.touch(0o600)
-        file.write_text("rotated-canary-2")
-        answer = ask_secret(lab, "/reflect")
-        assert b"Bearer " + b"*" * len("rotated-canary-2") in answer.body
-        answer = lab.secured("api.example.com").ask(get("/in?q=rotated-canary-2", "api.example.com"))
-        assert answer.reason == "dlp"
+        for secret in ("rotated-canary-1", "rotated-canary-no-2"):
+            file.write_text(secret)
+            answer = client.ask(get("/reflect", "secret.example.com"))
+            assert b"Bearer " + b"*" * len(secret) in answer.body
+            assert api.ask(get(f"/in?q={secret}", "api.example.com")).reason == "dlp"
+        assert lab.requests[-1].values("authorization") == [f"Bearer {secret}"]
     finally:
         file.unlink()
-        ask_secret(lab)
 
 
 @pytest.mark.parametrize(
