@@ -14,7 +14,7 @@ import brotli
 import zstandard
 
 MAX_RATIO = 64  # decoded to coded bytes, beyond the first FREE bytes
-FREE = 1024 * 1024
+FREE = 4 * 1024 * 1024
 MAX_DECODED = 1024 * 1024 * 1024
 MAX_CODINGS = 2
 _PIECE = 64 * 1024

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ WINDOW = 64 * 1024
 OVERLAP = 4 * 1024  # longer than anything that is searched for
 CODED_HOLD_BACK = 256 * 1024  # a block of zstd is decoded only when all of it is there
 _WRAPPING = b"\r\n\t \0"  # between the lines of base64 and the digits of a dump; every other byte of UTF-16
+_LINES_IN_JSON = re.compile(rb"\\[rn]")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -123,23 +125,23 @@ class Scanner:
     def find_in_head(self, host: str, origin_form: bytes, headers: Headers) -> Finding | None:
         """`headers` are those that leave, without what the proxy adds."""
         url = b"%b\n%b" % (host.encode("ascii"), origin_form)  # apart: a webhook may be sent to its owner
-        if b"%" in url:
-            url += b"\n%b" % _unquoted(url)
         lines = [b"%b: %b" % header for header in headers]
         lines += [_credentials(value) for _, value in headers if value[:6].lower() == b"basic "]
-        if (kind := self.kind_in(b"\n".join([url, *lines]))) is None:
+        if (kind := self._kind_in_quoted(b"\n".join([url, *lines]))) is None:
             return None
-        in_url = self.kind_in(url)
+        in_url = self._kind_in_quoted(url)
         return Finding(in_url, "url") if in_url else Finding(kind, "header")
+
+    def _kind_in_quoted(self, text: bytes) -> str | None:
+        """As it is, and with escapes undone once and twice."""
+        if b"%" in text:
+            once = unquote_to_bytes(text)
+            text = b"\n".join([text, once, unquote_to_bytes(once)])
+        return self.kind_in(text)
 
     def find_in_trailers(self, trailers: Headers) -> Finding | None:
         kind = self.kind_in(b"\n".join(b"%b: %b" % trailer for trailer in trailers)) if trailers else None
         return None if kind is None else Finding(kind, "trailer")
-
-
-def _unquoted(url: bytes) -> bytes:
-    once = unquote_to_bytes(url)
-    return b"%b\n%b" % (once, unquote_to_bytes(once)) if b"%" in once else once
 
 
 def _credentials(basic: bytes) -> bytes:
@@ -211,9 +213,7 @@ class Text:
             self._look_at_values(piece, last=last)
 
     def _look_at_unwrapped(self, piece: bytes) -> None:
-        bare = piece.translate(None, _WRAPPING)
-        if b"\\n" in bare:  # lines inside a JSON string
-            bare = bare.replace(b"\\r", b"").replace(b"\\n", b"")
+        bare = _LINES_IN_JSON.sub(b"", piece).translate(None, _WRAPPING)
         if len(bare) == len(piece) and not self._was_wrapped:
             self._unwrapped = self._plain  # nothing new to see
             return

@@ -94,7 +94,8 @@ _WORDS: dict[str, str] = {
 # Known by what stands around them, or by a form that many issuers share.
 _FORMS: dict[str, str] = {
     "aws-secret-key": (
-        r"(?i:aws_?secret_?(?:access_?)?key)[\"'\\ ]{0,4}[=:][\"'\\ ]{0,4}[A-Za-z0-9/+]{40}[^A-Za-z0-9/+=]"
+        r"(?i:aws_?secret_?(?:access_?)?key)[\"'\\ ]{0,4}[=:][\"'\\ ]{0,4}"
+        r"[A-Za-z0-9/+]{40}(?:[^A-Za-z0-9/+=]|\z)"
     ),
     "fastly-token": (
         r"(?i:fastly[_-]?(?:api[_-]?)?(?:key|token))[\"'\\ ]{0,4}[=:][\"'\\ ]{0,4}[A-Za-z0-9_-]{32}\b"
@@ -106,7 +107,7 @@ _FORMS: dict[str, str] = {
         r"hooks\.slack\.com/(?:services|workflows)/T[A-Z0-9]{8,12}/[AB][A-Z0-9]{8,12}/[A-Za-z0-9]{18}"
     ),
     "discord-webhook": r"discord(?:app)?\.com/api/webhooks/[0-9]{17,20}/[A-Za-z0-9_-]{60}",
-    "jwt": r"\beyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{16}",
+    "jwt": _START + r"eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{16}",
     "private-key": (
         r"-----BEGIN[ +](?:[A-Z0-9]{2,9}[ +]){0,2}PRIVATE[ +]KEY(?:[ +]BLOCK)?-----"
         + _BREAK + r"{1,8}(?:[A-Za-z0-9+/]{32}|Proc-Type|Version:|Comment:)"

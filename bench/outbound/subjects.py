@@ -31,6 +31,8 @@ HOST = "origin.example.com"
 MITMDUMP = ROOT / ".cache" / "bench" / "mitmproxy" / "bin" / "mitmdump"
 OTHER_ROUTES = 200  # so that the table is no smaller than a real one
 SLUG, TOKEN = "bench", "bench-token"
+_FULL_BATCH = 1000
+_BETWEEN_READS = 0.25
 
 
 @dataclass
@@ -118,8 +120,8 @@ def _reading_records(path: Path) -> Iterator[None]:
         while not stopping.is_set():
             batch = _ask(path, f"/records?after={after}&boot={boot}&wait=0")
             after, boot = batch["next"], batch["boot"]
-            if not batch["records"]:
-                stopping.wait(0.25)
+            if len(batch["records"]) < _FULL_BATCH:
+                stopping.wait(_BETWEEN_READS)
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()

@@ -23,7 +23,7 @@ from .errors import BadRequest, Gone, Refusal
 from .exchange import Destination, Exchange
 from .flows import Flow
 from .head import RequestHead, parse_request
-from .inspection import Inspection
+from .inspection import Inspection, check_url, conceal
 from .origin import Origin, connect
 from .plane import DataPlane
 from .reading import read_body, read_head
@@ -190,6 +190,8 @@ class Conversation:
         verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
         if not verdict.allowed or verdict.route is None:
             self._record.route = verdict.route.host if verdict.route else None
+            if verdict.route is None or verdict.route.dlp.out:
+                check_url(self._plane.scanners.scanner(bottle), target, self._record)
             raise refusal_for(verdict, target, request.method)
         return verdict.route
 
@@ -355,6 +357,8 @@ class Conversation:
 
     def _keep_record(self) -> None:
         if self._head is not None or self._record.reason:
+            if self._bottle is not None:
+                conceal(self._plane.scanners.scanner(self._bottle), self._record)
             self._plane.records.add(self._record)
 
 

@@ -232,6 +232,9 @@ class Exchange:
         if not self._answer_body.finished:
             self._client.feed_from(upstream)
             upstream.drain_into(self._take_answer_data)  # small answers leave in one piece with their head
+        if self._failure is not None:
+            self._started = not self._unsent
+            raise self._failure
         self._client.write(self._unsent)
         self._unsent = b""
         if not self._answer_body.finished:
@@ -282,6 +285,8 @@ class Exchange:
                 self._send_answer(b"", last=True)
                 return
             await self._client.bell.wait()
+        if self._failure is not None:  # it came with the last bytes
+            raise self._failure
 
     def _settle(self, upstream: Wire, answer: ResponseHead, keep: bool) -> bool:
         self._client.feed_from(None)

@@ -32,6 +32,7 @@ _READABLE = (
     b"application/xhtml",
     b"application/javascript",
 )
+CONCEALED = "(concealed)"
 _SECRETS_SECONDS = 1.0  # how soon a changed secret is known on routes that do not add it
 
 
@@ -80,6 +81,32 @@ def _secret_parts(auth: Auth, secret: str) -> set[str]:
         return {secret, key.secret, key.session} - {""} if key is not None else {secret}
     password = "" if auth.scheme in (*AGENT_SCHEMES, "header") else secret.partition(":")[2]
     return {secret, password} if password else {secret}
+
+
+def check_url(scanner: Scanner, target: Target, record: Record) -> None:
+    """For a request that is refused anyway: nobody is told how to ask for a URL with a secret in it."""
+    finding = scanner.find_in_head(target.host, target.origin_form, ())
+    if finding is not None:
+        raise _refusal(finding, record)
+
+
+def conceal(scanner: Scanner, record: Record) -> None:
+    """Records are kept and shown, and an agent can put a secret into any URL."""
+    if scanner.find_in_head(record.host, record.path.encode("latin-1", "replace"), ()) is not None:
+        record.path, record.ask = CONCEALED, None
+        if scanner.find_in_head(record.host, b"", ()) is not None:
+            record.host = CONCEALED
+
+
+def _refusal(finding: Finding, record: Record) -> Refusal:
+    details = {"kind": finding.kind, "where": finding.where}
+    record.verdict, record.reason, record.finding = "refused", "dlp", details
+    return Refusal(
+        "dlp",
+        f"The request was stopped: its {finding.where} holds what looks like a secret ({finding.kind})."
+        " Take it out and try again. Where a route has a credential, the proxy adds it.",
+        details={**details, "host": CONCEALED, "path": CONCEALED} if finding.where == "url" else details,
+    )
 
 
 class Inspection:
@@ -143,14 +170,7 @@ class Inspection:
             raise self._refusal(finding)
 
     def _refusal(self, finding: Finding) -> Refusal:
-        details = {"kind": finding.kind, "where": finding.where}
-        self._record.verdict, self._record.reason, self._record.finding = "refused", "dlp", details
-        return Refusal(
-            "dlp",
-            f"The request was stopped: its {finding.where} holds what looks like a secret ({finding.kind})."
-            " Take it out and try again. Where a route has a credential, the proxy adds it.",
-            details=details,
-        )
+        return _refusal(finding, self._record)
 
     def _unreadable(self, error: Unreadable) -> Refusal:
         self._record.verdict, self._record.reason = "refused", "dlp-unreadable"

@@ -6,7 +6,7 @@ Trust boundary: request targets and Host headers are off the wire. Host, target 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from egress.errors import BadHost
 from egress.hostnames import CONTROL_PLANE_NAMES, canonical_host
@@ -20,8 +20,7 @@ _ABSOLUTE = re.compile(rb"(?i:(http|https))://([^/?#]*)(/[^?#]*)?(\?[^#]*)?")
 _ORIGIN = re.compile(rb"(/[^?#]*)(\?[^#]*)?")
 
 
-@dataclass(slots=True)
-class Target:
+class Target(NamedTuple):
     """`origin_form` is exactly what is sent on; `path` is its part before the query."""
 
     scheme: str

@@ -156,8 +156,6 @@ def running_workshop(home: Path) -> Iterator[Workshop]:
         ]
         lab.publish("agent-a", ROUTES)
         try:
-            # The bottle's CA exists from its first inspected connection on.
-            lab.client().ask(f"CONNECT {INSPECTED}:443 HTTP/1.1\r\nHost: {INSPECTED}:443\r\n\r\n".encode())
             yield Workshop(lab, both, repositories, bridge_port)
         finally:
             for upstream in (*both.values(), *others):
