@@ -115,6 +115,9 @@ class Scanner:
         self.secrets = frozenset(secrets)
         forms = sorted({form for secret in self.secrets for form in forms_of(secret)})
         self.literals = Matcher(forms, literal=True, caseless=True)
+        self.clean_headers: set[bytes] = (
+            set()
+        )  # whole blocks that were searched before; bounded by whoever adds
 
     def kind_in(self, text: bytes) -> str | None:
         if self.literals.first(text) is not None:
@@ -131,6 +134,10 @@ class Scanner:
             return None
         in_url = self._kind_in_quoted(url)
         return Finding(in_url, "url") if in_url else Finding(kind, "header")
+
+    def find_in_url(self, host: str, origin_form: bytes) -> Finding | None:
+        kind = self._kind_in_quoted(b"%b\n%b" % (host.encode("ascii"), origin_form))
+        return None if kind is None else Finding(kind, "url")
 
     def _kind_in_quoted(self, text: bytes) -> str | None:
         """As it is, and with escapes undone once and twice."""

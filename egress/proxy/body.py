@@ -50,6 +50,8 @@ class Body(Protocol):
 
 
 def body_of(length: int) -> Body:
+    if length == 0:
+        return NOTHING
     if length == CHUNKED:
         return ChunkedBody()
     return UntilClose() if length == UNTIL_CLOSE else SizedBody(length)
@@ -71,6 +73,9 @@ class SizedBody:
     def end(self) -> None:
         if not self.finished:
             raise ValueError("the body ended too early")
+
+
+NOTHING = SizedBody(0)  # shared: what is finished never changes
 
 
 class UntilClose:

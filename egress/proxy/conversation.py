@@ -21,7 +21,7 @@ from .bottles import Bottle
 from .clienthello import BadHello
 from .errors import BadRequest, Gone, Refusal
 from .exchange import Destination, Exchange
-from .flows import Flow
+from .flows import is_allowed
 from .head import RequestHead, parse_request
 from .inspection import Inspection, check_url, conceal
 from .origin import Origin, connect
@@ -107,7 +107,7 @@ class Conversation:
             if raw is None:
                 return False
             self._heard = True
-            self._record = Record(self._slug)
+            self._record.begin()
             self._head = parse_request(raw, max_fields=self._plane.limits.head_fields)
             self._record.method = self._head.method
             return await self._serve(self._head)
@@ -205,16 +205,18 @@ class Conversation:
         *,
         body: bytes | None = None,
     ) -> bool:
-        exchange = Exchange(self._wire, head, destination, self._plane.limits, self._record, body=body)
-        self._record.verdict, self._record.reason = "allowed", "ok"
-        if route is None:
+        limits, record = self._plane.limits, self._record
+        exchange = Exchange(
+            self._wire, head, destination, limits, record, request=request, route=route, body=body
+        )
+        record.verdict, record.reason = "allowed", "ok"
+        if route is None:  # to the web process, which no table can take away
             return await exchange.run()
-        flow = Flow(request, route, False, exchange.cut)
-        bottle.flows.add(flow)
+        bottle.flows.add(exchange)
         try:
             return await exchange.run()
         finally:
-            bottle.flows.remove(flow)
+            bottle.flows.remove(exchange)
 
     async def _relay(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
         self._aim(target)
@@ -270,16 +272,16 @@ class Conversation:
             upstream.abort()
             raise
         self._record.verdict, self._record.reason, self._record.status = "allowed", "ok", 200
-        tunnel = Tunnel(self._wire, upstream, self._plane.limits, self._record)
-        flow = Flow(Request("https", host, port, "CONNECT", "/"), route, True, tunnel.cut)
-        bottle.flows.add(flow)
+        request = Request("https", host, port, "CONNECT", "/")
+        tunnel = Tunnel(self._wire, upstream, self._plane.limits, self._record, request=request, route=route)
+        bottle.flows.add(tunnel)
         try:
-            if flow.is_allowed_by(bottle.snapshot, datetime.now(UTC)):  # it may have been revoked meanwhile
+            if is_allowed(tunnel, bottle.snapshot, datetime.now(UTC)):  # it may have been revoked meanwhile
                 await tunnel.run()
             else:
                 tunnel.cut()
         finally:
-            bottle.flows.remove(flow)
+            bottle.flows.remove(tunnel)
 
     async def _look_inside(self, bottle: Bottle, host: str) -> bool:
         """End the bottle's TLS here, with a certificate of its own CA, and serve the requests inside.
@@ -357,7 +359,7 @@ class Conversation:
 
     def _keep_record(self) -> None:
         if self._head is not None or self._record.reason:
-            if self._bottle is not None:
+            if self._bottle is not None and not self._record.url_is_clean:
                 conceal(self._plane.scanners.scanner(self._bottle), self._record)
             self._plane.records.add(self._record)
 

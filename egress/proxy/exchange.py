@@ -9,6 +9,9 @@ import base64
 import hashlib
 from typing import Protocol
 
+from egress.policy import Request
+from egress.routes import Route
+
 from .body import ChunkedBody, body_of, chunk, last_chunk
 from .config import Limits
 from .errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
@@ -55,7 +58,9 @@ class Destination(Protocol):
 
 
 class Exchange:
-    """Raises Refusal when an answer can still be given, Gone when not."""
+    """A flow. Raises Refusal when an answer can still be given, Gone when not."""
+
+    tunnelled = False
 
     def __init__(
         self,
@@ -65,8 +70,12 @@ class Exchange:
         limits: Limits,
         record: Record,
         *,
+        request: Request,
+        route: Route | None,
         body: bytes | None = None,
     ) -> None:
+        self.request = request
+        self.route = route
         self._client = client
         self._head = head
         self._destination = destination
@@ -190,7 +199,15 @@ class Exchange:
 
     async def _await_answer(self, upstream: Wire) -> ResponseHead:
         while True:
-            answer = await self._next_head(upstream)
+            answer = self._head_in(upstream)
+            if answer is None:
+                self._check()
+                if upstream.ended:
+                    raise Unreachable(
+                        "upstream-closed", "The origin closed the connection without an answer."
+                    )
+                await self._client.bell.wait()
+                continue
             if answer.status >= 200:
                 return answer
             if answer.status == 101:
@@ -201,21 +218,17 @@ class Exchange:
             fields = self._destination.answer_fields(answer)
             self._client.write(response_bytes(answer, fields, close=False))
 
-    async def _next_head(self, upstream: Wire) -> ResponseHead:
+    def _head_in(self, upstream: Wire) -> ResponseHead | None:
+        """The next head of the answer, or None when it is not here yet. Raises BadAnswer."""
         most = self._limits.head_bytes
-        while True:
-            end = upstream.buffer.find(b"\r\n\r\n")
-            if 0 <= end <= most:
-                raw = upstream.take(end + 4)
-                return parse_response(
-                    raw, max_fields=self._limits.head_fields, to_head=self._head.method == "HEAD"
-                )
-            if len(upstream.buffer) > most:
-                raise BadAnswer("The origin's answer has too large a head.")
-            self._check()
-            if upstream.ended:
-                raise Unreachable("upstream-closed", "The origin closed the connection without an answer.")
-            await self._client.bell.wait()
+        end = upstream.buffer.find(b"\r\n\r\n")
+        if 0 <= end <= most:
+            raw = upstream.take(end + 4)
+            to_head = self._head.method == "HEAD"
+            return parse_response(raw, max_fields=self._limits.head_fields, to_head=to_head)
+        if len(upstream.buffer) > most:
+            raise BadAnswer("The origin's answer has too large a head.")
+        return None
 
     async def _relay(self, answer: ResponseHead) -> bool:
         """Send the answer on. True when both connections can be used again."""
@@ -223,9 +236,16 @@ class Exchange:
         assert upstream is not None  # noqa: S101
         keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._body.finished
         fields = self._destination.answer_fields(answer)
-        self._started = True
         self._record.status = answer.status
         self._record.note_first_byte()
+        if 0 <= answer.length <= len(upstream.buffer):  # the whole of it is here, as of most answers
+            payload = upstream.take(answer.length)
+            if payload:
+                payload = self._destination.incoming(payload, last=True)
+                self._record.bytes_in += len(payload)
+            self._client.write(response_bytes(answer, fields, close=not keep) + payload)
+            return self._settle(upstream, answer, keep)
+        self._started = True
         self._patience = self._limits.idle_seconds
         self._answer_body = body_of(answer.length)
         self._unsent = response_bytes(answer, fields, close=not keep)

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from egress.policy import Request, Snapshot, decide, decide_connect
 from egress.routes import Route
 
 
-@dataclass(eq=False, slots=True)
-class Flow:
-    """One request, upgraded connection or tunnel under way. `cut` ends it at once."""
+class Flow(Protocol):
+    """One request, upgraded connection or tunnel under way."""
 
-    request: Request
-    route: Route
-    tunnelled: bool
-    cut: Callable[[], None]
+    @property
+    def tunnelled(self) -> bool: ...
 
-    def is_allowed_by(self, snapshot: Snapshot, now: datetime) -> bool:
-        """The same question again, of the table as it is now. A tunnel needs a route that is still bare."""
-        if self.tunnelled:
-            verdict = decide_connect(self.request.host, self.request.port, snapshot, now=now)
-            return verdict.allowed and verdict.route is not None and verdict.route.is_bare
-        return decide(self.request, snapshot, now=now).allowed
+    @property
+    def request(self) -> Request: ...
+
+    @property
+    def route(self) -> Route | None: ...
+
+    def cut(self) -> None:
+        """End it at once."""
+
+
+def is_allowed(flow: Flow, snapshot: Snapshot, now: datetime) -> bool:
+    """The same question again, of the table as it is now. A tunnel needs a route that is still bare."""
+    if flow.tunnelled:
+        verdict = decide_connect(flow.request.host, flow.request.port, snapshot, now=now)
+        return verdict.allowed and verdict.route is not None and verdict.route.is_bare
+    return decide(flow.request, snapshot, now=now).allowed
 
 
 class Flows:
@@ -45,7 +51,7 @@ class Flows:
         forbidden = [
             flow
             for flow in self._open
-            if not (leased_only and flow.route.lease is None) and not flow.is_allowed_by(snapshot, now)
+            if not (leased_only and not _is_leased(flow)) and not is_allowed(flow, snapshot, now)
         ]
         for flow in forbidden:
             flow.cut()
@@ -54,3 +60,7 @@ class Flows:
     def cut_all(self) -> None:
         for flow in list(self._open):
             flow.cut()
+
+
+def _is_leased(flow: Flow) -> bool:
+    return flow.route is not None and flow.route.lease is not None

@@ -33,6 +33,7 @@ _READABLE = (
     b"application/javascript",
 )
 CONCEALED = "(concealed)"
+_REMEMBERED_BLOCKS, _REMEMBERED_BYTES = 512, 2048
 _SECRETS_SECONDS = 1.0  # how soon a changed secret is known on routes that do not add it
 
 
@@ -140,10 +141,10 @@ class Inspection:
         """`fields` are the agent's own that travel on."""
         if not self._out:
             return
-        headers = [(name, value) for _, name, value in fields]
-        finding = self._scanner.find_in_head(target.host, target.origin_form, headers)
+        finding = self._search_head(target, head, fields)
         if finding is not None:
             raise self._refusal(finding)
+        self._record.url_is_clean = True
         if head.wants_websocket:
             self._leaving = FrameScan(self._scanner)
         elif head.length:
@@ -153,6 +154,19 @@ class Inspection:
                 raise self._unreadable(error) from error
             kind = _joined(head, b"content-type").lower()
             self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or kind.startswith(_FORM))
+
+    def _search_head(self, target: Target, head: RequestHead, fields: list[Field]) -> Finding | None:
+        """Tools send the same headers again and again: a block that was clean is not searched twice."""
+        clean, block = self._scanner.clean_headers, head.travelling_bytes
+        if fields is head.travelling and block in clean:
+            return self._scanner.find_in_url(target.host, target.origin_form)
+        headers = [(name, value) for _, name, value in fields]
+        finding = self._scanner.find_in_head(target.host, target.origin_form, headers)
+        if finding is None and fields is head.travelling and len(block) <= _REMEMBERED_BYTES:
+            if len(clean) >= _REMEMBERED_BLOCKS:
+                clean.clear()
+            clean.add(block)
+        return finding
 
     def outgoing(self, payload: bytes, *, last: bool) -> bytes:
         if self._leaving is None:
@@ -243,7 +257,7 @@ class Inspection:
 
     def _warn(self, what: str) -> None:
         if what not in self._record.warnings:
-            self._record.warnings.append(what)
+            self._record.warnings += (what,)
 
 
 def _joined(head: Head, name: bytes) -> bytes:

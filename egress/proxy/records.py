@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 _KEPT = 20_000
-_BATCH = 1_000
+_BATCH = 500
 _MAX_PATH = 1_024
 
 
@@ -36,14 +36,22 @@ class Record:
     version: int = 0
     ask: dict[str, Any] | None = None
     finding: dict[str, str] | None = None  # what kind of secret was stopped, and where it stood
-    warnings: list[str] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+    url_is_clean: bool = False  # it was searched for secrets already
     started: float = field(default_factory=time.time)
     _clock: float = field(default_factory=time.perf_counter)
-    first_byte_ms: float | None = None
-    duration_ms: float = 0
+    _first_byte: float = 0
+    _end: float = 0
+
+    def begin(self) -> None:
+        """Time counts from here, not from when the connection began to wait for a request."""
+        self.started, self._clock = time.time(), time.perf_counter()
 
     def note_first_byte(self) -> None:
-        self.first_byte_ms = round((time.perf_counter() - self._clock) * 1000, 3)
+        self._first_byte = time.perf_counter()
+
+    def note_end(self) -> None:
+        self._end = time.perf_counter()
 
     def as_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = {
@@ -60,8 +68,8 @@ class Record:
             "status": self.status,
             "bytes_out": self.bytes_out,
             "bytes_in": self.bytes_in,
-            "first_byte_ms": self.first_byte_ms,
-            "duration_ms": self.duration_ms,
+            "first_byte_ms": self._milliseconds(self._first_byte) if self._first_byte else None,
+            "duration_ms": self._milliseconds(self._end),
         }
         if self.ask is not None:
             plain["ask"] = self.ask
@@ -71,8 +79,8 @@ class Record:
             plain["warnings"] = self.warnings
         return plain
 
-    def finish(self) -> None:
-        self.duration_ms = round((time.perf_counter() - self._clock) * 1000, 3)
+    def _milliseconds(self, until: float) -> float:
+        return round((until - self._clock) * 1000, 3)
 
 
 class Records:
@@ -86,7 +94,7 @@ class Records:
 
     def add(self, record: Record) -> None:
         self._last += 1
-        record.finish()
+        record.note_end()
         self._ring.append(record)
         if self._arrived is not None:
             self._arrived.set()

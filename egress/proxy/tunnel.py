@@ -5,6 +5,9 @@ Trust boundary: only the ClientHello is looked at; what is inside TLS is between
 
 from __future__ import annotations
 
+from egress.policy import Request
+from egress.routes import Route
+
 from .clienthello import MAX_HELLO, BadHello, server_name
 from .config import Limits
 from .errors import Gone
@@ -33,7 +36,15 @@ async def check_hello(client: Wire, host: str, limits: Limits) -> None:
 
 
 class Tunnel:
-    def __init__(self, client: Wire, upstream: Wire, limits: Limits, record: Record) -> None:
+    """A flow."""
+
+    tunnelled = True
+
+    def __init__(
+        self, client: Wire, upstream: Wire, limits: Limits, record: Record, *, request: Request, route: Route
+    ) -> None:
+        self.request = request
+        self.route = route
         self._client = client
         self._upstream = upstream
         self._patience = limits.tunnel_idle_seconds

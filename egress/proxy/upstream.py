@@ -67,12 +67,12 @@ class Pool:
         while idle:
             wire, since = idle.pop()
             self._count -= 1
-            if wire.clock() - since > (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
-                wire.close()
+            if wire.ended:
                 continue
-            if not wire.ended:
-                wire.bell, wire.sink, wire.on_end = bell, None, None
+            if wire.clock() - since <= (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
+                wire.bell, wire.sink = bell, None
                 return wire
+            wire.close()
         return None
 
     def give_back(self, key: Key, wire: Wire) -> None:
@@ -82,34 +82,27 @@ class Pool:
         wire.deadline = math.inf
         wire.feed_from(None)
         wire.bell = _nobody
-        wire.sink = lambda _: self._spoil(key, wire)
-        wire.on_end = lambda: self._forget(key, wire)
+        wire.sink = wire.spoil
         self._idle.setdefault(key, []).append((wire, wire.clock()))
         self._count += 1
 
     def prune(self, now: float) -> None:
-        for key in list(self._idle):
-            for wire, since in list(self._idle[key]):
-                if now - since > KEPT_SECONDS:
+        """Let go of what has ended or was idle for too long."""
+        for key, idle in list(self._idle.items()):
+            kept = []
+            for wire, since in idle:
+                if wire.ended or now - since > KEPT_SECONDS:
                     wire.close()
-                    self._forget(key, wire)
-            if not self._idle.get(key):
-                self._idle.pop(key, None)
+                else:
+                    kept.append((wire, since))
+            self._count -= len(idle) - len(kept)
+            self._idle[key] = kept
+            if not kept:
+                del self._idle[key]
 
     def close(self) -> None:
         for idle in self._idle.values():
             for wire, _ in idle:
-                wire.on_end = None
                 wire.close()
         self._idle.clear()
         self._count = 0
-
-    def _spoil(self, key: Key, wire: Wire) -> None:
-        self._forget(key, wire)
-        wire.abort()
-
-    def _forget(self, key: Key, wire: Wire) -> None:
-        idle = self._idle.get(key, [])
-        kept = [entry for entry in idle if entry[0] is not wire]
-        self._count -= len(idle) - len(kept)
-        idle[:] = kept

@@ -181,6 +181,11 @@ class Wire(asyncio.Protocol):
         if self.transport is not None and not self.closed:
             self.transport.abort()
 
+    def spoil(self, _: bytes) -> None:
+        """A sink for data that nobody asked for: whatever follows on this connection cannot be believed."""
+        self.ended = True
+        self.abort()
+
     def expire(self) -> None:
         self.deadline = math.inf
         self.expired = True
