@@ -161,7 +161,7 @@ async def keep_asking(lane: Lane, context: ssl.SSLContext, order: dict[str, Any]
     await asyncio.gather(*(connection.answered for connection in connections))
     before, cpu, began = _sums(connections), lane.cpu_seconds(), time.perf_counter()
     await asyncio.sleep(order["seconds"])
-    while _sums(connections)[0] == before[0]:  # on a machine so busy that nothing was finished
+    while _sums(connections)[0] == before[0]:  # noqa: ASYNC110  (so busy that nothing was finished)
         await asyncio.sleep(order["seconds"])
     elapsed, cpu, after = time.perf_counter() - began, lane.cpu_seconds() - cpu, _sums(connections)
     if not all(connection.again for connection in connections):
