@@ -58,6 +58,8 @@ class Connection(asyncio.Protocol):
         return self._answer
 
     def close(self) -> None:
+        if self._answer is not None:
+            self._answer.cancel()
         if self._transport is not None:
             self._transport.close()
 
