@@ -1,7 +1,5 @@
 """Versioned route tables of bottles: read the newest, append one, publish it to the data plane's files."""
 
-# ruff: noqa: N818  (the names say what happened, and read as words where they are raised)
-
 from __future__ import annotations
 
 import fcntl

@@ -1,7 +1,5 @@
 """The life of a bottle's record: create, rotate its token, delete. One verb per change, audited."""
 
-# ruff: noqa: N818  (the names say what happened, and read as words where they are raised)
-
 from __future__ import annotations
 
 from contextlib import suppress
