@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The one entry point: up, web, bottle, proposals, verify_audit, and Django's own commands."""
+"""The one entry point: up, web, egress, bottle, proposals, verify_audit, and Django's own commands."""
 
 import os
 import sys
@@ -9,6 +9,10 @@ from botbottle.environment import BadSetting
 
 def main() -> int:
     os.umask(0o077)  # whatever we write is nobody else's to read
+    if sys.argv[1:] == ["egress"]:  # the data plane starts in a blink and runs where there is no Django
+        from egress.proxy.main import main as egress  # noqa: PLC0415
+
+        return egress()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")
     try:
         from django.core.management import execute_from_command_line  # noqa: PLC0415

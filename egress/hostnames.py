@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from .addresses import is_forbidden_address
@@ -78,6 +78,11 @@ def canonical_host(text: str, *, field: str = "host") -> str:
         raise BadHost(f"{field} must be a hostname such as 'api.github.com'")
     if len(text) > _MAX_RAW:
         raise BadHost(f"{field} is longer than {_MAX_HOST} characters")
+    return _canonical_host(text, field)
+
+
+@lru_cache(maxsize=2048)  # a proxy is asked for the same few names again and again
+def _canonical_host(text: str, field: str) -> str:
     host = text.lower() if text.isascii() else ""
     host = host.removesuffix(".")
     if not _PLAIN.fullmatch(host) or "xn--" in host:

@@ -1,0 +1,139 @@
+"""How fast is the way out? bot-bottle beside direct connections, squid and mitmproxy, in one run.
+
+Run `.venv/bin/python bench/egress.py` (`--quick` for a smoke run, `--json FILE` to keep the numbers,
+`--output FILE` for the table). `bench/install-rivals` says how to get squid and mitmproxy; without them
+bot-bottle is measured alone.
+
+Everything is on loopback and over TLS, with the same load, the same origin and the same certificates' checks:
+
+- *c16*, *c64*: 1 KB answers over 16 and 64 kept-alive connections, one request at a time on each;
+- *10 MB*: large answers over 4 kept-alive connections;
+- *new*: a connection, a TLS handshake and a 1 KB answer, 16 at a time.
+
+*tunnel* passes TLS on unread; *intercept* ends it, decides on every request by its path and method and opens
+TLS to the origin. bot-bottle runs as it ships: a table of 201 routes, one record per request and all of them
+read, secrets searched for in what leaves. squid writes its access log. mitmproxy runs without an addon, so it
+decides and records nothing. Each is a process of its own. Rounds go through all of them in turn; a ratio is
+the median of the ratios within the rounds. Load, proxy and origin share the machine's cores, so that ratios
+are far below 1 for everything; processor time per request is the steadier figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)  # or this file would hide the package that has its name
+
+from bench.outbound import subjects  # noqa: E402
+from bench.outbound.certificates import TestCa  # noqa: E402
+from bench.outbound.report import CROWD, LARGE, NEW, SMALL, Report  # noqa: E402
+
+LOAD = ROOT / "bench" / "outbound" / "load.py"
+ORDERS = {
+    SMALL: {"path": "/small", "connections": 16},
+    CROWD: {"path": "/small", "connections": 64},
+    LARGE: {"path": "/large", "connections": 4},
+    NEW: {"path": "/small"},
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    rounds: int
+    seconds: float
+    rivals: bool
+
+
+FULL = Plan(rounds=7, seconds=1.5, rivals=True)
+QUICK = Plan(rounds=1, seconds=0.2, rivals=False)
+
+
+def measure(plan: Plan) -> Report:
+    report = Report(len(os.sched_getaffinity(0)), plan.rounds, plan.seconds)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as running:
+        folder = Path(name)
+        ca = TestCa(folder, "origin")
+        direct = running.enter_context(subjects.origin(folder, ca))
+        lanes = [direct, *_proxies(plan, folder, ca, direct.dial[1], running)]
+        for number in range(plan.rounds):
+            # Every other round runs backwards, so that nobody always follows the same neighbour.
+            for lane in lanes if number % 2 == 0 else reversed(lanes):
+                _measure_lane(plan, lane, ca.bundle, report)
+            sys.stderr.write(f"round {number + 1} of {plan.rounds}\n")
+    return report
+
+
+def _proxies(plan: Plan, folder: Path, ca: TestCa, port: int, running: ExitStack) -> list[subjects.Subject]:
+    kinds = [subjects.bot_bottle]
+    if plan.rivals and subjects.has_squid():
+        kinds.append(subjects.squid)
+    if plan.rivals and subjects.MITMDUMP.exists():
+        kinds.append(subjects.mitmproxy)
+    found = []
+    for mode in ("tunnel", "intercept"):
+        for kind in kinds:
+            own = folder / f"{mode}-{kind.__name__}"
+            own.mkdir()
+            found.append(running.enter_context(kind(mode, own, ca, port)))
+    return found
+
+
+def _measure_lane(plan: Plan, lane: subjects.Subject, bundle: Path, report: Report) -> None:
+    for what, order in ORDERS.items():
+        whole = {**order, "seconds": plan.seconds, "lane": lane.lane(bundle)}
+        finished = subprocess.run(
+            [sys.executable, LOAD], input=json.dumps(whole), capture_output=True, text=True, check=False
+        )
+        if finished.returncode != 0:
+            raise SystemExit(f"{what} over {lane.label} failed:\n{finished.stderr[-3000:]}")
+        report.add(lane.label, what, json.loads(finished.stdout))
+    if lane.proxy:
+        report.memory[lane.label].append(lane.megabytes())
+
+
+def page(report: Report) -> str:
+    told = (__doc__ or "").partition("\n\n")[2].partition("\n\n")[2]
+    return (
+        "# Egress: what the way out costs\n\n"
+        f"`bench/egress.py` on {report.cores} cores, medians of {report.rounds} rounds"
+        f" of {report.seconds} s each.\n\n"
+        f"{report.markdown()}\n\n{told}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke run of bot-bottle alone; measures nothing"
+    )
+    parser.add_argument("--rounds", type=int, help="how often everything is measured")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="the page (docs/bench-egress.md if not quick)"
+    )
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a bar is not met")
+    asked = parser.parse_args()
+    plan = QUICK if asked.quick else FULL
+    if asked.rounds:
+        plan = Plan(asked.rounds, plan.seconds, plan.rivals)
+    report = measure(plan)
+    print(report.markdown())
+    if asked.json:
+        asked.json.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
+    output = asked.output or (None if asked.quick else ROOT / "docs" / "bench-egress.md")
+    if output:
+        output.write_text(page(report))
+    return 1 if asked.check and not all(bar.met for bar in report.bars()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,293 @@
+"""What is measured: bot-bottle's data plane, squid and mitmproxy, each mode a process of its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.outbound.certificates import TestCa
+from egress.policy import RouteTable, Snapshot
+from egress.proxy.ca import ensure
+from egress.routes import Route
+from egress.snapshot import render_gate, render_routes, write_atomically
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+HOST = "origin.example.com"
+MITMDUMP = ROOT / ".cache" / "bench" / "mitmproxy" / "bin" / "mitmdump"
+OTHER_ROUTES = 200  # so that the table is no smaller than a real one
+SLUG, TOKEN = "bench", "bench-token"
+_FULL_BATCH = 1000
+_BETWEEN_READS = 0.25
+
+
+@dataclass
+class Subject:
+    """One way to the origin. `processes` are all that it costs."""
+
+    name: str
+    mode: str
+    proxy: tuple[str, int] | None
+    dial: tuple[str, int]
+    processes: list[int]
+    headers: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.mode}, {self.name}" if self.proxy else self.name
+
+    def lane(self, bundle: Path) -> dict[str, object]:
+        return {
+            "dial": self.dial, "name": HOST, "bundle": str(bundle), "proxy": self.proxy,
+            "headers": self.headers, "processes": self.processes,
+        }  # fmt: skip
+
+    def megabytes(self) -> float:
+        return sum(_resident(process) for process in self.processes) / 1024
+
+
+@contextmanager
+def origin(folder: Path, ca: TestCa) -> Iterator[Subject]:
+    port = free_port()
+    pem = ca.leaf(HOST)
+    with _running([sys.executable, HERE / "origin.py", pem, str(port)], folder / "origin.log", port):
+        yield Subject("direct", "", None, ("127.0.0.1", port), [])
+
+
+# --- bot-bottle
+
+
+@contextmanager
+def bot_bottle(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subject]:
+    """The data plane with a table of many routes, its records read as they come, searching for secrets."""
+    home = folder / "home"
+    _write_bottle(home / "bottles" / SLUG, mode)
+    listening = free_port()
+    environment = _plain_environment(home) | {
+        "BOTTLE_HOME": str(home), "EGRESS_PORT": str(listening), "EGRESS_UPSTREAM_CA": str(ca.path),
+        "EGRESS_PINNED_PORTS": f"443={port}", "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    command = [sys.executable, "-c", "import sys; from egress.proxy.main import main; sys.exit(main())"]
+    credentials = base64.b64encode(f"{SLUG}:{TOKEN}".encode()).decode()
+    with (
+        _running(command, folder / "egress.log", listening, environment) as process,
+        _reading_records(home / "run" / "egress.sock"),
+    ):
+        ca.trust(home / "bottles" / SLUG / "ca.pem")
+        header = f"Proxy-Authorization: Basic {credentials}\r\n"
+        yield Subject("bot-bottle", mode, ("127.0.0.1", listening), (HOST, 443), [process], header)
+
+
+def _write_bottle(directory: Path, mode: str) -> None:
+    directory.mkdir(parents=True)
+    for folder in (directory.parent.parent, directory.parent, directory):
+        folder.chmod(0o700)
+    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+    (directory / "identity.json").write_text(json.dumps({"slug": SLUG, "token_sha256": digest}))
+    narrowed = (
+        {"path_allowlist": ("/small", "/large"), "methods": ("GET", "POST")} if mode == "intercept" else {}
+    )
+    routes = [Route(HOST, pinned_addresses=("127.0.0.1",), **narrowed)]
+    routes += [Route(f"service-{number}.example.com", ("/v1", "/v2")) for number in range(OTHER_ROUTES)]
+    table = RouteTable(tuple(routes), tuple(route.host for route in routes))
+    snapshot = Snapshot(SLUG, 1, table, datetime.now(UTC).isoformat())
+    write_atomically(directory / "gate.yaml", render_gate(snapshot))
+    write_atomically(directory / "routes.yaml", render_routes(snapshot))
+    ensure(directory, SLUG)
+
+
+@contextmanager
+def _reading_records(path: Path) -> Iterator[None]:
+    """Takes every record away, as the control plane does."""
+    stopping = threading.Event()
+
+    def read() -> None:
+        after, boot = 0, ""
+        while not stopping.is_set():
+            batch = _ask(path, f"/records?after={after}&boot={boot}&wait=0")
+            after, boot = batch["next"], batch["boot"]
+            if len(batch["records"]) < _FULL_BATCH:
+                stopping.wait(_BETWEEN_READS)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join(10)
+
+
+def _ask(path: Path, target: str) -> dict[str, object]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(20)
+        connection.connect(str(path))
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: control\r\nConnection: close\r\n\r\n".encode())
+        received = bytearray()
+        while b"\r\n\r\n" not in received:
+            received += connection.recv(65536)
+        head, _, body = bytes(received).partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        while len(body) < length:
+            body += connection.recv(1 << 20)
+        return dict(json.loads(body))
+
+
+# --- what else a user could take
+
+
+def has_squid() -> bool:
+    """Debian's plain `squid` cannot look inside TLS; `squid-openssl` can."""
+    return shutil.which("squid") is not None and _certgen().exists()
+
+
+def _certgen() -> Path:
+    return Path("/usr/lib/squid/security_file_certgen")
+
+
+@contextmanager
+def squid(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subject]:
+    listening = free_port()
+    (folder / "hosts").write_text(f"127.0.0.1 {HOST}\n")
+    own = TestCa(folder, "squid")
+    inspecting = (
+        f"http_port 127.0.0.1:{listening} ssl-bump generate-host-certificates=on tls-cert={own.pem}\n"
+        f"sslcrtd_program {_certgen()} -s {folder}/leaves -M 4MB\n"
+        f"tls_outgoing_options cafile={ca.path}\n"
+        "acl first at_step SslBump1\nssl_bump peek first\nssl_bump bump all\n"
+    )
+    (folder / "squid.conf").write_text(
+        (inspecting if mode == "intercept" else f"http_port 127.0.0.1:{listening}\n")
+        + f"hosts_file {folder}/hosts\npid_filename none\ncache deny all\ncache_mem 8 MB\n"
+        + f"http_access allow all\naccess_log stdio:{folder}/access.log\ncache_log {folder}/cache.log\n"
+        + f"coredump_dir {folder}\n"
+        + "shutdown_lifetime 0 seconds\nvisible_hostname bench\npinger_enable off\nmax_filedescriptors 4096\n"
+    )
+    if mode == "intercept":
+        subprocess.run(
+            [_certgen(), "-c", "-s", folder / "leaves", "-M", "4MB"], check=True, capture_output=True
+        )
+        ca.trust(own.path)
+    _give_to("proxy", folder)
+    command = ["squid", "-N", "-f", folder / "squid.conf"]
+    with _running(command, folder / "squid.log", listening) as process:
+        yield Subject(
+            f"squid {_version('squid')}", mode, ("127.0.0.1", listening), (HOST, port), _tree(process)
+        )
+
+
+def _version(program: str) -> str:
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return next((word for word in told.replace("\n", " ").split() if word[0].isdigit()), "")
+
+
+@contextmanager
+def mitmproxy(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subject]:
+    """Without an addon, so without any policy or record, in its favour."""
+    listening = free_port()
+    own = TestCa(folder, "mitmproxy")
+    (folder / "mitmproxy-ca.pem").write_bytes(own.pem.read_bytes())
+    ca.trust(own.path)
+    options = {
+        "confdir": folder, "listen_host": "127.0.0.1", "listen_port": listening, "termlog_verbosity": "error",
+        "flow_detail": 0, "ssl_verify_upstream_trusted_ca": ca.path, "stream_large_bodies": "256k",
+        "http2": "false",
+    }  # fmt: skip
+    settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+    ignoring = ["--ignore-hosts", ".*"] if mode == "tunnel" else []
+    with _running([MITMDUMP, *settings, *ignoring], folder / "mitmproxy.log", listening) as process:
+        name = f"mitmproxy {_version(str(MITMDUMP))}"
+        yield Subject(name, mode, ("127.0.0.1", listening), ("127.0.0.1", port), _tree(process))
+
+
+# --- processes
+
+
+@contextmanager
+def _running(
+    command: list[object], log: Path, port: int, environment: dict[str, str] | None = None
+) -> Iterator[int]:
+    """Started, waited for, and stopped by its own id."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(part) for part in command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            env=environment or _plain_environment(log.parent),
+        )  # fmt: skip
+    try:
+        _wait_for(port, process, log)
+        yield process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"{process.args} ended: {log.read_text()[-2000:]}")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise SystemExit(f"{process.args} does not listen: {log.read_text()[-2000:]}")
+
+
+def _plain_environment(home: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"] + ":/usr/sbin", "HOME": str(home), "LANG": "C.UTF-8"}
+
+
+def _tree(process: int) -> list[int]:
+    """The process and all that it started."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found = [process]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found
+
+
+def _resident(process: int) -> int:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+
+
+def _give_to(user: str, folder: Path) -> None:
+    """squid, started by root, goes on as its own user."""
+    if os.geteuid() != 0:
+        return
+    pwd.getpwnam(user)
+    for path in (folder, *folder.rglob("*")):
+        shutil.chown(path, user)
+    for parent in folder.parents:
+        if parent.is_relative_to("/tmp") and parent != Path("/tmp"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,188 @@
+"""Content codings undone piece by piece, within bounds. Pure.
+
+Trust boundary: the coded bytes come from a bottle or an origin and may be built to explode or to be read in
+two ways. What cannot be read whole, and as the one thing it claims to be, raises Unreadable.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import brotli
+import zstandard
+
+MAX_RATIO = 64  # decoded to coded bytes, beyond the first FREE bytes
+FREE = 4 * 1024 * 1024
+MAX_DECODED = 1024 * 1024 * 1024
+MAX_CODINGS = 2
+_PIECE = 64 * 1024
+_ZSTD_WINDOW = 8 * 1024 * 1024
+_ZSTD_SLICE = 256  # can become 8 MB at most, which is then counted
+_PLAIN = frozenset({"", "identity", "aws-chunked"})
+
+
+class Unreadable(ValueError):  # noqa: N818
+    """The text says what is wrong, without any of the content."""
+
+
+class _Decoder(Protocol):
+    def feed(self, coded: bytes) -> Iterator[bytes]: ...
+
+    def end(self) -> None:
+        """Raises Unreadable when the coded data stopped in the middle."""
+
+
+def codings_of(header: str) -> tuple[str, ...]:
+    """The codings that Content-Encoding names, in the order in which they were applied. Raises Unreadable."""
+    names = [name.strip().lower().removeprefix("x-") for name in header.split(",")]
+    codings = tuple(name for name in names if name not in _PLAIN)
+    for name in codings:
+        if name not in _DECODERS:
+            raise Unreadable("its Content-Encoding is not gzip, deflate, br or zstd")
+    if len(codings) > MAX_CODINGS:
+        raise Unreadable(f"it has more than {MAX_CODINGS} content codings")
+    return codings
+
+
+class Decoding:
+    """Coded bytes in, decoded pieces out."""
+
+    def __init__(self, codings: Sequence[str]) -> None:
+        self._decoders = [_DECODERS[name]() for name in reversed(codings)]
+        self._coded = 0
+        self._decoded = 0
+
+    def feed(self, coded: bytes) -> Iterator[bytes]:
+        """Raises Unreadable."""
+        self._coded += len(coded)
+        yield from self._through(coded, 0)
+
+    def end(self) -> None:
+        """Raises Unreadable."""
+        for decoder in self._decoders:
+            decoder.end()
+
+    def _through(self, coded: bytes, layer: int) -> Iterator[bytes]:
+        if layer == len(self._decoders):
+            yield coded
+            return
+        try:
+            for piece in self._decoders[layer].feed(coded):
+                self._count(len(piece))
+                yield from self._through(piece, layer + 1)
+        except (zlib.error, brotli.error, zstandard.ZstdError) as error:
+            raise Unreadable("it is not what its Content-Encoding says") from error
+
+    def _count(self, size: int) -> None:
+        self._decoded += size
+        if self._decoded > min(MAX_DECODED, FREE + MAX_RATIO * self._coded):
+            raise Unreadable("it becomes too large when it is decoded")
+
+
+class _Zlib:
+    """gzip may consist of several members, one after the other."""
+
+    def __init__(self, window_bits: int, *, members: bool) -> None:
+        self._window_bits = window_bits
+        self._members = members
+        self._object = zlib.decompressobj(window_bits)
+        self._begun = False
+
+    def feed(self, coded: bytes) -> Iterator[bytes]:
+        self._begun = self._begun or bool(coded)
+        while coded or not self._object.eof:
+            if self._object.eof:
+                if not self._members:
+                    raise Unreadable("something follows its compressed data")
+                self._object = zlib.decompressobj(self._window_bits)
+            piece = self._object.decompress(coded, _PIECE)
+            coded = self._object.unused_data if self._object.eof else self._object.unconsumed_tail
+            if piece:
+                yield piece
+            elif not coded:
+                return
+
+    def end(self) -> None:
+        if self._begun and not self._object.eof:
+            raise Unreadable("its compressed data is cut off")
+
+
+class _Deflate:
+    """Meant to be zlib's format; some send the bare stream."""
+
+    def __init__(self) -> None:
+        self._first = b""
+        self._inner: _Zlib | None = None
+
+    def feed(self, coded: bytes) -> Iterator[bytes]:
+        if self._inner is None:
+            self._first += coded
+            if len(self._first) < 2:
+                return
+            wrapped = self._first[0] & 0x0F == 8 and int.from_bytes(self._first[:2], "big") % 31 == 0
+            self._inner = _Zlib(15 if wrapped else -15, members=False)
+            coded = self._first
+        yield from self._inner.feed(coded)
+
+    def end(self) -> None:
+        if self._inner is not None:
+            self._inner.end()
+        elif self._first:
+            raise Unreadable("its compressed data is cut off")
+
+
+class _Brotli:
+    def __init__(self) -> None:
+        self._object = brotli.Decompressor()
+        self._begun = False
+
+    def feed(self, coded: bytes) -> Iterator[bytes]:
+        self._begun = self._begun or bool(coded)
+        if coded and self._object.is_finished():
+            raise Unreadable("something follows its compressed data")
+        while True:
+            piece = self._object.process(coded, output_buffer_limit=_PIECE)
+            coded = b""
+            if piece:
+                yield piece
+            if self._object.is_finished() or (self._object.can_accept_more_data() and not piece):
+                return
+
+    def end(self) -> None:
+        if self._begun and not self._object.is_finished():
+            raise Unreadable("its compressed data is cut off")
+
+
+class _Zstandard:
+    """The library gives no bound on what one call returns, so it gets little at a time."""
+
+    def __init__(self) -> None:
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+        self._object = self._decompressor.decompressobj()
+        self._begun = False
+
+    def feed(self, coded: bytes) -> Iterator[bytes]:
+        for start in range(0, len(coded), _ZSTD_SLICE):
+            rest = coded[start : start + _ZSTD_SLICE]
+            while rest:
+                if self._object.eof:
+                    self._object = self._decompressor.decompressobj()
+                self._begun = True
+                piece = self._object.decompress(rest)
+                rest = self._object.unused_data if self._object.eof else b""
+                if piece:
+                    yield piece
+
+    def end(self) -> None:
+        if self._begun and not self._object.eof:
+            raise Unreadable("its compressed data is cut off")
+
+
+_DECODERS: dict[str, Callable[[], _Decoder]] = {
+    "gzip": lambda: _Zlib(31, members=True),
+    "deflate": _Deflate,
+    "br": _Brotli,
+    "zstd": _Zstandard,
+}

@@ -1,0 +1,245 @@
+"""Data loss prevention: finds a bottle's own secrets and well-known token shapes in what leaves. Pure.
+
+Trust boundary: all text is hostile. A finding names the kind and the place, never the value. It is a net for
+accidents and for plain attempts: what a bottle encrypts, or encodes in a way of its own, is not seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import hyperscan
+
+from .decoding import Decoding
+from .secret_forms import forms_of
+from .token_shapes import INJECTIONS, SHAPES
+
+PROVISIONED = "provisioned-secret"
+# A body is looked at in windows that start at fixed places, however it arrives. One that fits into a single
+# window is known whole before any of it is let go; of a longer one, the end of what was looked at stays.
+WINDOW = 64 * 1024
+OVERLAP = 4 * 1024  # longer than anything that is searched for
+CODED_HOLD_BACK = 256 * 1024  # a block of zstd is decoded only when all of it is there
+_WRAPPING = b"\r\n\t \0"  # between the lines of base64 and the digits of a dump; every other byte of UTF-16
+_LINES_IN_JSON = re.compile(rb"\\[rn]")
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`kind` is `provisioned-secret` or a key of SHAPES; `where` is url, header, body or trailer."""
+
+    kind: str
+    where: str
+
+
+class Found(Exception):  # noqa: N818
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(f"{finding.kind} in {finding.where}")
+        self.finding = finding
+
+
+class Matcher:
+    """One set of expressions, searched for together.
+
+    Blocks only: the streams of Hyperscan's Python binding (0.9.1) are freed while still in use.
+    """
+
+    def __init__(
+        self, expressions: Iterable[bytes], *, literal: bool = False, caseless: bool = False
+    ) -> None:
+        self.expressions = tuple(expressions)
+        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        if self.expressions:
+            self._database.compile(
+                expressions=self.expressions,
+                ids=range(len(self.expressions)),
+                elements=len(self.expressions),
+                flags=hyperscan.HS_FLAG_CASELESS if caseless else 0,
+                literal=literal,
+            )
+
+    def first(self, text: bytes) -> int | None:
+        """The number of an expression that matches."""
+        found: list[int] = []
+        if self.expressions:
+            try:
+                self._database.scan(text, _first, 0, found)
+            except hyperscan.ScanTerminated:
+                return found[0]
+        return None
+
+    def ends(self, text: bytes) -> list[tuple[int, int]]:
+        """All matches: the expression's number and where the match ends."""
+        found: list[tuple[int, int]] = []
+        if self.expressions:
+            self._database.scan(text, _each, 0, found)
+        return found
+
+
+def _first(number: int, _start: int, _end: int, _flags: int, found: Any) -> bool:
+    found.append(number)
+    return True
+
+
+def _each(number: int, _start: int, end: int, _flags: int, found: Any) -> None:
+    found.append((number, end))
+
+
+@cache
+def shapes() -> Matcher:
+    """Compiled once, which takes a third of a second, and shared by all bottles."""
+    return Matcher(shape.encode("ascii") for shape in SHAPES.values())
+
+
+@cache
+def injections() -> Matcher:
+    return Matcher((phrase.encode("ascii") for phrase in INJECTIONS), caseless=True)
+
+
+_KINDS = tuple(SHAPES)
+
+
+class Scanner:
+    """For one bottle, whose `secrets` are those that the proxy can add to its requests."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self.secrets = frozenset(secrets)
+        forms = sorted({form for secret in self.secrets for form in forms_of(secret)})
+        self.literals = Matcher(forms, literal=True, caseless=True)
+
+    def kind_in(self, text: bytes) -> str | None:
+        if self.literals.first(text) is not None:
+            return PROVISIONED
+        number = shapes().first(text)
+        return None if number is None else _KINDS[number]
+
+    def find_in_head(self, host: str, origin_form: bytes, headers: Headers) -> Finding | None:
+        """`headers` are those that leave, without what the proxy adds."""
+        url = b"%b\n%b" % (host.encode("ascii"), origin_form)  # apart: a webhook may be sent to its owner
+        lines = [b"%b: %b" % header for header in headers]
+        lines += [_credentials(value) for _, value in headers if value[:6].lower() == b"basic "]
+        if (kind := self._kind_in_quoted(b"\n".join([url, *lines]))) is None:
+            return None
+        in_url = self._kind_in_quoted(url)
+        return Finding(in_url, "url") if in_url else Finding(kind, "header")
+
+    def _kind_in_quoted(self, text: bytes) -> str | None:
+        """As it is, and with escapes undone once and twice."""
+        if b"%" in text:
+            once = unquote_to_bytes(text)
+            text = b"\n".join([text, once, unquote_to_bytes(once)])
+        return self.kind_in(text)
+
+    def find_in_trailers(self, trailers: Headers) -> Finding | None:
+        kind = self.kind_in(b"\n".join(b"%b: %b" % trailer for trailer in trailers)) if trailers else None
+        return None if kind is None else Finding(kind, "trailer")
+
+
+def _credentials(basic: bytes) -> bytes:
+    try:
+        return base64.b64decode(basic[6:].strip())
+    except (binascii.Error, ValueError):
+        return b""
+
+
+class BodyScan:
+    """A body on its way: `feed` gives back what may go on, and raises Found or Unreadable.
+
+    With `secrets_only`, token shapes are of no interest.
+    """
+
+    def __init__(
+        self, scanner: Scanner, *, codings: Sequence[str] = (), form: bool = False, secrets_only: bool = False
+    ) -> None:
+        self._as_sent = Text(scanner, form=form and not codings, secrets_only=secrets_only)
+        self._decoding = Decoding(codings) if codings else None
+        self._decoded = Text(scanner, form=form, secrets_only=secrets_only)
+        self._hold_back = CODED_HOLD_BACK if codings else OVERLAP
+        self._unseen = bytearray()
+        self._held = bytearray()
+
+    def feed(self, data: bytes, *, last: bool) -> bytes:
+        self._unseen += data
+        while len(self._unseen) > WINDOW:
+            self._look_at(bytes(self._unseen[:WINDOW]), last=False)
+            self._held += self._unseen[:WINDOW]
+            del self._unseen[:WINDOW]
+        if last:
+            self._look_at(bytes(self._unseen), last=True)
+            released = bytes(self._held + self._unseen)
+            self._held.clear()
+            self._unseen.clear()
+            return released
+        released = bytes(self._held[: -self._hold_back])
+        del self._held[: len(released)]
+        return released
+
+    def _look_at(self, window: bytes, *, last: bool) -> None:
+        self._as_sent.look_at(window, last=last)
+        if self._decoding is not None:
+            for piece in self._decoding.feed(window):
+                self._decoded.look_at(piece, last=False)
+            if last:
+                self._decoding.end()
+                self._decoded.look_at(b"", last=True)
+
+
+class Text:
+    """One text in pieces, searched as it is, without its line breaks and spaces, and as a form's values."""
+
+    def __init__(self, scanner: Scanner, *, form: bool = False, secrets_only: bool = False) -> None:
+        self._scanner = scanner
+        self._form = form
+        self._secrets_only = secrets_only
+        self._plain = self._unwrapped = self._values = self._half_escape = b""
+        self._was_wrapped = False
+
+    def look_at(self, piece: bytes, *, last: bool) -> None:
+        text = self._plain + piece
+        self._plain = text[-OVERLAP:]
+        self._search(text)
+        if self._scanner.literals.expressions:
+            self._look_at_unwrapped(piece)
+        if self._form:
+            self._look_at_values(piece, last=last)
+
+    def _look_at_unwrapped(self, piece: bytes) -> None:
+        bare = _LINES_IN_JSON.sub(b"", piece).translate(None, _WRAPPING)
+        if len(bare) == len(piece) and not self._was_wrapped:
+            self._unwrapped = self._plain  # nothing new to see
+            return
+        self._was_wrapped = True
+        text = self._unwrapped + bare
+        self._unwrapped = text[-OVERLAP:]
+        if self._scanner.literals.first(text) is not None:
+            raise Found(Finding(PROVISIONED, "body"))
+
+    def _look_at_values(self, piece: bytes, *, last: bool) -> None:
+        coded = self._half_escape + piece
+        cut = len(coded) if last else _before_half_escape(coded)
+        self._half_escape = coded[cut:]
+        text = self._values + unquote_to_bytes(coded[:cut].replace(b"+", b" "))
+        self._values = text[-OVERLAP:]
+        self._search(text)
+
+    def _search(self, text: bytes) -> None:
+        if self._secrets_only:
+            kind = PROVISIONED if self._scanner.literals.first(text) is not None else None
+        else:
+            kind = self._scanner.kind_in(text)
+        if kind is not None:
+            raise Found(Finding(kind, "body"))
+
+
+def _before_half_escape(coded: bytes) -> int:
+    at = coded.rfind(b"%", max(0, len(coded) - 2))
+    return at if at >= 0 else len(coded)

@@ -1,0 +1,172 @@
+"""Every bottle as the data plane knows it: its table, loaded from files and swapped by one assignment.
+
+Trust boundary: files may be missing, torn or old. The last good table stays; without one, all is denied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from egress import snapshot as snapshots
+from egress.errors import BadSnapshot
+from egress.policy import RouteTable, Snapshot
+
+from .ca import Authority
+from .flows import Flows
+from .upstream import Pool
+from .uses import Uses
+
+SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_IDENTITY = "identity.json"
+_TORN_READS = 5  # the publisher writes two files: a reader may come between
+_BETWEEN_READS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Which version of a bottle's table is live, and what is wrong if that is not the newest."""
+
+    bottle: str
+    version: int
+    loaded_at: str | None
+    problem: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "bottle": self.bottle,
+            "version": self.version,
+            "loaded_at": self.loaded_at,
+            "problem": self.problem,
+        }
+
+
+class Bottle:
+    def __init__(self, slug: str, directory: Path, *, pooled: int) -> None:
+        self.slug = slug
+        self.directory = directory
+        self.snapshot = Snapshot(slug, 0, RouteTable(), "")  # denies everything
+        self.loaded_at: str | None = None
+        self.problem: str | None = "no route table was ever loaded: everything is denied"
+        self.flows = Flows()
+        self.pool = Pool(pooled)
+        self.uses = Uses(directory / "uses.json")
+        self.counters: Counter[str] = Counter()
+        self.missing_secrets: set[str] = set()
+        self.connections = 0
+        self._token_sha256: bytes | None = None
+        self._authority: Authority | None = None
+        self._loading = asyncio.Lock()
+
+    @property
+    def authority(self) -> Authority:
+        """Made on first use. Raises OSError or ValueError when the bottle's CA cannot be read."""
+        if self._authority is None:
+            self._authority = Authority(self.directory, self.slug)
+        return self._authority
+
+    def knows_token(self, token: bytes) -> bool:
+        digest = sha256(token).hexdigest().encode("ascii")
+        return self._token_sha256 is not None and hmac.compare_digest(digest, self._token_sha256)
+
+    async def reload(self) -> Ack:
+        """Read the files again and swap, or keep what is live and say why. Cuts what is now forbidden."""
+        async with self._loading:
+            try:
+                self._token_sha256 = read_identity(self.directory, self.slug)
+                self._swap(await _load_steadily(self.directory, self.slug))
+            except (OSError, ValueError) as error:
+                self.problem = f"{_sentence(error)} Version {self.snapshot.version} stays live."
+            return self.ack()
+
+    def ack(self) -> Ack:
+        return Ack(self.slug, self.snapshot.version, self.loaded_at, self.problem)
+
+    def _swap(self, fresh: Snapshot) -> None:
+        if fresh.version < self.snapshot.version:
+            raise BadSnapshot(
+                f"the files hold version {fresh.version}, older than the live one."
+                " Restart the egress process to go back"
+            )
+        self.snapshot = fresh
+        self.problem = None
+        now = datetime.now(UTC)
+        self.loaded_at = now.isoformat(timespec="milliseconds")
+        self.uses.forget_others(fresh.table.routes)
+        self.counters["cut"] += self.flows.cut_forbidden(fresh, now)
+
+    def close(self) -> None:
+        self.snapshot = Snapshot(self.slug, 0, RouteTable(), "")
+        self.flows.cut_all()
+        self.pool.close()
+
+    def status(self) -> dict[str, Any]:
+        return {
+            **self.ack().as_dict(),
+            "connections": self.connections,
+            "flows": len(self.flows),
+            "pooled": len(self.pool),
+            "counters": dict(self.counters),
+        }
+
+
+def exists(directory: Path) -> bool:
+    """A bottle is there as long as its directory holds an identity or a table."""
+    return (directory / _IDENTITY).is_file() or (directory / "routes.yaml").is_file()
+
+
+def found_in(bottles: Path) -> list[str]:
+    if not bottles.is_dir():
+        return []
+    return sorted(entry.name for entry in bottles.iterdir() if SLUG.fullmatch(entry.name) and exists(entry))
+
+
+def read_identity(directory: Path, slug: str) -> bytes | None:
+    """The digest of the token for TCP, or None when the bottle has only its sockets. Raises ValueError."""
+    try:
+        identity = json.loads((directory / _IDENTITY).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError("identity.json is not valid JSON") from error
+    if not isinstance(identity, dict) or identity.get("slug") != slug:
+        raise ValueError("identity.json names another bottle")
+    digest = identity.get("token_sha256")
+    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise ValueError("identity.json has no token_sha256 of 64 hex digits")
+    return digest.encode("ascii")
+
+
+async def _load_steadily(directory: Path, slug: str) -> Snapshot:
+    for attempt in range(_TORN_READS):
+        try:
+            return await asyncio.to_thread(_load, directory, slug)
+        except BadSnapshot:
+            if attempt == _TORN_READS - 1:
+                raise
+        await asyncio.sleep(_BETWEEN_READS)
+    raise AssertionError("unreachable")
+
+
+def _load(directory: Path, slug: str) -> Snapshot:
+    try:
+        texts = [(directory / name).read_text(encoding="utf-8") for name in ("routes.yaml", "gate.yaml")]
+    except UnicodeDecodeError as error:
+        raise BadSnapshot("the snapshot is not UTF-8 text") from error
+    fresh = snapshots.load(*texts)
+    if fresh.bottle != slug:
+        raise BadSnapshot("the snapshot belongs to another bottle")
+    return fresh
+
+
+def _sentence(error: Exception) -> str:
+    text = f"{Path(error.filename).name} is missing" if isinstance(error, FileNotFoundError) else str(error)
+    return text + "."

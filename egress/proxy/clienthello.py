@@ -1,0 +1,111 @@
+"""The server name in a TLS ClientHello, put together from as many records as it came in.
+
+Trust boundary: bytes from the bottle, before anything is known about them. Reads, never answers.
+"""
+
+from __future__ import annotations
+
+_HANDSHAKE, _CLIENT_HELLO = 22, 1
+_SERVER_NAME, _HOST_NAME = 0, 0
+_ENCRYPTED_CLIENT_HELLO = 0xFE0D
+MAX_HELLO = 32 * 1024  # post-quantum key shares make honest ones a few kilobytes
+
+
+class BadHello(ValueError):  # noqa: N818  (reads as what it says)
+    """Not a ClientHello that this proxy lets through."""
+
+
+def server_name(received: bytes) -> str | None:
+    """The lower-case name, or None while more bytes are needed. Raises BadHello."""
+    hello = _handshake_message(received)
+    return None if hello is None else _name_in(hello)
+
+
+def _handshake_message(received: bytes) -> bytes | None:
+    message = b""
+    position = 0
+    while True:
+        if len(message) >= 4:
+            length = int.from_bytes(message[1:4], "big")
+            if message[0] != _CLIENT_HELLO:
+                raise BadHello("the first message is not a ClientHello")
+            if length > MAX_HELLO:
+                raise BadHello("the ClientHello is too large")
+            if len(message) >= 4 + length:
+                return message[4 : 4 + length]
+        record = received[position : position + 5]
+        if record[:1] not in (b"", bytes([_HANDSHAKE])) or record[1:2] not in (b"", b"\x03"):
+            raise BadHello("the connection does not begin with TLS")
+        if len(record) < 5:
+            return None
+        size = int.from_bytes(record[3:5], "big")
+        if not 0 < size <= 16384:
+            raise BadHello("a TLS record has an impossible size")
+        fragment = received[position + 5 : position + 5 + size]
+        message += fragment
+        if len(fragment) < size:
+            return None if len(message) <= 4 + MAX_HELLO else _too_large()
+        position += 5 + size
+
+
+def _too_large() -> bytes:
+    raise BadHello("the ClientHello is too large")
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, count: int) -> bytes:
+        piece = self._data[self._position : self._position + count]
+        if len(piece) < count:
+            raise BadHello("the ClientHello is cut short")
+        self._position += count
+        return piece
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def block(self, size: int) -> bytes:
+        """A field whose length stands before it in `size` bytes."""
+        return self.take(self.number(size))
+
+    @property
+    def empty(self) -> bool:
+        return self._position == len(self._data)
+
+
+def _name_in(hello: bytes) -> str:
+    reader = _Reader(hello)
+    reader.take(2 + 32)  # version and random
+    reader.block(1)  # session
+    reader.block(2)  # cipher suites
+    reader.block(1)  # compression
+    extensions = _Reader(reader.block(2)) if not reader.empty else _Reader(b"")
+    if not reader.empty:
+        raise BadHello("the ClientHello has bytes after its end")
+    found: dict[int, bytes] = {}
+    while not extensions.empty:
+        kind, content = extensions.number(2), extensions.block(2)
+        if kind in found:
+            raise BadHello("the ClientHello has an extension twice")
+        found[kind] = content
+    if _ENCRYPTED_CLIENT_HELLO in found:
+        raise BadHello("the ClientHello hides the server name (ECH): switch that off in the client")
+    if _SERVER_NAME not in found:
+        raise BadHello("the ClientHello has no server name (SNI)")
+    return _only_name(found[_SERVER_NAME])
+
+
+def _only_name(content: bytes) -> str:
+    names = _Reader(_Reader(content).block(2))
+    if names.number(1) != _HOST_NAME:
+        raise BadHello("the server name is not a host name")
+    name = names.block(2)
+    if not names.empty or len(name) + 5 != len(content):
+        raise BadHello("the ClientHello has more than one server name")
+    try:
+        return name.decode("ascii").lower()
+    except UnicodeDecodeError as error:
+        raise BadHello("the server name is not ASCII") from error

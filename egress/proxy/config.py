@@ -1,0 +1,108 @@
+"""The data plane's settings, from the environment; junk stops the start and names the variable."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from botbottle import environment
+from botbottle.environment import BadSetting
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what one bottle can make us hold or wait for."""
+
+    head_bytes: int = 64 * 1024
+    head_fields: int = 128
+    head_seconds: float = 15
+    keep_alive_seconds: float = 75
+    handshake_seconds: float = 15
+    connect_seconds: float = 10
+    response_seconds: float = 600
+    idle_seconds: float = 600
+    tunnel_idle_seconds: float = 3600
+    stop_seconds: float = 10
+    connections: int = 512
+    pooled: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`pinned_ports` are the ports on which origins with pinned addresses listen instead of 443 and 80."""
+
+    home: Path
+    bind: str = "127.0.0.1"
+    port: int | None = None
+    supervise_port: int = 9100
+    upstream_ca: Path | None = None
+    pinned_ports: dict[int, int] = field(default_factory=dict)
+    refuse_at_connect: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def bottles(self) -> Path:
+        return self.home / "bottles"
+
+    @property
+    def run(self) -> Path:
+        return self.home / "run"
+
+
+def from_environment() -> Config:
+    """Raises BadSetting."""
+    ca = environment.text("EGRESS_UPSTREAM_CA")
+    return Config(
+        home=Path(environment.text("BOTTLE_HOME", "~/.bot-bottle")).expanduser(),
+        bind=environment.text("EGRESS_BIND", "127.0.0.1"),
+        port=environment.port("EGRESS_PORT", 9101),
+        supervise_port=environment.port("SUPERVISE_PORT", 9100),
+        upstream_ca=Path(ca) if ca else None,
+        pinned_ports=_pinned_ports("EGRESS_PINNED_PORTS"),
+        refuse_at_connect=environment.flag("EGRESS_REFUSE_AT_CONNECT"),
+        limits=_limits(),
+    )
+
+
+def _limits() -> Limits:
+    usual = Limits()
+    return Limits(
+        head_seconds=environment.seconds("EGRESS_HEAD_SECONDS", usual.head_seconds),
+        handshake_seconds=environment.seconds("EGRESS_HANDSHAKE_SECONDS", usual.handshake_seconds),
+        keep_alive_seconds=environment.seconds("EGRESS_KEEP_ALIVE_SECONDS", usual.keep_alive_seconds),
+        connect_seconds=environment.seconds("EGRESS_CONNECT_SECONDS", usual.connect_seconds),
+        response_seconds=environment.seconds("EGRESS_RESPONSE_SECONDS", usual.response_seconds),
+        idle_seconds=environment.seconds("EGRESS_IDLE_SECONDS", usual.idle_seconds),
+        tunnel_idle_seconds=environment.seconds("EGRESS_TUNNEL_IDLE_SECONDS", usual.tunnel_idle_seconds),
+        stop_seconds=environment.seconds("EGRESS_STOP_SECONDS", usual.stop_seconds),
+        connections=environment.whole_number(
+            "EGRESS_MAX_CONNECTIONS", usual.connections, at_least=1, at_most=100_000
+        ),
+    )
+
+
+def _pinned_ports(name: str) -> dict[int, int]:
+    """`443=8443,80=8080`: for origins on private addresses that an operator pinned, and only for those."""
+    ports = {}
+    for word in environment.words(name):
+        match = re.fullmatch(r"(443|80)=([1-9][0-9]{0,4})", word)
+        if match is None or int(match[2]) > 65535:
+            raise BadSetting(f"{name} must look like 443=8443,80=8080: {word!r} does not.")
+        ports[int(match[1])] = int(match[2])
+    return ports
+
+
+def upstream_context(config: Config) -> ssl.SSLContext:
+    """Strict verification against the system's authorities, and the operator's own if given."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.hostname_checks_common_name = False
+    context.set_alpn_protocols(["http/1.1"])
+    if config.upstream_ca is not None:
+        try:
+            context.load_verify_locations(config.upstream_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise BadSetting(f"EGRESS_UPSTREAM_CA={config.upstream_ca} cannot be used: {error}.") from error
+    return context

@@ -1,0 +1,379 @@
+"""What one accepted connection asks for, one request at a time: parse, decide, forward or refuse.
+
+Trust boundary: everything comes from inside a bottle. Which one is known from the socket, or from a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import enum
+import logging
+import ssl
+from datetime import UTC, datetime
+
+from egress.policy import Request, decide, decide_connect
+from egress.routes import Route
+
+from . import local
+from .bottles import Bottle
+from .clienthello import BadHello
+from .errors import BadRequest, Gone, Refusal
+from .exchange import Destination, Exchange
+from .flows import Flow
+from .head import RequestHead, parse_request
+from .inspection import Inspection, check_url, conceal
+from .origin import Origin, connect
+from .plane import DataPlane
+from .reading import read_head
+from .records import Record
+from .refusals import answer, refusal_for
+from .relay import WebProcess
+from .targets import Target, connect_target, forward_target, inner_target
+from .tunnel import UNRECOGNIZED_NAME, Tunnel, check_hello
+from .wire import Doorbell, Wire
+
+log = logging.getLogger(__name__)
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_LINGER_SECONDS, _QUIET_SECONDS, _LINGER_BYTES = 2.0, 0.2, 1024 * 1024
+_AUTHENTICATE = b'Proxy-Authenticate: Basic realm="bottle"\r\n'
+
+
+class Door(enum.Enum):
+    """Where a connection came in, which decides who it is and what it may ask for."""
+
+    PROXY_SOCKET = "proxy"
+    AGENT_SOCKET = "agent"
+    TCP = "tcp"
+
+
+class Conversation:
+    """`inside` is the host of an opened CONNECT whose TLS ends here."""
+
+    def __init__(
+        self, plane: DataPlane, wire: Wire, door: Door, bottle: Bottle | None, inside: str | None = None
+    ) -> None:
+        self._plane = plane
+        self._wire = wire
+        self._door = door
+        self._bottle = bottle
+        self._inside = inside
+        self._head: RequestHead | None = None
+        self._target: Target | None = None
+        self._record = Record("")
+        self._entered: Bottle | None = None
+        self._heard = False  # something was asked
+
+    async def run(self) -> None:
+        """Serve until either side is done. Never raises for anything a bottle or an origin does."""
+        try:
+            if self._bottle is not None and self._inside is None:
+                self._enter(self._bottle)
+            while await self._one_request():
+                pass
+        except Refusal as refusal:
+            await self._refuse(refusal)
+        except Gone:
+            self._wire.abort()
+        except Exception:
+            log.exception("a connection of bottle %s ended with an error", self._slug)
+            self._wire.abort()
+        finally:
+            self._wire.close()
+            if self._entered is not None:
+                self._entered.connections -= 1
+
+    def _enter(self, bottle: Bottle) -> None:
+        if self._entered is None:
+            if bottle.connections >= self._plane.limits.connections:
+                bottle.counters["turned away"] += 1
+                most = self._plane.limits.connections
+                raise Refusal(
+                    "too-many-connections", f"The bottle has {most} open connections. Close some.", 503
+                )
+            self._entered = bottle
+            bottle.connections += 1
+
+    @property
+    def _slug(self) -> str:
+        return self._bottle.slug if self._bottle is not None else ""
+
+    async def _one_request(self) -> bool:
+        self._head = self._target = None
+        self._record = Record(self._slug)
+        try:
+            raw = await read_head(self._wire, self._plane.limits, lambda: self._plane.stopping)
+            if raw is None:
+                return False
+            self._heard = True
+            self._record = Record(self._slug)
+            self._head = parse_request(raw, max_fields=self._plane.limits.head_fields)
+            self._record.method = self._head.method
+            return await self._serve(self._head)
+        except Refusal as refusal:
+            self._note(refusal)
+            return await self._refuse(refusal)
+        except Gone:
+            self._record.reason = self._record.reason or "gone"
+            raise
+        finally:
+            self._keep_record()
+
+    # --- who asks, and for what
+
+    async def _serve(self, head: RequestHead) -> bool:
+        bottle = self._identify(head)
+        self._record.bottle = bottle.slug
+        self._record.version = bottle.snapshot.version
+        bottle.counters["requests"] += 1
+        if self._door is Door.AGENT_SOCKET:
+            return await self._relay(bottle, head, inner_target_of_agent(head))
+        if head.method == "CONNECT" and self._inside is None:
+            return await self._connect(bottle, head)
+        if self._inside is not None:
+            target = inner_target(head, "https", self._inside, 443)
+        else:
+            target = forward_target(head)
+        self._aim(target)
+        if target.is_ours:
+            return await self._serve_ourselves(bottle, head, target)
+        return await self._forward(bottle, head, target)
+
+    def _identify(self, head: RequestHead) -> Bottle:
+        if self._door is not Door.TCP or self._inside is not None:
+            assert self._bottle is not None  # noqa: S101  (a socket, or the CONNECT around us, named it)
+            return self._bottle
+        slug, token = _basic(head.single.get(b"proxy-authorization", b""))
+        bottle = self._plane.bottle_with_token(slug, token)
+        if bottle is None or self._bottle not in (None, bottle):
+            raise Refusal("who", "Send Proxy-Authorization: Basic with the bottle's slug and token.", 407)
+        self._bottle = bottle
+        self._enter(bottle)
+        return bottle
+
+    def _aim(self, target: Target) -> None:
+        self._target = target
+        self._record.scheme, self._record.host, self._record.path = target.scheme, target.host, target.path
+
+    async def _serve_ourselves(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
+        if target.host == local.NAME and target.port == 80:
+            response = local.answer(bottle, head, target)
+            if head.length:
+                raise BadRequest("bad-body", f"{local.NAME} takes no request body.")
+            self._record.verdict, self._record.status = "local", 200
+            self._wire.write(response)
+            return head.keeps_alive
+        if target.host == local.NAME or target.port not in (80, self._plane.config.supervise_port):
+            raise BadRequest("port", f"Use http://{target.host}/ without a port.")
+        return await self._relay(bottle, head, target)
+
+    # --- plain and inspected requests
+
+    async def _forward(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
+        if head.method == "TRACE":  # its answer would repeat what we add to the request
+            raise Refusal("method", "TRACE is never allowed.", 405)
+        request = target.asked_with(head.method)
+        route = self._decide(bottle, request, target)
+        self._record.route = route.host
+        origin = Origin(self._plane, bottle, target, route, head=head, record=self._record)
+        if not bottle.uses.take(route):
+            raise Refusal("used-up", f"The lease for {target.host} is used up. Ask again with egress-block.")
+        return await self._exchange(bottle, head, origin, request, route)
+
+    def _decide(self, bottle: Bottle, request: Request, target: Target) -> Route:
+        verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
+        if not verdict.allowed or verdict.route is None:
+            self._record.route = verdict.route.host if verdict.route else None
+            if verdict.route is None or verdict.route.dlp.out:
+                check_url(self._plane.scanners.scanner(bottle), target, self._record)
+            raise refusal_for(verdict, target, request.method)
+        return verdict.route
+
+    async def _exchange(
+        self,
+        bottle: Bottle,
+        head: RequestHead,
+        destination: Destination,
+        request: Request,
+        route: Route | None,
+    ) -> bool:
+        exchange = Exchange(self._wire, head, destination, self._plane.limits, self._record)
+        self._record.verdict, self._record.reason = "allowed", "ok"
+        if route is None:
+            return await exchange.run()
+        flow = Flow(request, route, False, exchange.cut)
+        bottle.flows.add(flow)
+        try:
+            return await exchange.run()
+        finally:
+            bottle.flows.remove(flow)
+
+    async def _relay(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
+        self._aim(target)
+        socket = self._plane.config.run / "relay.sock"
+        web = WebProcess(socket, bottle.slug, target.origin_form, self._plane.watch)
+        return await self._exchange(bottle, head, web, target.asked_with(head.method), None)
+
+    # --- CONNECT
+
+    async def _connect(self, bottle: Bottle, head: RequestHead) -> bool:
+        host, port = connect_target(head)
+        self._aim(Target("https", host, port, "", b""))
+        assert self._target is not None  # noqa: S101
+        if self._target.is_ours:
+            raise BadRequest("bad-target", f"Use http://{host}/ without CONNECT.")
+        if self._wire.buffer:
+            raise BadRequest(
+                "early-data", "The request was refused: wait for the answer to CONNECT before sending."
+            )
+        verdict = decide_connect(host, port, bottle.snapshot, now=datetime.now(UTC))
+        self._record.route = verdict.route.host if verdict.route else None
+        if verdict.allowed and verdict.route is not None and verdict.route.is_bare:
+            await self._tunnel(bottle, host, port, verdict.route)
+        elif verdict.allowed or (verdict.ask is not None and not self._plane.config.refuse_at_connect):
+            # A refusal that most tools can show comes from inside TLS, where method and path are known too.
+            if not await self._look_inside(bottle, host) and not verdict.allowed:
+                # It spoke no HTTP/1.1 and never saw the refusal, so at least the operator has to.
+                bottle.counters["refused"] += 1
+                self._note(refusal_for(verdict, self._target, "CONNECT"))
+        else:
+            raise refusal_for(verdict, self._target, "CONNECT")
+        return False
+
+    def _note(self, refusal: Refusal) -> None:
+        self._record.reason, self._record.status = refusal.reason, refusal.status
+        self._record.ask = refusal.ask
+
+    async def _tunnel(self, bottle: Bottle, host: str, port: int, route: Route) -> None:
+        Inspection(self._plane.scanners.scanner(bottle), route, self._record).check_host(host)
+        if not bottle.uses.take(route):
+            raise Refusal("used-up", f"The lease for {host} is used up. Ask again with egress-block.")
+        upstream = await connect(self._plane, route, host, port, self._wire.bell, tls=False)
+        try:
+            self._wire.write(_ESTABLISHED)
+            await check_hello(self._wire, host, self._plane.limits)
+        except BadHello as error:
+            upstream.abort()
+            self._record.reason, self._record.status = "bad-hello", 200
+            log.info("bottle %s: tunnel to %s refused: %s", bottle.slug, host, error)
+            self._wire.write(UNRECOGNIZED_NAME)
+            return
+        except BaseException:
+            upstream.abort()
+            raise
+        self._record.verdict, self._record.reason, self._record.status = "allowed", "ok", 200
+        tunnel = Tunnel(self._wire, upstream, self._plane.limits, self._record)
+        flow = Flow(Request("https", host, port, "CONNECT", "/"), route, True, tunnel.cut)
+        bottle.flows.add(flow)
+        try:
+            if flow.is_allowed_by(bottle.snapshot, datetime.now(UTC)):  # it may have been revoked meanwhile
+                await tunnel.run()
+            else:
+                tunnel.cut()
+        finally:
+            bottle.flows.remove(flow)
+
+    async def _look_inside(self, bottle: Bottle, host: str) -> bool:
+        """End the bottle's TLS here, with a certificate of its own CA, and serve the requests inside.
+
+        False when there were none.
+        """
+        try:
+            context = bottle.authority.context_for(host)
+        except (OSError, ValueError) as error:
+            log.error("bottle %s: its CA cannot be used: %s", bottle.slug, error)
+            raise Refusal("no-ca", "The bottle's CA cannot be used. Tell the operator.", 502) from error
+        outer = self._wire
+        if outer.transport is None or outer.ended:
+            raise Gone
+        outer.write(_ESTABLISHED)
+        inner = Wire(Doorbell(), self._plane.watch)
+        loop = asyncio.get_running_loop()
+        outer.deadline = float("inf")
+        try:
+            transport = await loop.start_tls(
+                outer.transport, inner, context, server_side=True,
+                ssl_handshake_timeout=self._plane.limits.handshake_seconds,
+            )  # fmt: skip
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+            self._record.reason = "bad-hello" if _refused_name(error) else "bad-tls"
+            log.info("bottle %s: TLS for %s failed: %r", bottle.slug, host, error)
+            raise Gone from error
+        if transport is None:
+            raise Gone
+        # The TLS layer owns the connection now, and is told nothing of what happens to the outer wire.
+        outer.transport = None
+        self._plane.watch.discard(outer)
+        self._head = None  # the requests inside have records of their own
+        inner.connection_made(transport)
+        with self._plane.conversing(inner.bell):
+            conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
+            await conversation.run()
+        return conversation._heard
+
+    # --- refusing
+
+    async def _refuse(self, refusal: Refusal) -> bool:
+        """Answer, and go on only when it is certain where the next request begins."""
+        head, wire = self._head, self._wire
+        if self._bottle is not None:
+            self._bottle.counters["refused"] += 1
+        again = refusal.status in (403, 404) and head is not None and head.keeps_alive and head.length == 0
+        extra = _AUTHENTICATE if refusal.status == 407 else b""
+        wire.sink = None
+        wire.write(answer(refusal, head=head, target=self._target, close=not again, extra=extra))
+        if not again:
+            await self._linger()
+        return again
+
+    async def _linger(self) -> None:
+        """Closing while the client still sends would destroy the answer before it is read."""
+        wire = self._wire
+        loop = asyncio.get_running_loop()
+        wire.expired = False
+        end = loop.time() + _LINGER_SECONDS
+        wire.deadline = loop.time() + _QUIET_SECONDS
+        thrown_away = 0
+
+        def count(data: bytes) -> None:
+            nonlocal thrown_away
+            thrown_away += len(data)
+            wire.deadline = min(end, loop.time() + _QUIET_SECONDS)
+            if thrown_away > _LINGER_BYTES:
+                wire.abort()
+
+        wire.drain_into(count)
+        if wire.transport is not None and not wire.closed and wire.transport.can_write_eof():
+            wire.transport.write_eof()
+        while not (wire.ended or wire.expired):
+            await wire.bell.wait()
+
+    def _keep_record(self) -> None:
+        if self._head is not None or self._record.reason:
+            if self._bottle is not None:
+                conceal(self._plane.scanners.scanner(self._bottle), self._record)
+            self._plane.records.add(self._record)
+
+
+def inner_target_of_agent(head: RequestHead) -> Target:
+    """On the agent socket there is one host, whatever the agent calls it."""
+    if not head.target.startswith(b"/") or head.version != b"1.1":
+        raise BadRequest("bad-target", "The request was refused: its target must be a path.")
+    path = head.target.partition(b"?")[0].decode("ascii")
+    return Target("http", "supervise", 80, path, head.target)
+
+
+def _basic(value: bytes) -> tuple[str, bytes]:
+    scheme, _, encoded = value.partition(b" ")
+    if scheme.lower() != b"basic":
+        return "", b""
+    try:
+        slug, _, token = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+        return slug.decode("ascii"), token
+    except (binascii.Error, UnicodeDecodeError):
+        return "", b""
+
+
+def _refused_name(error: BaseException) -> bool:
+    return isinstance(error, ssl.SSLError) and "CALLBACK" in str(error.reason or "").upper()

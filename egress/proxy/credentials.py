@@ -1,0 +1,125 @@
+"""Secrets that the proxy adds to requests: looked up by name at the moment of use, never shown or logged.
+
+Trust boundary: an operator bound the name to a route; the agent behind it never sees the value, and what the
+agent sends as a credential of its own is taken out.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import stat
+from pathlib import Path
+
+from egress.routes import Auth
+
+from .errors import Refusal
+from .head import Field
+
+# Our own configuration is not for lending out, whatever a route may name.
+_OWN_SETTINGS = re.compile(
+    r"(?:BOTTLE|EGRESS|SUPERVISE|CONSOLE|DJANGO)_.*|SECRET_KEY|DATABASE_URL|REDIS_URL|.*_FILE|PATH|HOME"
+)
+_SENDABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_MAX_SECRET = 16 * 1024
+_CREDENTIAL_HEADERS = frozenset(
+    {
+        b"authorization",
+        b"cookie",
+        b"x-api-key",
+        b"api-key",
+        b"apikey",
+        b"x-auth-token",
+        b"x-access-token",
+        b"private-token",
+        b"job-token",
+        b"deploy-token",
+        b"x-gitlab-token",
+        b"x-goog-api-key",
+        b"x-amz-security-token",
+        b"x-csrf-token",
+        b"x-github-token",
+        b"x-vault-token",
+    }
+)
+_CREDENTIAL_PARAMETER = re.compile(
+    rb"[?&;](?:access_token|private_token|oauth_token|auth_token|job_token|api_?key|token)=", re.IGNORECASE
+)
+
+
+class Secrets:
+    """Files in `BOTTLE_HOME/secrets` (0600) first, then variables of this process's environment."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[str, tuple[tuple[int, int, int], str]] = {}
+
+    def lookup(self, name: str) -> str | None:
+        """The secret, or None when there is none that can be used. Why not is for `problem`."""
+        try:
+            value = self._from_file(name)
+        except (OSError, ValueError):
+            return None
+        if value is None and not _OWN_SETTINGS.fullmatch(name):
+            value = os.environ.get(name)
+        if not value or len(value) > _MAX_SECRET or not _SENDABLE.fullmatch(value):
+            return None
+        return value
+
+    def problem(self, name: str) -> str | None:
+        """For the operator: why this name gives no secret. None when it does."""
+        try:
+            value = self._from_file(name)
+        except ValueError as error:
+            return str(error)
+        except OSError as error:
+            return f"The secret file for {name} cannot be read: {error.strerror}."
+        if value is None and name not in os.environ:
+            return f"There is no secret {name}: set that variable for the egress process, or write the file."
+        if self.lookup(name) is None:
+            return f"The secret {name} is empty, too long, reserved or has characters that no header takes."
+        return None
+
+    def _from_file(self, name: str) -> str | None:
+        path = self._directory / name
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid():
+            raise ValueError(f"The file secrets/{name} must be a plain file of this user with mode 0600.")
+        version = (found.st_mtime_ns, found.st_size, found.st_ino)
+        kept = self._read.get(name)
+        if kept is None or kept[0] != version:
+            kept = (version, path.read_text(encoding="utf-8").strip("\r\n"))
+            self._read[name] = kept
+        return kept[1]
+
+
+def is_credential(key: bytes, auth: Auth) -> bool:
+    """Whether this header (lower case) may carry a credential. Some servers read '_' as '-'."""
+    name = key.replace(b"_", b"-")
+    return name in _CREDENTIAL_HEADERS or (auth.header != "" and name == auth.header.lower().encode("ascii"))
+
+
+def credential_field(auth: Auth, secret: str) -> Field:
+    """The route's own credential, as it is added."""
+    name, value = _header(auth, secret)
+    return name.lower(), name, value
+
+
+def refuse_credential_in_url(origin_form: bytes) -> None:
+    if _CREDENTIAL_PARAMETER.search(origin_form):
+        raise Refusal(
+            "credential-in-url",
+            "This route adds its own credential. Send the request again without a token in the URL.",
+        )
+
+
+def _header(auth: Auth, secret: str) -> tuple[bytes, bytes]:
+    if auth.scheme == "header":
+        return auth.header.encode("ascii"), secret.encode("ascii")
+    if auth.scheme == "Basic":
+        return b"Authorization", b"Basic " + base64.b64encode(secret.encode("ascii"))
+    return b"Authorization", f"{auth.scheme} {secret}".encode("ascii")

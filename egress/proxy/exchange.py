@@ -1,0 +1,396 @@
+"""One request and its answer, streamed both ways with back-pressure: from a decided head to the last byte.
+
+Trust boundary: the bottle on one side, the origin on the other, neither believed about where a message ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from typing import Protocol
+
+from .body import ChunkedBody, body_of, chunk, last_chunk
+from .config import Limits
+from .errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
+from .head import CHUNKED, UNTIL_CLOSE, Field, RequestHead, ResponseHead, parse_response
+from .records import Record
+from .wire import Doorbell, Wire
+
+_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
+_INTERIM = frozenset({100, 102, 103})
+_WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+Trailers = list[tuple[bytes, bytes]]
+
+
+class Destination(Protocol):
+    """Where a decided request goes."""
+
+    def request_head(self, head: RequestHead) -> bytes:
+        """Exactly what is sent before the body."""
+
+    def answer_fields(self, head: ResponseHead) -> list[Field]: ...
+
+    def reuse(self, bell: Doorbell, *, repeatable: bool) -> Wire | None: ...
+
+    async def open(self, bell: Doorbell) -> Wire:
+        """Raises Unreachable."""
+
+    def give_back(self, wire: Wire) -> None: ...
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the body may begin to leave only once `outgoing` lets it."""
+
+    def outgoing(self, payload: bytes, *, last: bool) -> bytes:
+        """What of the body (or, after an upgrade, of the stream) may leave now. Raises Refusal."""
+
+    def incoming(self, payload: bytes, *, last: bool) -> bytes:
+        """What of the answer may be passed on now. Raises Refusal."""
+
+    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
+        """Those that may travel on. Raises Refusal."""
+
+
+class Exchange:
+    """Raises Refusal when an answer can still be given, Gone when not."""
+
+    def __init__(
+        self, client: Wire, head: RequestHead, destination: Destination, limits: Limits, record: Record
+    ) -> None:
+        self._client = client
+        self._head = head
+        self._destination = destination
+        self._limits = limits
+        self._record = record
+        self._upstream: Wire | None = None
+        self._body = body_of(head.length)
+        self._answer_body = body_of(0)
+        self._failure: Refusal | None = None
+        self._ready = b""  # what may leave as soon as there is a connection
+        self._cut = False
+        self._unsent = b""  # the head of the answer, until its first bytes go with it
+        self._started = False  # a final answer is on its way to the client
+        self._loop = asyncio.get_running_loop()
+        self._patience = limits.response_seconds
+
+    def cut(self) -> None:
+        self._cut = True
+        self._client.abort()
+        if self._upstream is not None:
+            self._upstream.abort()
+        self._client.bell.ring()
+
+    async def run(self) -> bool:
+        """True when the client's connection can carry another request."""
+        reusable = False
+        try:
+            self._touch()
+            answer = await self._final_answer()
+            if answer.status == 101:
+                await self._switch(answer)
+                return False
+            reusable = await self._relay(answer)
+            return reusable
+        except Refusal as refusal:
+            if self._started:
+                raise Gone from refusal
+            raise
+        finally:
+            self._client.sink = None
+            self._client.feed_from(None)
+            if self._upstream is not None and not reusable:
+                self._upstream.abort()
+
+    # --- the request
+
+    async def _final_answer(self) -> ResponseHead:
+        if self._destination.reads_ahead and b"expect" not in self._head.single:
+            await self._read_ahead()
+        repeatable = self._head.method in _REPEATABLE and self._head.length == 0
+        kept = self._destination.reuse(self._client.bell, repeatable=repeatable)
+        if kept is not None:
+            self._send(kept)
+            try:
+                return await self._await_answer(kept)
+            except Unreachable as error:
+                if not repeatable or error.reason != "upstream-closed" or kept.buffer:
+                    raise
+        fresh = await self._destination.open(self._client.bell)
+        self._send(fresh)
+        return await self._await_answer(fresh)
+
+    async def _read_ahead(self) -> None:
+        """A small body is whole, and known to hold no secret, before an origin hears of the request."""
+        client = self._client
+        while not (self._body.finished or self._ready):
+            if client.buffer:
+                self._take_request_data(client.take(len(client.buffer)))
+                if self._failure is not None:
+                    raise self._failure
+            else:
+                self._check()
+                await client.bell.wait()
+
+    def _send(self, upstream: Wire) -> None:
+        self._upstream = upstream
+        upstream.write(self._destination.request_head(self._head) + self._ready)
+        self._ready = b""
+        if not self._body.finished:
+            upstream.feed_from(self._client)
+            self._client.drain_into(self._take_request_data)
+
+    def _take_request_data(self, data: bytes) -> None:
+        """From the client, on arrival. What fails here is told to the task, which knows whom to answer."""
+        self._touch()
+        trailers: Trailers = []
+        try:
+            payload = self._body.feed(data)
+            if payload or self._body.finished:
+                payload = self._destination.outgoing(payload, last=self._body.finished)
+            if isinstance(self._body, ChunkedBody) and self._body.finished:
+                trailers = self._destination.trailers(self._body.trailers, leaving=True)
+        except Refusal as refusal:
+            self._fail(refusal)
+            return
+        except ValueError as error:
+            self._fail(BadRequest("bad-body", f"The request was refused: {error}."))
+            return
+        self._record.bytes_out += len(payload)
+        if self._head.length == CHUNKED:
+            payload = chunk(payload) if payload else b""
+            if self._body.finished:
+                payload += last_chunk(trailers)
+        if self._upstream is None:
+            self._ready += payload
+        elif payload:
+            self._upstream.write(payload)
+        if self._body.finished:
+            self._client.stop_draining(self._body.rest)
+            self._client.bell.ring()
+
+    def _fail(self, refusal: Refusal) -> None:
+        self._failure = refusal
+        self._client.sink = _nowhere
+        self._client.bell.ring()
+
+    # --- the answer
+
+    async def _await_answer(self, upstream: Wire) -> ResponseHead:
+        while True:
+            answer = await self._next_head(upstream)
+            if answer.status >= 200:
+                return answer
+            if answer.status == 101:
+                self._check_switch(answer)
+                return answer
+            if answer.status not in _INTERIM:
+                raise BadAnswer("The origin sent an interim answer that this proxy does not know.")
+            fields = self._destination.answer_fields(answer)
+            self._client.write(_response_bytes(answer, fields, close=False))
+
+    async def _next_head(self, upstream: Wire) -> ResponseHead:
+        most = self._limits.head_bytes
+        while True:
+            end = upstream.buffer.find(b"\r\n\r\n")
+            if 0 <= end <= most:
+                raw = upstream.take(end + 4)
+                return parse_response(
+                    raw, max_fields=self._limits.head_fields, to_head=self._head.method == "HEAD"
+                )
+            if len(upstream.buffer) > most:
+                raise BadAnswer("The origin's answer has too large a head.")
+            self._check()
+            if upstream.ended:
+                raise Unreachable("upstream-closed", "The origin closed the connection without an answer.")
+            await self._client.bell.wait()
+
+    async def _relay(self, answer: ResponseHead) -> bool:
+        """Send the answer on. True when both connections can be used again."""
+        upstream = self._upstream
+        assert upstream is not None  # noqa: S101
+        keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._body.finished
+        fields = self._destination.answer_fields(answer)
+        self._started = True
+        self._record.status = answer.status
+        self._record.note_first_byte()
+        self._patience = self._limits.idle_seconds
+        self._answer_body = body_of(answer.length)
+        self._unsent = _response_bytes(answer, fields, close=not keep)
+        if not self._answer_body.finished:
+            self._client.feed_from(upstream)
+            upstream.drain_into(self._take_answer_data)  # small answers leave in one piece with their head
+        if self._failure is not None:
+            self._started = not self._unsent
+            raise self._failure
+        self._client.write(self._unsent)
+        self._unsent = b""
+        if not self._answer_body.finished:
+            await self._until_answered(upstream)
+        return self._settle(upstream, answer, keep)
+
+    def _take_answer_data(self, data: bytes) -> None:
+        self._touch()
+        body = self._answer_body
+        try:
+            self._send_answer(body.feed(data), last=body.finished)
+        except ValueError:
+            self._fail_answer(BadAnswer("The origin's answer has a malformed body."))
+            return
+        except Refusal as refusal:
+            self._fail_answer(refusal)
+            return
+        if body.finished:
+            assert self._upstream is not None  # noqa: S101
+            self._upstream.stop_draining(body.rest)
+            self._client.bell.ring()
+
+    def _send_answer(self, payload: bytes, *, last: bool) -> None:
+        payload = self._destination.incoming(payload, last=last)
+        self._record.bytes_in += len(payload)
+        if isinstance(self._answer_body, ChunkedBody):
+            payload = chunk(payload) if payload else b""
+            if last:
+                payload += last_chunk(self._destination.trailers(self._answer_body.trailers, leaving=False))
+        if payload:
+            self._client.write(self._unsent + payload)
+            self._unsent = b""
+
+    def _fail_answer(self, refusal: Refusal) -> None:
+        assert self._upstream is not None  # noqa: S101
+        self._failure = refusal
+        self._upstream.sink = _nowhere
+        self._client.bell.ring()
+
+    async def _until_answered(self, upstream: Wire) -> None:
+        while not self._answer_body.finished:
+            self._check(answering=True)
+            if upstream.ended:
+                try:
+                    self._answer_body.end()
+                except ValueError as error:
+                    raise Gone from error
+                self._send_answer(b"", last=True)
+                return
+            await self._client.bell.wait()
+        if self._failure is not None:  # it came with the last bytes
+            raise self._failure
+
+    def _settle(self, upstream: Wire, answer: ResponseHead, keep: bool) -> bool:
+        self._client.feed_from(None)
+        if keep and answer.keeps_alive and not upstream.buffer and not upstream.ended:
+            self._destination.give_back(upstream)
+        else:
+            upstream.close()
+        self._upstream = None
+        return keep
+
+    # --- upgrades
+
+    def _check_switch(self, answer: ResponseHead) -> None:
+        """A 101 turns the connection into an open pipe, so it must be the answer to what was asked."""
+        key = b"".join(self._head.values(b"sec-websocket-key"))
+        expected = base64.b64encode(hashlib.sha1(key + _WEBSOCKET, usedforsecurity=False).digest())
+        genuine = (
+            self._head.wants_websocket
+            and b"upgrade" in answer.connection
+            and answer.single.get(b"upgrade", b"").lower() == b"websocket"
+            and answer.values(b"sec-websocket-accept") == [expected]
+        )
+        if not genuine:
+            raise BadAnswer("The origin switched protocols without being asked to.")
+
+    async def _switch(self, answer: ResponseHead) -> None:
+        upstream = self._upstream
+        assert upstream is not None  # noqa: S101
+        self._started = True
+        self._record.status = 101
+        self._record.note_first_byte()
+        self._patience = self._limits.tunnel_idle_seconds
+        switching = [*self._destination.answer_fields(answer), *_UPGRADE]
+        self._client.write(_response_bytes(answer, switching, close=False))
+        self._client.feed_from(upstream)
+        upstream.feed_from(self._client)
+        upstream.drain_into(self._take_upgraded_answer)
+        self._client.drain_into(self._take_upgraded_request)
+        while not (self._client.ended or upstream.ended):
+            self._check()
+            await self._client.bell.wait()
+        self._client.write(self._destination.incoming(b"", last=True))
+        self._client.close()
+        upstream.close()
+        self._upstream = None
+
+    def _take_upgraded_request(self, data: bytes) -> None:
+        self._touch()
+        try:
+            data = self._destination.outgoing(data, last=False)
+        except Refusal as refusal:
+            self._fail(refusal)
+            return
+        self._record.bytes_out += len(data)
+        if self._upstream is not None and data:
+            self._upstream.write(data)
+
+    def _take_upgraded_answer(self, data: bytes) -> None:
+        self._touch()
+        data = self._destination.incoming(data, last=False)
+        self._record.bytes_in += len(data)
+        if data:
+            self._client.write(data)
+
+    # --- what can happen meanwhile
+
+    def _touch(self) -> None:
+        self._client.deadline = self._loop.time() + self._patience
+
+    def _check(self, *, answering: bool = False) -> None:
+        if self._cut or self._client.ended:
+            raise Gone
+        if self._failure is not None:
+            raise self._failure
+        if self._client.expired:
+            self._client.expired = False
+            if answering or self._body.finished:
+                raise Unreachable("upstream-timeout", "The origin took too long to answer.", 504)
+            raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
+
+
+_UPGRADE: list[Field] = [
+    (b"connection", b"Connection", b"Upgrade"),
+    (b"upgrade", b"Upgrade", b"websocket"),
+]
+
+
+def request_bytes(head: RequestHead, origin_form: bytes, host: bytes, fields: list[Field]) -> bytes:
+    """`fields` are end-to-end; the connection's own are written here."""
+    lines = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (head.method.encode("ascii"), origin_form, host)]
+    if head.length == CHUNKED:
+        lines.append(b"Transfer-Encoding: chunked\r\n")
+    if head.wants_websocket:
+        fields = [*fields, *_UPGRADE]
+    lines += [b"%b: %b\r\n" % (name, value) for key, name, value in fields if key != b"host"]
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def _response_bytes(answer: ResponseHead, fields: list[Field], *, close: bool) -> bytes:
+    lines = [b"HTTP/1.1 %d %b\r\n" % (answer.status, answer.reason)]
+    bodiless = answer.status < 200 or answer.status == 204
+    lines += [
+        b"%b: %b\r\n" % (name, value)
+        for key, name, value in fields
+        if not (bodiless and key == b"content-length")
+    ]
+    if answer.length == CHUNKED:
+        lines.append(b"Transfer-Encoding: chunked\r\n")
+    if close and answer.status >= 200:
+        lines.append(b"Connection: close\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def _nowhere(_: bytes) -> None:
+    """Data after a failure is not kept."""

@@ -1,0 +1,214 @@
+"""Request and response heads, read strictly: what can be read in two ways is refused, not repaired.
+
+Trust boundary: every byte here is off the wire. A head must satisfy our grammar and llhttp, which others
+wrote for other purposes, so that a mistake in one of them is not enough.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import httptools
+
+from .errors import BadAnswer, BadRequest
+
+Field = tuple[bytes, bytes, bytes]  # lower-case name, name as sent, value
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_FIELDS = rb"((?:" + _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n)*+)\r\n"
+_REQUEST = re.compile(rb"([A-Z][A-Z-]{0,31}) ([\x21-\x7e]++) HTTP/(1\.[01])\r\n" + _FIELDS)
+_RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n" + _FIELDS)
+_LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
+
+# Read by this proxy, so two of them, or one named in Connection, would leave open which one counts.
+_SINGLE = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"proxy-authorization"}
+)
+_NEVER_HOP_BY_HOP = frozenset(
+    {b"host", b"content-length", b"authorization", b"cookie", b"expect", b"trailer"}
+)
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"proxy-connection",
+        b"keep-alive",
+        b"te",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+        b"proxy-authorization",
+        b"proxy-authenticate",
+        b"proxy-authentication-info",
+    }
+)
+CHUNKED = -1
+UNTIL_CLOSE = -2
+
+
+@dataclass(slots=True)
+class Head:
+    """`length` is the body's size, CHUNKED or (answers only) UNTIL_CLOSE."""
+
+    version: bytes
+    fields: list[Field]
+    length: int = 0
+    connection: frozenset[bytes] = frozenset()
+    single: dict[bytes, bytes] = field(default_factory=dict)
+
+    def values(self, name: bytes) -> list[bytes]:
+        return [value for key, _, value in self.fields if key == name]
+
+    def end_to_end(self) -> list[Field]:
+        """The fields that travel on: not those of this connection, nor those it names as its own."""
+        dropped = HOP_BY_HOP | self.connection if self.connection else HOP_BY_HOP
+        return [entry for entry in self.fields if entry[0] not in dropped]
+
+
+@dataclass(slots=True)
+class RequestHead(Head):
+    method: str = ""
+    target: bytes = b""
+
+    @property
+    def keeps_alive(self) -> bool:
+        return self.version == b"1.1" and b"close" not in self.connection
+
+    @property
+    def wants_websocket(self) -> bool:
+        return (
+            self.method == "GET"
+            and self.length == 0
+            and b"upgrade" in self.connection
+            and self.single.get(b"upgrade", b"").lower() == b"websocket"
+        )
+
+
+@dataclass(slots=True)
+class ResponseHead(Head):
+    status: int = 0
+    reason: bytes = b""
+
+    @property
+    def keeps_alive(self) -> bool:
+        return self.version == b"1.1" and b"close" not in self.connection and self.length != UNTIL_CLOSE
+
+
+class _Nobody:
+    """llhttp is only asked whether it accepts the head."""
+
+
+_nobody = _Nobody()
+
+
+def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
+    """`raw` ends with the empty line. Raises BadRequest."""
+    match = _REQUEST.fullmatch(raw)
+    if match is None:
+        raise BadRequest("bad-head", _what_is_wrong(raw))
+    method, target, version, block = match.groups()
+    head = RequestHead(version, _fields(block), method=method.decode("ascii"), target=target)
+    if len(head.fields) > max_fields:
+        raise BadRequest("too-many-headers", f"The request has more than {max_fields} headers.", 431)
+    try:
+        _read_single(head, _SINGLE)
+        head.length = _request_length(head)
+        _ask_llhttp(httptools.HttpRequestParser, raw)
+    except ValueError as error:
+        raise BadRequest("bad-head", f"The request was refused: {error}.") from error
+    return head
+
+
+def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHead:
+    """`to_head` says that the request was a HEAD, whose answer has no body. Raises BadAnswer."""
+    match = _RESPONSE.fullmatch(raw)
+    if match is None:
+        raise BadAnswer("The origin's answer is not well-formed HTTP/1.1.")
+    version, status, reason, block = match.groups()
+    head = ResponseHead(version, _fields(block), status=int(status), reason=reason or b"")
+    if len(head.fields) > max_fields:
+        raise BadAnswer(f"The origin's answer has more than {max_fields} headers.")
+    try:
+        _read_single(head, _SINGLE)
+        head.length = _response_length(head, to_head)
+        _ask_llhttp(httptools.HttpResponseParser, raw)
+    except ValueError as error:
+        raise BadAnswer(f"The origin's answer was refused: {error}.") from error
+    return head
+
+
+def _fields(block: bytes) -> list[Field]:
+    found = []
+    for line in block[:-2].split(b"\r\n") if block else ():
+        name, _, value = line.partition(b":")
+        found.append((name.lower(), name, value.strip(b" \t")))
+    return found
+
+
+def _read_single(head: Head, names: frozenset[bytes]) -> None:
+    """Collect what may come only once, and what Connection names. Raises ValueError."""
+    tokens: set[bytes] = set()
+    for key, _, value in head.fields:
+        if key in names:
+            if key in head.single:
+                raise ValueError(f"it has two {key.decode('ascii')} headers")
+            head.single[key] = value
+        elif key in (b"connection", b"proxy-connection"):
+            tokens.update(token.strip(b" \t").lower() for token in value.split(b","))
+    if tokens & _NEVER_HOP_BY_HOP:
+        raise ValueError("its Connection header names a header that must travel on")
+    head.connection = frozenset(tokens)
+
+
+def _declared_length(head: Head) -> int | None:
+    coding = head.single.get(b"transfer-encoding")
+    length = head.single.get(b"content-length")
+    if coding is not None:
+        if length is not None:
+            raise ValueError("it has both Content-Length and Transfer-Encoding")
+        if coding.lower() != b"chunked":
+            raise ValueError("its Transfer-Encoding is not 'chunked'")
+        if head.version != b"1.1":
+            raise ValueError("Transfer-Encoding needs HTTP/1.1")
+        return CHUNKED
+    if length is None:
+        return None
+    if not _LENGTH.fullmatch(length):
+        raise ValueError("its Content-Length is not a plain number")
+    return int(length)
+
+
+def _request_length(head: RequestHead) -> int:
+    length = _declared_length(head) or 0
+    if b"expect" in head.single and head.single[b"expect"].lower() != b"100-continue":
+        raise ValueError("its Expect header is not '100-continue'")
+    if length and head.method in ("CONNECT", "TRACE"):
+        raise ValueError(f"{head.method} has no body")
+    return length
+
+
+def _response_length(head: ResponseHead, to_head: bool) -> int:
+    length = _declared_length(head)
+    if to_head or head.status < 200 or head.status in (204, 304):
+        return 0
+    return UNTIL_CLOSE if length is None else length
+
+
+def _ask_llhttp(parser: type[httptools.HttpRequestParser | httptools.HttpResponseParser], raw: bytes) -> None:
+    try:
+        parser(_nobody).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        raise ValueError("it is not well-formed HTTP/1.1") from error
+
+
+def _what_is_wrong(raw: bytes) -> str:
+    start = raw.partition(b"\r\n")[0]
+    if re.fullmatch(rb"[A-Za-z]+ \S+ HTTP/[0-9.]+", start) and not start.endswith((b"HTTP/1.1", b"HTTP/1.0")):
+        return "This proxy speaks HTTP/1.1. Use that version, or HTTP/2 inside a CONNECT tunnel."
+    if re.search(rb"(?<!\r)\n|\r(?!\n)", raw):
+        return "The request was refused: lines end with CR LF, and no other CR or LF may occur."
+    if re.search(rb"\r\n[ \t]", raw):
+        return "The request was refused: a header is folded over two lines. Write it on one."
+    return "The request was refused: its head is not well-formed HTTP/1.1."

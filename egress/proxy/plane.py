@@ -1,0 +1,120 @@
+"""The state of the data plane: its settings, its bottles and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from .bottles import Ack, Bottle
+from .ca import ensure as ensure_ca
+from .config import Config, upstream_context
+from .credentials import Secrets
+from .dialing import Lookup, system_lookup
+from .inspection import Scanners
+from .records import Records
+from .wire import Doorbell, Watch
+
+log = logging.getLogger(__name__)
+
+
+class DataPlane:
+    def __init__(self, config: Config, *, lookup: Lookup = system_lookup) -> None:
+        self.config = config
+        self.limits = config.limits
+        self.lookup = lookup
+        self.upstream_tls = upstream_context(config)
+        self.secrets = Secrets(config.home / "secrets")
+        self.scanners = Scanners(self.secrets)
+        self.watch = Watch()
+        self.records = Records()
+        self.bottles: dict[str, Bottle] = {}
+        self.stopping = False
+        self._conversations: set[Doorbell] = set()
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def bottle_with_token(self, slug: str, token: bytes) -> Bottle | None:
+        bottle = self.bottles.get(slug)
+        return bottle if bottle is not None and bottle.knows_token(token) else None
+
+    async def load(self, slug: str) -> tuple[Bottle, Ack]:
+        """The bottle, made if it is new, with its files read again."""
+        bottle = self.bottles.get(slug)
+        if bottle is None:
+            bottle = Bottle(slug, self.config.bottles / slug, pooled=self.limits.pooled)
+            self.bottles[slug] = bottle
+            self._make_ca(bottle)
+        ack = await bottle.reload()
+        log.log(
+            logging.WARNING if ack.problem else logging.INFO,
+            "bottle %s: version %d is live%s",
+            slug,
+            ack.version,
+            f"; {ack.problem}" if ack.problem else "",
+        )
+        return bottle, ack
+
+    def _make_ca(self, bottle: Bottle) -> None:
+        """Before the bottle starts, because its certificate goes into it."""
+        try:
+            ensure_ca(bottle.directory, bottle.slug)
+        except (OSError, ValueError) as error:
+            log.error("bottle %s: its CA cannot be used: %s", bottle.slug, error)
+
+    def forget(self, slug: str) -> None:
+        bottle = self.bottles.pop(slug, None)
+        if bottle is not None:
+            bottle.close()
+
+    @contextmanager
+    def conversing(self, bell: Doorbell) -> Iterator[None]:
+        """A stop rings this bell, and waits for the conversation to end."""
+        self._conversations.add(bell)
+        try:
+            yield
+        finally:
+            self._conversations.discard(bell)
+
+    async def tick(self) -> None:
+        """Once a second: end leases, let go of idle connections, save counts."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(1)
+            now = datetime.now(UTC)
+            for bottle in list(self.bottles.values()):
+                bottle.counters["cut"] += bottle.flows.cut_forbidden(bottle.snapshot, now, leased_only=True)
+                bottle.pool.prune(loop.time())
+                self._save_uses(bottle)
+
+    def _save_uses(self, bottle: Bottle) -> None:
+        try:
+            bottle.uses.save()
+        except OSError as error:
+            log.warning("bottle %s: lease uses cannot be saved: %s", bottle.slug, error.strerror)
+
+    async def stop(self) -> None:
+        """Let what is under way finish, within the limit, then cut the rest."""
+        self.stopping = True
+        for bell in list(self._conversations):
+            bell.ring()
+        deadline = asyncio.get_running_loop().time() + self.limits.stop_seconds
+        while self._conversations and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        for bottle in self.bottles.values():
+            bottle.close()
+            self._save_uses(bottle)
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "started_at": self.started_at,
+            "stopping": self.stopping,
+            "connections": len(self.watch),
+            "bottles": {slug: self._bottle_status(bottle) for slug, bottle in sorted(self.bottles.items())},
+        }
+
+    def _bottle_status(self, bottle: Bottle) -> dict[str, Any]:
+        problems = [self.secrets.problem(name) for name in sorted(bottle.missing_secrets)]
+        return {**bottle.status(), "credential_problems": [problem for problem in problems if problem]}

@@ -1,0 +1,100 @@
+"""A CONNECT to a bare route: bytes both ways, unread, once the TLS name is the one that was allowed.
+
+Trust boundary: only the ClientHello is looked at; what is inside TLS is between the bottle and the origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from .clienthello import MAX_HELLO, BadHello, server_name
+from .config import Limits
+from .errors import Gone
+from .records import Record
+from .wire import Wire
+
+UNRECOGNIZED_NAME = bytes.fromhex("15 03 03 00 02 02 70")
+
+
+async def check_hello(client: Wire, host: str, limits: Limits) -> None:
+    """Wait for the ClientHello and compare its name. Raises BadHello with the reason, or Gone."""
+    client.deadline = asyncio.get_running_loop().time() + limits.handshake_seconds
+    while True:
+        name = server_name(bytes(client.buffer))
+        if name == host:
+            return
+        if name is not None:
+            raise BadHello(f"the TLS name is not {host}")
+        if len(client.buffer) > 2 * MAX_HELLO:
+            raise BadHello("the ClientHello is too large")
+        if client.expired:
+            raise BadHello("the ClientHello did not come in time")
+        if client.ended:
+            raise Gone
+        await client.bell.wait()
+
+
+class Tunnel:
+    def __init__(self, client: Wire, upstream: Wire, limits: Limits, record: Record) -> None:
+        self._client = client
+        self._upstream = upstream
+        self._patience = limits.tunnel_idle_seconds
+        self._record = record
+        self._loop = asyncio.get_running_loop()
+        self._cut = False
+
+    def cut(self) -> None:
+        self._cut = True
+        self._client.abort()
+        self._upstream.abort()
+        self._client.bell.ring()
+
+    async def run(self) -> None:
+        client, upstream = self._client, self._upstream
+        self._touch()
+        client.half_close = upstream.half_close = True
+        client.on_end = lambda: _pass_end(client, upstream)
+        upstream.on_end = lambda: _pass_end(upstream, client)
+        client.feed_from(upstream)
+        upstream.feed_from(client)
+        try:
+            upstream.drain_into(self._to_client)
+            client.drain_into(self._to_origin)
+            for wire in (client, upstream):
+                if wire.ended and wire.on_end:
+                    wire.on_end()
+            while not (client.closed or upstream.closed or (client.ended and upstream.ended)):
+                if client.expired or self._cut:
+                    break
+                await client.bell.wait()
+        finally:
+            client.on_end = upstream.on_end = None
+            for wire in (client, upstream):
+                if client.expired or self._cut:
+                    wire.abort()
+                else:
+                    wire.close()
+
+    def _touch(self) -> None:
+        self._client.deadline = self._loop.time() + self._patience
+
+    def _to_origin(self, data: bytes) -> None:
+        self._touch()
+        self._record.bytes_out += len(data)
+        self._upstream.write(data)
+
+    def _to_client(self, data: bytes) -> None:
+        self._touch()
+        self._record.bytes_in += len(data)
+        self._client.write(data)
+
+
+def _pass_end(ended: Wire, other: Wire) -> None:
+    """One side will send no more; the other may still have much to say."""
+    if (
+        not ended.closed
+        and not other.closed
+        and other.transport is not None
+        and other.transport.can_write_eof()
+    ):
+        other.transport.write_eof()

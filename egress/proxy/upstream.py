@@ -1,0 +1,108 @@
+"""Connections to origins: opened only to checked addresses, verified strictly, reused within one bottle.
+
+Trust boundary: what an origin sends unasked ends the connection, so that it can never answer a later request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import ssl
+
+from .errors import Unreachable
+from .wire import Doorbell, Watch, Wire
+
+Key = tuple[str, str, tuple[str, ...]]  # scheme, host, pinned addresses
+
+KEPT_SECONDS = 30.0
+TRUSTED_SECONDS = 3.0  # origins close idle connections at any moment; sooner than this is rare
+
+
+async def open_wire(
+    connection: socket.socket,
+    bell: Doorbell,
+    watch: Watch,
+    *,
+    tls: ssl.SSLContext | None = None,
+    host: str = "",
+    seconds: float = 10,
+) -> Wire:
+    """A wire over an open socket, with TLS verified for `host` if a context is given. Raises Unreachable."""
+    loop = asyncio.get_running_loop()
+    try:
+        _, wire = await loop.create_connection(
+            lambda: Wire(bell, watch),
+            sock=connection,
+            ssl=tls,
+            server_hostname=host if tls else None,
+            ssl_handshake_timeout=seconds if tls else None,
+        )
+    except ssl.SSLCertVerificationError as error:
+        raise Unreachable(
+            "upstream-certificate", f"The certificate of {host} is not valid: {error.verify_message}."
+        ) from error
+    except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+        raise Unreachable("upstream-tls", f"No TLS connection to {host} could be opened.") from error
+    return wire
+
+
+class Pool:
+    """Idle connections of one bottle. Each was dialled to an address that was checked for its key."""
+
+    def __init__(self, most: int) -> None:
+        self._idle: dict[Key, list[tuple[Wire, float]]] = {}
+        self._most = most
+
+    def __len__(self) -> int:
+        return sum(len(idle) for idle in self._idle.values())
+
+    def take(self, key: Key, bell: Doorbell, *, repeatable: bool) -> Wire | None:
+        """The freshest idle connection. One that was idle for long serves repeatable requests only."""
+        idle = self._idle.get(key)
+        now = asyncio.get_running_loop().time()
+        while idle:
+            wire, since = idle.pop()
+            if now - since > (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
+                wire.close()
+                continue
+            if not wire.ended:
+                wire.bell, wire.sink, wire.on_end = bell, None, None
+                return wire
+        return None
+
+    def give_back(self, key: Key, wire: Wire) -> None:
+        idle = self._idle.setdefault(key, [])
+        if len(self) >= self._most:
+            wire.close()
+            return
+        wire.deadline = math.inf
+        wire.feed_from(None)
+        wire.bell = Doorbell()
+        wire.sink = lambda _: self._spoil(key, wire)
+        wire.on_end = lambda: self._forget(key, wire)
+        idle.append((wire, asyncio.get_running_loop().time()))
+
+    def prune(self, now: float) -> None:
+        for key in list(self._idle):
+            for wire, since in list(self._idle[key]):
+                if now - since > KEPT_SECONDS:
+                    wire.close()
+                    self._forget(key, wire)
+            if not self._idle.get(key):
+                self._idle.pop(key, None)
+
+    def close(self) -> None:
+        for idle in self._idle.values():
+            for wire, _ in idle:
+                wire.on_end = None
+                wire.close()
+        self._idle.clear()
+
+    def _spoil(self, key: Key, wire: Wire) -> None:
+        self._forget(key, wire)
+        wire.abort()
+
+    def _forget(self, key: Key, wire: Wire) -> None:
+        idle = self._idle.get(key, [])
+        idle[:] = [entry for entry in idle if entry[0] is not wire]

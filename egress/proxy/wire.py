@@ -1,0 +1,210 @@
+"""One connection as its owner sees it: bytes in, bytes out, back-pressure, a deadline and one doorbell.
+
+Trust boundary: both ends of every wire are hostile. Nothing is parsed here and nothing grows without limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import cast
+
+HIGH_WATER = 256 * 1024  # bytes waiting to be written before the other side's reading is paused
+MAX_UNREAD = 128 * 1024  # bytes nobody asked for yet before our own reading is paused
+
+_UNREAD, _CHOKED = 1, 2
+
+
+class Doorbell:
+    """Wakes the one task that serves a connection. It looks around for itself what has happened."""
+
+    __slots__ = ("_future", "_rung")
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] | None = None
+        self._rung = False
+
+    def ring(self) -> None:
+        if self._future is None:
+            self._rung = True
+        elif not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        if self._rung:
+            self._rung = False
+            return
+        self._future = asyncio.get_running_loop().create_future()
+        try:
+            await self._future
+        finally:
+            self._future = None
+
+
+class Watch:
+    """Ends the patience with every open wire that is past its deadline; one timer for all of them."""
+
+    def __init__(self, every: float = 0.25) -> None:
+        self._wires: set[Wire] = set()
+        self._every = every
+
+    def __len__(self) -> int:
+        return len(self._wires)
+
+    def add(self, wire: Wire) -> None:
+        self._wires.add(wire)
+
+    def discard(self, wire: Wire) -> None:
+        self._wires.discard(wire)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._every)
+            now = loop.time()
+            for wire in [wire for wire in self._wires if wire.deadline <= now]:
+                wire.expire()
+
+
+class Wire(asyncio.Protocol):
+    """`sink`, when set, gets the bytes as they come; otherwise they wait in `buffer`, bounded.
+
+    `source` is the wire whose bytes are written here: it is not read while this one is full.
+    """
+
+    def __init__(self, bell: Doorbell, watch: Watch, opened: Callable[[Wire], None] | None = None) -> None:
+        self.bell = bell
+        self.transport: asyncio.Transport | None = None
+        self.buffer = bytearray()
+        self.sink: Callable[[bytes], None] | None = None
+        self.on_end: Callable[[], None] | None = None
+        self.deadline = math.inf
+        self.expired = False
+        self.ended = False  # nothing more will be read
+        self.closed = False
+        self.choked = False
+        self.half_close = False
+        self._held = 0
+        self._source: Wire | None = None
+        self._watch = watch
+        self._opened = opened
+
+    # --- asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's are not a subclass
+        self.transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+        self._watch.add(self)
+        if self._held:  # filled up while a TLS handshake was ending
+            transport.pause_reading()
+        if self._opened:
+            self._opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.sink is not None:
+            self.sink(data)
+            return
+        self.buffer += data
+        if len(self.buffer) > MAX_UNREAD:
+            self.hold(_UNREAD)
+        self.bell.ring()
+
+    def eof_received(self) -> bool:
+        self.ended = True
+        self._tell_end()
+        return self.half_close
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = self.closed = True
+        self._watch.discard(self)
+        if self._source is not None:
+            self._source.release(_CHOKED)
+        self._tell_end()
+
+    def pause_writing(self) -> None:
+        self.choked = True
+        if self._source is not None:
+            self._source.hold(_CHOKED)
+
+    def resume_writing(self) -> None:
+        self.choked = False
+        if self._source is not None:
+            self._source.release(_CHOKED)
+        self.bell.ring()
+
+    # --- its owner calls these
+
+    def feed_from(self, source: Wire | None) -> None:
+        """From now on `source` is what gets written here; it waits while this wire is full."""
+        if self._source is not None:
+            self._source.release(_CHOKED)
+        self._source = source
+        if source is not None and self.choked:
+            source.hold(_CHOKED)
+
+    def drain_into(self, sink: Callable[[bytes], None]) -> None:
+        """Give what is waiting, and everything after it, to `sink`."""
+        self.sink = sink
+        waiting = bytes(self.buffer)
+        self.buffer.clear()
+        self.release(_UNREAD)
+        if waiting:
+            sink(waiting)
+
+    def stop_draining(self, rest: bytes = b"") -> None:
+        self.sink = None
+        self.buffer += rest
+
+    def take(self, count: int) -> bytes:
+        taken = bytes(self.buffer[:count])
+        del self.buffer[:count]
+        if len(self.buffer) <= MAX_UNREAD:
+            self.release(_UNREAD)
+        return taken
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None and not self.closed:
+            self.transport.write(data)
+
+    def close(self) -> None:
+        """Flush, then close."""
+        if self.transport is not None and not self.closed:
+            self.transport.close()
+
+    def abort(self) -> None:
+        if self.transport is not None and not self.closed:
+            self.transport.abort()
+
+    def expire(self) -> None:
+        self.deadline = math.inf
+        self.expired = True
+        self.bell.ring()
+
+    def hold(self, why: int) -> None:
+        if (
+            not self._held
+            and self.transport is not None
+            and not self.closed
+            and not self.transport.is_closing()
+        ):
+            self.transport.pause_reading()
+        self._held |= why
+
+    def release(self, why: int) -> None:
+        if not self._held & why:
+            return
+        self._held &= ~why
+        if (
+            not self._held
+            and self.transport is not None
+            and not self.closed
+            and not self.transport.is_closing()
+        ):
+            self.transport.resume_reading()
+
+    def _tell_end(self) -> None:
+        if self.on_end is not None:
+            self.on_end()
+        self.bell.ring()

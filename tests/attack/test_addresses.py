@@ -1,0 +1,97 @@
+"""Attempts to get at addresses that no bottle may reach, by names that an agent or attacker controls."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.proxy.lab import Lab, connect, get
+
+pytestmark = pytest.mark.process
+HOST = "resolved.example.net"
+FORBIDDEN = [
+    "127.0.0.3",
+    "127.255.255.254",
+    "0.0.0.0",
+    "10.1.2.3",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "100.100.100.200",
+    "168.63.129.16",
+    "198.18.0.1",
+    "224.0.0.1",
+    "255.255.255.255",
+    "::1",
+    "::",
+    "::ffff:127.0.0.3",
+    "::127.0.0.3",
+    "::ffff:0:127.0.0.3",
+    "64:ff9b::7f00:3",
+    "64:ff9b:1::7f00:3",
+    "2002:7f00:3::1",
+    "2001:0:7f00:3::1",
+    "fe80::1",
+    "fe80::1%lo",
+    "fc00::1",
+    "fd00:ec2::254",
+    "ff02::1",
+    "not an address",
+]
+
+
+@pytest.fixture
+def resolved(lab: Lab) -> Lab:
+    """Two routes to the same name, with nothing pinned: where they lead is up to the name service."""
+    lab.publish("agent-a", [{"host": HOST}, {"host": f"*.{HOST}", "path_allowlist": ["/allowed"]}])
+    return lab
+
+
+@pytest.mark.parametrize("address", FORBIDDEN)
+def test_a_name_that_points_there_is_refused(resolved: Lab, address: str) -> None:
+    resolved.names(**{HOST: [address], f"x.{HOST}": [address]})
+    answers = [
+        resolved.client().ask(connect(HOST)),
+        resolved.client().ask(get(f"http://{HOST}/x", HOST)),
+        resolved.secured(f"x.{HOST}").ask(get("/allowed", f"x.{HOST}")),
+    ]
+    assert [(answer.status, answer.reason) for answer in answers] == [(403, "forbidden-address")] * 3
+    assert all("127.0.0.3" not in str(answer.body) for answer in answers)
+
+
+@pytest.mark.parametrize(
+    "addresses", [["93.184.215.14", "127.0.0.3"], ["127.0.0.3", "93.184.215.14"], ["2606:2800::1", "::1"]]
+)
+def test_one_forbidden_address_among_others_refuses_them_all(resolved: Lab, addresses: list[str]) -> None:
+    resolved.names(**{HOST: addresses})
+    assert resolved.client().ask(connect(HOST)).reason == "forbidden-address"
+
+
+@pytest.mark.parametrize("answers", [{}, {HOST: []}])
+def test_a_name_without_address_is_told_so(resolved: Lab, answers: dict[str, list[str]]) -> None:
+    resolved.names(**answers)
+    answer = resolved.client().ask(connect(HOST))
+    assert (answer.status, answer.reason) == (502, "unresolvable")
+
+
+def test_a_name_is_looked_up_once_for_a_connection(resolved: Lab) -> None:
+    resolved.names(**{HOST: ["127.0.0.3"]})
+    resolved.client().ask(connect(HOST))
+    assert resolved.asked_names() == [HOST]
+
+
+@pytest.mark.parametrize(
+    "host", ["denied.example.org", "exfiltrated-data.attacker.example", "api.example.com.evil.org"]
+)
+def test_a_denied_name_is_never_looked_up(lab: Lab, host: str) -> None:
+    lab.client().ask(get(f"http://{host}/x", host))
+    lab.client().ask(connect(host, 8443))
+    lab.secured(host).ask(get("/x", host))
+    lab.client().ask(get("http://api.example.com/allowed", host))
+    assert lab.asked_names() == []
+
+
+def test_a_pinned_name_is_never_looked_up(lab: Lab) -> None:
+    lab.names(**{"api.example.com": ["127.0.0.3"]})
+    assert lab.client().ask(get("http://api.example.com/allowed", "api.example.com")).status == 200
+    assert (lab.requests[0].origin, lab.asked_names()) == ("api.example.com", [])

@@ -1,0 +1,155 @@
+"""Attempts to see the proxy's credential, to spend it elsewhere, or to log in as somebody else beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.attack.conftest import AGENT_CREDENTIAL
+from tests.proxy.lab import ADDRESSES, SECRET, Lab, get, pinned, request
+
+pytestmark = pytest.mark.process
+HOST = "secret.example.com"
+
+
+def authorizations(lab: Lab) -> list[str]:
+    return [value for seen in lab.requests for value in seen.values("authorization")]
+
+
+def test_the_credential_goes_to_the_allowed_host_and_path(lab: Lab) -> None:
+    assert lab.secured(HOST).ask(get("/allowed", HOST)).status == 200
+    assert authorizations(lab) == [f"Bearer {SECRET}"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (f"Authorization: Bearer {AGENT_CREDENTIAL}",),
+        (f"authorization: Bearer {AGENT_CREDENTIAL}",),
+        (f"AUTHORIZATION: Bearer {AGENT_CREDENTIAL}", f"Authorization: Basic {AGENT_CREDENTIAL}"),
+        (f"Proxy-Authorization: Bearer {AGENT_CREDENTIAL}",),
+        (f"Cookie: session={AGENT_CREDENTIAL}",),
+        (f"X-Api-Key: {AGENT_CREDENTIAL}",),
+        (f"x_api_key: {AGENT_CREDENTIAL}",),
+        (f"Private-Token: {AGENT_CREDENTIAL}",),
+        (f"X-Auth-Token: {AGENT_CREDENTIAL}",),
+        (f"X-Private: {AGENT_CREDENTIAL}", "Connection: x-private"),
+    ],
+)
+def test_the_agents_own_credential_is_taken_out(lab: Lab, headers: tuple[str, ...]) -> None:
+    lab.secured(HOST).ask(get("/allowed", HOST, *headers))
+    assert authorizations(lab) == [f"Bearer {SECRET}"]
+
+
+@pytest.mark.parametrize("listed", ["authorization", "Authorization, close", "cookie"])
+def test_connection_cannot_name_a_credential_header(lab: Lab, listed: str) -> None:
+    assert lab.secured(HOST).ask(get("/allowed", HOST, f"Connection: {listed}")).status == 400
+    assert lab.requests == []
+
+
+@pytest.mark.parametrize("name", ["access_token", "private_token", "api_key", "ACCESS_TOKEN", "x=1&token"])
+def test_a_token_in_the_url_is_refused(lab: Lab, name: str) -> None:
+    answer = lab.secured(HOST).ask(get(f"/allowed?{name}={AGENT_CREDENTIAL}", HOST))
+    assert (answer.status, answer.reason) == (403, "credential-in-url")
+    assert lab.requests == []
+
+
+def test_a_credential_in_a_trailer_is_refused(lab: Lab) -> None:
+    body = f"0\r\nAuthorization: Bearer {AGENT_CREDENTIAL}\r\n\r\n".encode()
+    message = request("POST", "/allowed", HOST, "Transfer-Encoding: chunked", body=body)
+    assert lab.secured(HOST).ask(message).status == 400
+    assert not any(seen.whole for seen in lab.requests)
+
+
+def test_it_never_travels_over_http(lab: Lab) -> None:
+    answer = lab.client().ask(get(f"http://{HOST}/allowed", HOST))
+    assert (answer.status, answer.reason) == (403, "plain-http")
+    assert lab.requests == []
+
+
+@pytest.mark.parametrize("path", ["/forbidden", "/allowed/../forbidden", "/allowedx"])
+def test_it_does_not_go_to_other_paths(lab: Lab, path: str) -> None:
+    assert lab.secured(HOST).ask(get(path, HOST)).status in (400, 403)
+    assert lab.requests == []
+
+
+@pytest.mark.parametrize("host", ["expired-certificate.example.com", "wrong-certificate.example.com"])
+def test_it_does_not_go_to_an_origin_that_cannot_prove_its_name(lab: Lab, host: str) -> None:
+    auth = {"scheme": "Bearer", "token_ref": "CANARY"}
+    lab.publish("agent-a", [pinned(host, auth=auth)])
+    answer = lab.secured(host).ask(get("/allowed", host))
+    assert (answer.status, answer.reason) == (502, "upstream-certificate")
+    assert lab.requests == []
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused(lab: Lab) -> None:
+    # The name is right for the address it is pinned to, and the certificate is that of another host.
+    lab.publish("agent-a", [{"host": "api.example.com", "pinned_addresses": [ADDRESSES["other.example.com"]],
+                             "methods": ["GET"]}])  # fmt: skip
+    assert (
+        lab.secured("api.example.com").ask(get("/allowed", "api.example.com")).reason
+        == "upstream-certificate"
+    )
+    lab.origins.forget()
+
+
+def test_a_redirect_is_handed_back_and_not_followed(lab: Lab) -> None:
+    lab.publish("agent-a", [pinned(HOST, auth={"scheme": "Bearer", "token_ref": "CANARY"})])
+    answer = lab.secured(HOST).ask(get("/redirect", HOST))
+    assert (answer.status, answer.headers["location"]) == (302, "https://other.example.com/stolen")
+    assert [seen.origin for seen in lab.requests] == [HOST]
+    lab.requests.clear()
+
+
+@pytest.mark.parametrize(
+    "text", ["${CANARY}", "$CANARY", "{{CANARY}}", "%CANARY%", "CANARY", "$(printenv CANARY)"]
+)
+def test_a_placeholder_is_just_text(lab: Lab, text: str) -> None:
+    answer = lab.secured("api.example.com").ask(get("/allowed", "api.example.com", f"X-Text: {text}"))
+    assert answer.status == 200
+    assert lab.requests[0].values("x-text") == [text]
+
+
+@pytest.mark.parametrize("name", ["MISSING", "PATH", "BOTTLE_HOME", "EGRESS_UPSTREAM_CA", "EMPTY"])
+def test_a_secret_that_cannot_be_had_fails_closed(lab: Lab, name: str) -> None:
+    lab.publish("agent-a", [pinned(HOST, auth={"scheme": "Bearer", "token_ref": name})])
+    answer = lab.secured(HOST).ask(get("/allowed", HOST))
+    assert (answer.status, answer.reason) == (502, "credential-missing")
+    assert lab.requests == []
+    assert name not in answer.body.decode()
+    assert name in str(lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"])
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_a_secret_file_that_others_can_read_is_not_used(lab: Lab, mode: int) -> None:
+    path = lab.home / "secrets" / "LOOSE"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(SECRET + "\n")
+    path.chmod(mode)
+    lab.publish("agent-a", [pinned(HOST, auth={"scheme": "Bearer", "token_ref": "LOOSE"})])
+    assert lab.secured(HOST).ask(get("/allowed", HOST)).reason == "credential-missing"
+    path.chmod(0o600)
+    assert lab.secured(HOST).ask(get("/allowed", HOST)).status == 200
+    assert authorizations(lab) == [f"Bearer {SECRET}"]
+
+
+@pytest.mark.parametrize(
+    ("auth", "name", "value"),
+    [
+        ({"scheme": "token"}, "authorization", f"token {SECRET}"),
+        ({"scheme": "Basic"}, "authorization", "Basic Y2FuYXJ5LTdjMWYwZTliNWQ="),
+        ({"scheme": "header", "header": "X-Service-Key"}, "x-service-key", SECRET),
+    ],
+)
+def test_every_scheme_replaces_what_the_agent_sent(
+    lab: Lab, auth: dict[str, str], name: str, value: str
+) -> None:
+    lab.publish("agent-a", [pinned(HOST, auth={**auth, "token_ref": "CANARY"})])
+    for header in (name, name.upper(), name.replace("-", "_")):
+        lab.secured(HOST).ask(get("/allowed", HOST, f"{header}: {AGENT_CREDENTIAL}"))
+        assert lab.requests[-1].values(name) == [value]
+
+
+def test_another_bottle_does_not_get_it(lab: Lab) -> None:
+    answer = lab.secured(HOST, slug="agent-b").ask(get("/allowed", HOST))
+    assert answer.status == 403
+    assert lab.requests == []

@@ -1,0 +1,123 @@
+"""Attempts to use up what all bottles share: time, connections and memory."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.lab import Client, Lab, connect, eventually, get, now, request, running_lab
+
+pytestmark = pytest.mark.process
+MOST = 20
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A data plane with little patience and little room."""
+    limits = {
+        "EGRESS_HEAD_SECONDS": "0.5",
+        "EGRESS_HANDSHAKE_SECONDS": "0.5",
+        "EGRESS_KEEP_ALIVE_SECONDS": "1",
+        "EGRESS_RESPONSE_SECONDS": "1",
+        "EGRESS_IDLE_SECONDS": "1",
+        "EGRESS_TUNNEL_IDLE_SECONDS": "1",
+        "EGRESS_MAX_CONNECTIONS": str(MOST),
+    }
+    home: Path = tmp_path_factory.mktemp("small") / "h"
+    with running_lab(home, **limits) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(small: Lab) -> Iterator[Lab]:
+    yield small
+    small.reset()
+    eventually(lambda: small.control("GET", "/status")["bottles"]["agent-a"]["connections"] == 0, "quiet")
+    assert "Traceback" not in small.log(), small.log()
+
+
+def test_a_head_that_drips_in_is_ended_however_it_is_dripped(lab: Lab) -> None:
+    client, started = lab.client(), now()
+    with pytest.raises(OSError):
+        for byte in get("http://api.example.com/allowed", "api.example.com", "X: " + "y" * 500):
+            client.send(bytes([byte]))
+            client.socket.settimeout(0.05)
+            try:
+                received = client.socket.recv(1000)
+            except TimeoutError:
+                continue
+            assert received.startswith(b"HTTP/1.1 408")
+            raise ConnectionError
+    assert now() - started < 5
+    assert lab.requests == []
+
+
+def test_silent_connections_are_closed(lab: Lab) -> None:
+    clients = [lab.client() for _ in range(MOST // 2)]
+    assert [client.everything() for client in clients] == [b""] * len(clients)
+
+
+@pytest.mark.parametrize("host", ["bare.example.com", "api.example.com"])
+def test_a_handshake_that_does_not_come_is_not_waited_for(lab: Lab, host: str) -> None:
+    client = lab.client()
+    assert client.ask(connect(host)).status == 200
+    assert len(client.everything()) <= 7
+
+
+def test_a_body_that_stops_is_not_waited_for(lab: Lab) -> None:
+    client = lab.secured("api.example.com")
+    client.send(request("POST", "/allowed", "api.example.com", "Content-Length: 10", body=b"abc"))
+    assert client.answer().status == 408
+    assert not any(seen.whole for seen in lab.requests)
+
+
+def test_an_origin_that_does_not_answer_is_not_waited_for(lab: Lab) -> None:
+    lab.publish("agent-b", [{"host": "api.example.com", "pinned_addresses": ["127.0.0.2"]}])
+    answer = lab.client("agent-b").ask(get("http://api.example.com/silent", "api.example.com"))
+    assert (answer.status, answer.reason) == (504, "upstream-timeout")
+
+
+def test_a_client_that_does_not_read_is_cut(lab: Lab) -> None:
+    client = lab.secured("api.example.com")
+    client.send(get("/big/100000000", "api.example.com"))
+    flows = lambda: lab.control("GET", "/status")["bottles"]["agent-a"]["flows"]  # noqa: E731
+    eventually(lambda: flows() == 1, "the download")
+    eventually(lambda: flows() == 0, "its end")
+
+
+def test_a_silent_tunnel_is_closed(lab: Lab) -> None:
+    client = lab.secured("bare.example.com")
+    with pytest.raises((ConnectionError, ssl.SSLError)):
+        client.take(1)
+
+
+def test_a_bottle_has_a_limit_of_connections_and_others_do_not_feel_it(lab: Lab) -> None:
+    held = [lab.client() for _ in range(MOST)]
+    for client in held:
+        client.send(b"GET ")  # still within its time to finish the head
+    answer = lab.client().ask(get("http://api.example.com/allowed", "api.example.com"))
+    assert (answer.status, answer.reason) == (503, "too-many-connections")
+    assert lab.client("agent-b").ask(get("http://_egress.local/health", "_egress.local")).status == 200
+    for client in held:
+        client.close()
+    eventually(lambda: _is_served(lab), "room for a new connection")
+
+
+def test_requests_without_end_and_without_reading_are_held_back(lab: Lab) -> None:
+    client = lab.client()
+    message = get("http://_egress.local/allowlist", "_egress.local") * 100
+    client.socket.settimeout(1)
+    with pytest.raises(OSError):
+        for _ in range(10_000):
+            client.send(message)
+
+
+def _is_served(lab: Lab) -> bool:
+    client: Client = lab.client()
+    try:
+        return client.ask(get("http://api.example.com/allowed", "api.example.com")).status == 200
+    except ConnectionError:
+        return False

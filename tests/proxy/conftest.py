@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from egress.dlp import Scanner
+from tests.proxy.lab import SECRET, USUAL_ROUTES, Lab, pinned, running_lab
+
+
+@pytest.fixture(scope="session")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with running_lab(tmp_path_factory.mktemp("lab") / "h") as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(shared_lab: Lab) -> Iterator[Lab]:
+    """The shared data plane with the usual tables and nothing seen yet."""
+    shared_lab.publish("agent-a", USUAL_ROUTES)
+    shared_lab.publish("agent-b", [pinned("other.example.com")])
+    shared_lab.reset()
+    yield shared_lab
+    shared_lab.reset()
+    assert shared_lab.process.poll() is None, shared_lab.log()
+    assert "Traceback" not in shared_lab.log(), shared_lab.log()
+
+
+@pytest.fixture
+def canary_stays(lab: Lab) -> Iterator[None]:
+    """In no common encoding does the secret reach another host than its own, come back, or get noted."""
+    yield
+    canary = Scanner([SECRET]).literals
+    for connection in lab.origins.connections:
+        if connection.origin != "secret.example.com":
+            assert canary.first(bytes(connection.raw)) is None, connection
+    assert canary.first(lab.received()) is None
+    assert canary.first(lab.log().encode()) is None
+    assert canary.first(json.dumps(lab.records()).encode()) is None

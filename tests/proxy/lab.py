@@ -1,0 +1,332 @@
+"""A bottle's view of the real data plane: its process, recording origins, raw sockets to attack it with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from egress.policy import RouteTable, Snapshot
+from egress.routes import Route
+from egress.snapshot import render_gate, render_routes, write_atomically
+from tests.proxy.origins import Origins, Seen, TestAuthority
+from tests.servers import KEPT_VARIABLES, ROOT, stop, wait_until
+
+TIMEOUT = 20
+ADDRESSES = {
+    "api.example.com": "127.0.0.2",
+    "other.example.com": "127.0.0.3",
+    "bare.example.com": "127.0.0.4",
+    "secret.example.com": "127.0.0.5",
+    "expired-certificate.example.com": "127.0.0.6",
+    "wrong-certificate.example.com": "127.0.0.7",
+}
+SECRET = "canary-7c1f0e9b5d"
+TOKENS = {"agent-a": "token-of-a", "agent-b": "token-of-b"}
+
+
+def pinned(host: str, **fields: Any) -> dict[str, Any]:
+    return {"host": host, "pinned_addresses": [ADDRESSES.get(host, "127.0.0.2")], **fields}
+
+
+# `other` is never allowed to agent-a: whatever reaches it has got past the policy.
+USUAL_ROUTES = [
+    pinned("api.example.com", path_allowlist=["/allowed", "/status", "/big"], dlp={"out": False}),
+    pinned("bare.example.com"),
+    pinned(
+        "secret.example.com", path_allowlist=["/allowed"], auth={"scheme": "Bearer", "token_ref": "CANARY"}
+    ),
+]
+
+
+class Answer:
+    """A response, read by a parser that knows nothing of the proxy."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        return self.headers.get("x-egress-reason", "")
+
+
+class Client:
+    """One connection, plain or TLS, with nothing between the test and the bytes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.socket.settimeout(TIMEOUT)
+        self.received = bytearray()
+        self._buffer = bytearray()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def ask(self, data: bytes) -> Answer:
+        self.send(data)
+        return self.answer(to=data.partition(b" ")[0])
+
+    def answer(self, *, to: bytes = b"GET") -> Answer:
+        while b"\r\n\r\n" not in self._buffer:
+            self._more()
+        raw = self.take(self._buffer.index(b"\r\n\r\n") + 4)[:-4]
+        start, *lines = raw.decode("latin-1").split("\r\n")
+        status = int(start.split()[1])
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            key = name.lower()
+            headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
+        return Answer(status, headers, self._body(status, headers, to))
+
+    def _body(self, status: int, headers: dict[str, str], to: bytes) -> bytes:
+        if to == b"HEAD" or (to == b"CONNECT" and status == 200) or status < 200 or status in (204, 304):
+            return b""
+        if headers.get("transfer-encoding") == "chunked":
+            return self._chunks(headers)
+        if "content-length" in headers:
+            return self.take(int(headers["content-length"]))
+        return self.everything()
+
+    def _chunks(self, headers: dict[str, str]) -> bytes:
+        body = b""
+        while size := int(self.line(), 16):
+            body += self.take(size)
+            assert self.line() == b""
+        while trailer := self.line():
+            name, _, value = trailer.decode("latin-1").partition(":")
+            headers[f"trailer {name.lower()}"] = value.strip()
+        return body
+
+    def take(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            self._more()
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    def line(self) -> bytes:
+        while b"\r\n" not in self._buffer:
+            self._more()
+        return self.take(self._buffer.index(b"\r\n") + 2)[:-2]
+
+    def everything(self) -> bytes:
+        """All that still comes, however the connection ends."""
+        try:
+            while True:
+                self._more()
+        except (ConnectionError, ssl.SSLError):
+            pass
+        return self.take(len(self._buffer))
+
+    def _more(self) -> None:
+        data = self.socket.recv(65536)
+        if not data:
+            raise ConnectionError(f"closed after {bytes(self._buffer)!r}")
+        self._buffer += data
+        self.received += data
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Lab:
+    def __init__(self, home: Path, origins: Origins, authority: TestAuthority, **variables: str) -> None:
+        self.home = home
+        self.origins = origins
+        self.authority = authority
+        self._versions: dict[str, int] = {}
+        self._clients: list[Client] = []
+        self._names, self._asked = home / "names.json", home / "asked.txt"
+        self._names.write_text("{}")
+        self._asked.touch()
+        self._log = home / "egress.log"
+        self._environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ} | {
+            "BOTTLE_HOME": str(home),
+            "EGRESS_PORT": "0",
+            "EGRESS_UPSTREAM_CA": str(authority.path),
+            "EGRESS_PINNED_PORTS": f"443={origins.tls_port},80={origins.http_port}",
+            "CANARY": SECRET,
+            "PYTHONPATH": str(ROOT),
+            **variables,
+        }
+        self.process = self._start()
+
+    # --- the process
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        for slug in TOKENS:
+            self._write_identity(slug)
+        with self._log.open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.proxy.with_lookup", str(self._names), str(self._asked)],
+                cwd=ROOT, env=self._environment, stdout=log, stderr=log,
+            )  # fmt: skip
+        wait_until(lambda: self._is_ready(process), what="the egress process")
+        return process
+
+    def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
+        assert process.poll() is None, self.log()
+        return (self.home / "run" / "egress.json").exists()
+
+    def _write_identity(self, slug: str) -> None:
+        directory = self.home / "bottles" / slug
+        directory.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256(TOKENS[slug].encode()).hexdigest()
+        (directory / "identity.json").write_text(json.dumps({"slug": slug, "token_sha256": digest}))
+
+    def restart(self, *, kill: bool = False) -> None:
+        self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        self.process.wait(20)
+        (self.home / "run" / "egress.json").unlink(missing_ok=True)
+        self.process = self._start()
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        stop(self.process)
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    # --- the control plane's side
+
+    def control(self, method: str, path: str) -> Any:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.home / "run" / "egress.sock"))
+            answer = Client(connection).ask(f"{method} {path} HTTP/1.1\r\nHost: control\r\n\r\n".encode())
+            return answer.json
+
+    def write(self, slug: str, routes: list[dict[str, Any]], *, gate: list[str] | None = None) -> int:
+        """The next version's files; nobody is told."""
+        version = self._versions.get(slug, 0) + 1
+        self._versions[slug] = version
+        parsed = tuple(Route.from_dict(route) for route in routes)
+        hosts = tuple(route.host for route in parsed) if gate is None else tuple(gate)
+        snapshot = Snapshot(slug, version, RouteTable(parsed, hosts), datetime.now(UTC).isoformat())
+        directory = self.home / "bottles" / slug
+        write_atomically(directory / "gate.yaml", render_gate(snapshot))
+        write_atomically(directory / "routes.yaml", render_routes(snapshot))
+        return version
+
+    def publish(self, slug: str, routes: list[dict[str, Any]], *, gate: list[str] | None = None) -> int:
+        version = self.write(slug, routes, gate=gate)
+        ack = self.control("POST", f"/reload/{slug}")
+        assert (ack["version"], ack["problem"]) == (version, None), ack
+        return version
+
+    def names(self, **answers: list[str]) -> None:
+        self._names.write_text(
+            json.dumps({name.replace("__", "."): found for name, found in answers.items()})
+        )
+
+    def asked_names(self) -> list[str]:
+        return self._asked.read_text().split()
+
+    def records(self) -> list[dict[str, Any]]:
+        return list(self.control("GET", "/records")["records"])
+
+    # --- the bottle's side
+
+    def client(self, slug: str = "agent-a", name: str = "proxy.sock") -> Client:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(TIMEOUT)
+        connection.connect(str(self.home / "bottles" / slug / name))
+        return self._kept(Client(connection))
+
+    def tcp_client(self) -> Client:
+        port = json.loads((self.home / "run" / "egress.json").read_text())["port"]
+        return self._kept(Client(socket.create_connection(("127.0.0.1", port), TIMEOUT)))
+
+    def secured(self, host: str, *, name: str | None = None, slug: str = "agent-a") -> Client:
+        """Through CONNECT and TLS, trusting the bottle's CA and the test origins' CA, as a tool would."""
+        client = self.client(slug)
+        answer = client.ask(connect(host))
+        assert answer.status == 200, answer.body
+        return self.wrap(client, name or host, slug=slug)
+
+    def wrap(self, client: Client, name: str | None, *, slug: str = "agent-a") -> Client:
+        context = ssl.create_default_context(cafile=self.authority.path)
+        context.load_verify_locations(self.home / "bottles" / slug / "ca.pem")
+        context.set_alpn_protocols(["http/1.1"])
+        context.check_hostname = name is not None
+        return self._kept(Client(context.wrap_socket(client.socket, server_hostname=name)))
+
+    def _kept(self, client: Client) -> Client:
+        self._clients.append(client)
+        return client
+
+    # --- what the origins saw
+
+    @property
+    def requests(self) -> list[Seen]:
+        return self.origins.requests
+
+    def received(self) -> bytes:
+        """Everything that came back to any client."""
+        return b"".join(bytes(client.received) for client in self._clients)
+
+    def reset(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        self.origins.forget()
+        self._asked.write_text("")
+
+
+def connect(host: str, port: int = 443) -> bytes:
+    return f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+
+
+def get(target: str, host: str, *headers: str) -> bytes:
+    return request("GET", target, host, *headers)
+
+
+def request(method: str, target: str, host: str, *headers: str, body: bytes = b"") -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers, "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+@contextmanager
+def running_lab(home: Path, **variables: str) -> Iterator[Lab]:
+    """Origins, the data plane's process, and two bottles: agent-a with the usual routes, agent-b's other."""
+    home.mkdir(parents=True, exist_ok=True)
+    authority = TestAuthority(home)
+    origins = Origins()
+    for host, address in ADDRESSES.items():
+        days = -1 if host.startswith("expired") else 30
+        names = ["unrelated.example.com"] if host.startswith("wrong") else [host]
+        origins.add(host, address, authority.context(names, days=days))
+    lab = Lab(home, origins, authority, **variables)
+    try:
+        lab.publish("agent-a", USUAL_ROUTES)
+        lab.publish("agent-b", [pinned("other.example.com")])
+        yield lab
+    finally:
+        lab.close()
+        origins.close()
+
+
+def eventually(condition: Any, what: str) -> Any:
+    return wait_until(condition, seconds=20, what=what)
+
+
+def now() -> float:
+    return time.monotonic()

@@ -1,0 +1,249 @@
+"""What an allowed request and its answer go through: nothing is lost, changed or held back."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.lab import Client, Lab, connect, eventually, get, pinned, request
+
+pytestmark = pytest.mark.process
+WIDE = [pinned("api.example.com", dlp={"out": False, "incoming": True})]
+
+
+@pytest.fixture
+def inside(lab: Lab) -> Client:
+    """A connection on which every path of one inspected host is open."""
+    lab.publish("agent-a", WIDE)
+    return lab.secured("api.example.com")
+
+
+def test_it_forwards_a_plain_request(lab: Lab) -> None:
+    answer = lab.client().ask(get("http://api.example.com/allowed?q=a%20b", "api.example.com", "X-Mine: yes"))
+    assert answer.status == 200
+    [seen] = lab.requests
+    assert (seen.origin, seen.tls, seen.target) == ("api.example.com", False, "/allowed?q=a%20b")
+    assert seen.values("x-mine") == ["yes"]
+    assert seen.values("host") == ["api.example.com"]
+
+
+def test_it_forwards_an_inspected_request(lab: Lab) -> None:
+    answer = lab.secured("api.example.com").ask(get("/allowed/x", "api.example.com"))
+    assert answer.json["target"] == "/allowed/x"
+    assert lab.requests[0].tls
+
+
+def test_it_tunnels_a_bare_route_without_looking_inside(lab: Lab) -> None:
+    client = lab.secured("bare.example.com")
+    certificate = client.socket.getpeercert()
+    assert dict(pair for [pair] in certificate["issuer"])["commonName"] == "test origins"
+    assert client.ask(get("/anything", "bare.example.com")).json["target"] == "/anything"
+
+
+def test_it_serves_many_requests_on_one_connection(lab: Lab, inside: Client) -> None:
+    for number in range(20):
+        assert inside.ask(get(f"/n/{number}", "api.example.com")).json["target"] == f"/n/{number}"
+    assert len(lab.origins.connections) <= 1
+
+
+def test_it_answers_pipelined_requests_in_order(inside: Client) -> None:
+    inside.send(b"".join(get(f"/n/{number}", "api.example.com") for number in range(10)))
+    assert [inside.answer().json["target"] for _ in range(10)] == [f"/n/{number}" for number in range(10)]
+
+
+def test_a_pipelined_refusal_does_not_overtake(lab: Lab) -> None:
+    client = lab.secured("api.example.com")
+    paths = ["/allowed/1", "/forbidden", "/allowed/2"]
+    client.send(b"".join(get(path, "api.example.com") for path in paths))
+    assert [client.answer().status for _ in paths] == [200, 403, 200]
+    assert [seen.target for seen in lab.requests] == ["/allowed/1", "/allowed/2"]
+
+
+def test_it_forwards_a_sized_body(inside: Client) -> None:
+    answer = inside.ask(request("POST", "/p", "api.example.com", "Content-Length: 5", body=b"hello"))
+    assert answer.json["body"] == "hello"
+
+
+def test_it_forwards_a_chunked_body_with_trailers(inside: Client) -> None:
+    body = b"5\r\nhello\r\n1\r\n!\r\n0\r\nX-Sum: 6\r\n\r\n"
+    told = inside.ask(request("POST", "/p", "api.example.com", "Transfer-Encoding: chunked", body=body)).json
+    assert (told["body"], told["trailers"]) == ("hello!", [["x-sum", "6"]])
+
+
+def test_a_body_may_come_in_single_bytes(inside: Client) -> None:
+    message = request(
+        "POST", "/p", "api.example.com", "Transfer-Encoding: chunked", body=b"5\r\nhello\r\n0\r\n\r\n"
+    )
+    for byte in message:
+        inside.send(bytes([byte]))
+    assert inside.answer().json["body"] == "hello"
+
+
+def test_it_relays_100_continue(inside: Client) -> None:
+    inside.send(request("POST", "/p", "api.example.com", "Content-Length: 2", "Expect: 100-continue"))
+    assert inside.answer().status == 100
+    assert inside.ask(b"ok").json["body"] == "ok"
+
+
+def test_it_relays_early_hints(inside: Client) -> None:
+    inside.send(get("/hints", "api.example.com"))
+    assert [inside.answer().status, inside.answer().body] == [103, b"done"]
+
+
+def test_it_relays_chunks_and_trailers(inside: Client) -> None:
+    answer = inside.ask(get("/chunked", "api.example.com"))
+    assert (answer.body, answer.headers["trailer x-sum"]) == (b"hello world", "11")
+    assert inside.ask(get("/again", "api.example.com")).status == 200
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_without_body_ends_at_its_head(inside: Client, status: int) -> None:
+    answer = inside.ask(get(f"/status/{status}", "api.example.com"))
+    assert (answer.status, answer.headers["x-kept"]) == (status, "yes")
+    assert inside.ask(get("/again", "api.example.com")).status == 200
+
+
+def test_the_answer_to_head_has_no_body(inside: Client) -> None:
+    answer = inside.ask(request("HEAD", "/x", "api.example.com"))
+    assert (answer.status, answer.headers["x-head"]) == (200, "yes")
+    assert inside.ask(get("/again", "api.example.com")).status == 200
+
+
+def test_an_answer_until_close_is_passed_on_whole(inside: Client) -> None:
+    answer = inside.ask(get("/until-close", "api.example.com"))
+    assert (answer.body, answer.headers["connection"]) == (b"all of it", "close")
+
+
+def test_events_arrive_one_by_one(inside: Client) -> None:
+    inside.send(get("/events", "api.example.com"))
+    while inside.line():
+        pass
+    for number in range(5):
+        size = int(inside.line(), 16)
+        assert inside.take(size + 2) == f"data: {number}\n\n\r\n".encode()
+
+
+def test_a_large_download_is_whole(inside: Client) -> None:
+    body = inside.ask(get("/big/20000000", "api.example.com")).body
+    assert body == (bytes(range(256)) * (20_000_000 // 256 + 1))[:20_000_000]
+
+
+def test_a_large_upload_is_whole(lab: Lab, inside: Client) -> None:
+    body = bytes(range(256)) * 40_000
+    inside.send(
+        request("PUT", "/silent/upload", "api.example.com", f"Content-Length: {len(body)}", body=body)
+    )
+    eventually(lambda: lab.requests and lab.requests[0].whole, "the upload")
+    assert lab.requests[0].body == body
+
+
+def test_an_early_answer_stops_an_upload(inside: Client) -> None:
+    inside.send(request("PUT", "/early", "api.example.com", "Content-Length: 1000000", body=b"x" * 1000))
+    answer = inside.answer()
+    assert (answer.status, answer.body, answer.headers["connection"]) == (413, b"big", "close")
+
+
+def test_a_websocket_carries_bytes_both_ways(lab: Lab, inside: Client) -> None:
+    key = "dGhlIHNhbXBsZSBub25jZQ=="
+    inside.send(
+        get(
+            "/websocket", "api.example.com", "Connection: Upgrade", "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {key}",
+        )
+    )  # fmt: skip
+    answer = inside.answer()
+    assert (answer.status, answer.headers["upgrade"]) == (101, "websocket")
+    for message in (b"\x81\x05hello", b"\x82" + b"x" * 100_000):
+        inside.send(message)
+        assert inside.take(len(message)) == message
+
+
+def test_a_slow_reader_holds_the_origin_back(lab: Lab, inside: Client) -> None:
+    inside.send(get("/big/1000000000", "api.example.com"))
+    inside.take(1000)
+    eventually(lambda: _is_steady(lab), "back-pressure")
+    resident = _resident_megabytes(lab)
+    inside.take(50_000_000)
+    assert _resident_megabytes(lab) - resident < 20
+
+
+def test_it_repeats_a_request_when_a_kept_connection_was_stale(lab: Lab) -> None:
+    lab.publish("agent-a", WIDE)
+    first = lab.secured("api.example.com")
+    assert first.ask(get("/x", "api.example.com")).status == 200
+    # The origin answers and closes without saying so beforehand.
+    for _ in range(5):
+        assert first.ask(get("/until-close", "api.example.com", "Connection: close")).status == 200
+        first = lab.secured("api.example.com")
+        assert first.ask(get("/x", "api.example.com")).status == 200
+
+
+def test_a_request_that_asks_to_close_is_the_last(lab: Lab, inside: Client) -> None:
+    assert inside.ask(get("/x", "api.example.com", "Connection: close")).headers["connection"] == "close"
+    assert inside.everything() == b""
+
+
+def test_hop_by_hop_headers_stay_behind(lab: Lab) -> None:
+    lab.client().ask(
+        get(
+            "http://api.example.com/allowed", "api.example.com", "Connection: x-private, keep-alive",
+            "X-Private: 1", "Keep-Alive: timeout=5", "Proxy-Authorization: Basic eDp5", "TE: trailers",
+            "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__",
+        )
+    )  # fmt: skip
+    assert {name for name, _ in lab.requests[0].headers} == {"host"}
+
+
+def test_a_connect_of_http_1_0_is_understood(lab: Lab) -> None:
+    client = lab.client()
+    assert client.ask(b"CONNECT bare.example.com:443 HTTP/1.0\r\n\r\n").status == 200
+    inside = lab.wrap(client, "bare.example.com")
+    assert inside.ask(get("/x", "bare.example.com")).status == 200
+
+
+def test_the_tcp_port_knows_a_bottle_by_its_token(lab: Lab) -> None:
+    client = lab.tcp_client()
+    credentials = "Proxy-Authorization: Basic YWdlbnQtYTp0b2tlbi1vZi1h"  # agent-a:token-of-a
+    answer = client.ask(get("http://api.example.com/allowed", "api.example.com", credentials))
+    assert answer.status == 200
+    assert lab.requests[0].values("proxy-authorization") == []
+
+
+def test_a_tunnel_passes_the_end_of_one_direction(lab: Lab) -> None:
+    client = lab.client()
+    assert client.ask(connect("bare.example.com")).status == 200
+    inside = lab.wrap(client, "bare.example.com")
+    inside.send(get("/until-close", "bare.example.com"))
+    assert inside.answer().body == b"all of it"
+
+
+def test_records_tell_what_was_done(lab: Lab) -> None:
+    before = len(lab.records())
+    lab.client().ask(get("http://api.example.com/allowed?secret=1", "api.example.com"))
+    lab.client().ask(get("http://api.example.com/forbidden", "api.example.com"))
+    allowed, refused = lab.records()[before:]
+    assert (allowed["verdict"], allowed["path"], allowed["status"]) == ("allowed", "/allowed", 200)
+    assert (refused["verdict"], refused["reason"], refused["status"]) == ("refused", "path", 403)
+    assert "secret=1" not in json.dumps([allowed, refused])
+
+
+def _resident_megabytes(lab: Lab) -> float:
+    with Path(f"/proc/{lab.process.pid}/status").open() as status:
+        line = next(line for line in status if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+def _is_steady(lab: Lab) -> bool:
+    """The process does nothing any more because nobody reads."""
+    before = _cpu_ticks(lab)
+    time.sleep(0.2)
+    return _cpu_ticks(lab) - before <= 1
+
+
+def _cpu_ticks(lab: Lab) -> int:
+    with Path(f"/proc/{lab.process.pid}/stat").open() as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

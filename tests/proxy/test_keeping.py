@@ -1,0 +1,166 @@
+"""What the data plane keeps: its bottles' CAs, uses of leases, and records."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from egress.proxy.ca import Authority, ensure
+from egress.proxy.config import from_environment
+from egress.proxy.records import Record, Records
+from egress.proxy.uses import Uses
+from egress.routes import Lease, Route
+from tests.servers import ROOT
+
+# --- certificates
+
+
+def test_a_ca_is_made_once_and_its_key_is_private(tmp_path: Path) -> None:
+    first = ensure(tmp_path, "agent-a")
+    assert ensure(tmp_path, "agent-a") == first
+    assert (tmp_path / "ca-key.pem").stat().st_mode & 0o777 == 0o600
+    assert b"PRIVATE" not in (tmp_path / "ca.pem").read_bytes()
+
+
+def test_the_public_certificate_is_written_again_when_it_is_lost(tmp_path: Path) -> None:
+    ensure(tmp_path, "agent-a")
+    pem = (tmp_path / "ca.pem").read_bytes()
+    (tmp_path / "ca.pem").write_text("something else")
+    ensure(tmp_path, "agent-a")
+    assert (tmp_path / "ca.pem").read_bytes() == pem
+
+
+def test_contexts_are_kept_within_bounds(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "agent-a", keep=3)
+    first = authority.context_for("h0.example")
+    assert authority.context_for("h0.example") is first
+    for number in range(5):
+        authority.context_for(f"h{number}.example")
+    assert len(authority) == 3
+    assert authority.context_for("h0.example") is not first
+
+
+@pytest.mark.parametrize(
+    "content", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"]
+)
+def test_a_damaged_key_is_not_replaced_silently(tmp_path: Path, content: str) -> None:
+    (tmp_path / "ca-key.pem").write_text(content)
+    with pytest.raises(ValueError):
+        Authority(tmp_path, "agent-a")
+    assert (tmp_path / "ca-key.pem").read_text() == content
+
+
+# --- uses of leases
+
+
+def leased(uses: int, granted: datetime) -> Route:
+    return Route("a.example", lease=Lease(max_uses=uses, granted_at=granted))
+
+
+def test_uses_are_counted_and_saved(tmp_path: Path) -> None:
+    granted = datetime(2026, 1, 1, tzinfo=UTC)
+    path, route = tmp_path / "uses.json", leased(2, granted)
+    uses = Uses(path)
+    assert [uses.take(route), uses.take(route), uses.take(route)] == [True, True, False]
+    uses.save()
+    assert Uses(path).left(route) == 0
+    assert Uses(path).take(leased(2, datetime(2026, 1, 2, tzinfo=UTC)))
+
+
+def test_routes_without_a_count_are_never_used_up(tmp_path: Path) -> None:
+    uses = Uses(tmp_path / "uses.json")
+    assert all(uses.take(Route("a.example")) for _ in range(10))
+    assert uses.left(Route("a.example")) is None
+
+
+def test_what_is_no_longer_in_the_table_is_forgotten(tmp_path: Path) -> None:
+    route = leased(1, datetime(2026, 1, 1, tzinfo=UTC))
+    uses = Uses(tmp_path / "uses.json")
+    assert uses.take(route)
+    uses.forget_others([])
+    assert uses.take(route)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a.example ": "many"}', "\xff"])
+def test_a_damaged_count_file_stops_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "uses.json").write_text(content, encoding="latin-1")
+    assert Uses(tmp_path / "uses.json").take(leased(1, datetime(2026, 1, 1, tzinfo=UTC)))
+
+
+# --- records
+
+
+async def test_a_reader_gets_every_record_once() -> None:
+    records = Records(keep=100)
+    first = await records.after(0, boot="", wait=0)
+    for number in range(5):
+        records.add(Record(f"b{number}"))
+    batch = await records.after(first["next"], boot=first["boot"], wait=0)
+    assert [record["bottle"] for record in batch["records"]] == [f"b{number}" for number in range(5)]
+    assert (await records.after(batch["next"], boot=batch["boot"], wait=0))["records"] == []
+
+
+async def test_a_reader_that_falls_behind_is_told_how_many_it_missed() -> None:
+    records = Records(keep=3)
+    boot = (await records.after(0, boot="", wait=0))["boot"]
+    for number in range(10):
+        records.add(Record(f"b{number}"))
+    batch = await records.after(2, boot=boot, wait=0)
+    assert ([record["bottle"] for record in batch["records"]], batch["dropped"]) == (["b7", "b8", "b9"], 5)
+
+
+async def test_a_reader_of_an_earlier_run_starts_anew() -> None:
+    records = Records()
+    records.add(Record("b0"))
+    assert len((await records.after(500, boot="earlier", wait=0))["records"]) == 1
+
+
+async def test_a_reader_can_wait_for_the_next_record() -> None:
+    records = Records()
+    boot = (await records.after(0, boot="", wait=0))["boot"]
+    waiting = asyncio.create_task(records.after(0, boot=boot, wait=10))
+    await asyncio.sleep(0)
+    records.add(Record("b0"))
+    assert len((await waiting)["records"]) == 1
+
+
+# --- settings and imports
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("EGRESS_PORT", "http"),
+        ("EGRESS_PINNED_PORTS", "443"),
+        ("EGRESS_PINNED_PORTS", "22=2222"),
+        ("EGRESS_PINNED_PORTS", "443=99999"),
+        ("EGRESS_HEAD_SECONDS", "0"),
+        ("EGRESS_MAX_CONNECTIONS", "-1"),
+        ("EGRESS_UPSTREAM_CA", "/nowhere/ca.pem"),
+        ("EGRESS_REFUSE_AT_CONNECT", "maybe"),
+    ],
+)
+def test_a_bad_setting_stops_the_start_and_is_named(tmp_path: Path, name: str, value: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=30,
+        env={"BOTTLE_HOME": str(tmp_path / "h"), name: value}, check=False,
+    )  # fmt: skip
+    assert (finished.returncode, name in finished.stderr) == (2, True), finished.stderr
+
+
+def test_pinned_ports_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EGRESS_PINNED_PORTS", "443=8443, 80=8080")
+    assert from_environment().pinned_ports == {443: 8443, 80: 8080}
+
+
+def test_the_data_plane_imports_no_django() -> None:
+    code = "import sys, egress.proxy.main; print([name for name in sys.modules if name.startswith('django')])"
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert finished.stdout.strip() == "[]"

@@ -1,0 +1,250 @@
+"""Tables come and go while traffic runs: nothing allowed is disturbed, nothing revoked goes on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.lab import (
+    USUAL_ROUTES,
+    Client,
+    Lab,
+    connect,
+    eventually,
+    get,
+    pinned,
+    running_lab,
+)
+from tests.servers import ROOT
+
+pytestmark = pytest.mark.process
+STREAMS = pinned("api.example.com", path_allowlist=["/events"])
+BARE = pinned("bare.example.com")
+
+
+def events(lab: Lab, host: str) -> Client:
+    """A stream of events under way."""
+    client = lab.secured(host)
+    client.send(get("/events", host))
+    while client.line():
+        pass
+    assert next_event(client)
+    return client
+
+
+def next_event(client: Client) -> bytes:
+    size = int(client.line(), 16)
+    return client.take(size + 2)
+
+
+def is_cut(client: Client) -> bool:
+    client.everything()
+    return True
+
+
+def test_an_addition_disturbs_nothing(lab: Lab) -> None:
+    lab.publish("agent-a", [STREAMS, BARE])
+    inspected, tunnelled = events(lab, "api.example.com"), events(lab, "bare.example.com")
+    lab.publish("agent-a", [STREAMS, BARE, pinned("other.example.com")])
+    for _ in range(10):
+        next_event(inspected)
+        next_event(tunnelled)
+
+
+def test_a_revoke_cuts_the_flows_of_that_route_and_no_others(lab: Lab) -> None:
+    lab.publish("agent-a", [STREAMS, BARE])
+    inspected, tunnelled = events(lab, "api.example.com"), events(lab, "bare.example.com")
+    lab.publish("agent-a", [BARE])
+    assert is_cut(inspected)
+    assert next_event(tunnelled)
+    lab.publish("agent-a", [])
+    assert is_cut(tunnelled)
+
+
+def test_a_narrower_path_cuts_what_is_outside_of_it(lab: Lab) -> None:
+    lab.publish("agent-a", [STREAMS])
+    client = events(lab, "api.example.com")
+    lab.publish("agent-a", [pinned("api.example.com", path_allowlist=["/elsewhere"])])
+    assert is_cut(client)
+
+
+def test_a_tunnel_ends_when_its_route_needs_a_look_inside(lab: Lab) -> None:
+    lab.publish("agent-a", [BARE])
+    client = events(lab, "bare.example.com")
+    lab.publish("agent-a", [pinned("bare.example.com", methods=["GET"])])
+    assert is_cut(client)
+
+
+def test_a_revoke_of_one_bottle_leaves_the_other_alone(lab: Lab) -> None:
+    lab.publish("agent-a", [STREAMS])
+    client = events(lab, "api.example.com")
+    lab.publish("agent-b", [])
+    assert next_event(client)
+
+
+def test_an_idle_connection_obeys_the_new_table(lab: Lab) -> None:
+    client = lab.secured("api.example.com")
+    assert client.ask(get("/allowed", "api.example.com")).status == 200
+    lab.publish("agent-a", [])
+    assert client.ask(get("/allowed", "api.example.com")).reason == "no-route"
+
+
+def test_the_end_of_a_lease_cuts_its_flows(lab: Lab) -> None:
+    end = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
+    lab.publish("agent-a", [{**STREAMS, "lease": {"expires_at": end}}, BARE])
+    leased, permanent = events(lab, "api.example.com"), events(lab, "bare.example.com")
+    assert is_cut(leased)
+    assert next_event(permanent)
+    assert lab.client().ask(get("http://api.example.com/events", "api.example.com")).reason == "expired"
+
+
+def test_a_lease_counts_requests_and_tunnels_also_over_a_restart(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h", EGRESS_STOP_SECONDS="0.5") as lab:
+        granted = datetime.now(UTC).isoformat()
+        lease = {"max_uses": 3, "granted_at": granted}
+        routes = [
+            pinned("api.example.com", path_allowlist=["/allowed"], lease=lease),
+            pinned("bare.example.com", lease={"max_uses": 1, "granted_at": granted}),
+        ]
+        lab.publish("agent-a", routes)
+        client = lab.secured("api.example.com")
+        assert [client.ask(get("/allowed", "api.example.com")).status for _ in range(2)] == [200, 200]
+        assert lab.secured("bare.example.com").ask(get("/x", "bare.example.com")).status == 200
+        lab.restart()
+        client = lab.secured("api.example.com")
+        assert client.ask(get("/allowed", "api.example.com")).status == 200
+        assert client.ask(get("/allowed", "api.example.com")).reason == "used-up"
+        assert lab.client().ask(connect("bare.example.com")).reason == "used-up"
+        later = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()
+        renewed = pinned(
+            "api.example.com", path_allowlist=["/allowed"], lease={"max_uses": 1, "granted_at": later}
+        )
+        lab.publish("agent-a", [renewed])
+        assert client.ask(get("/allowed", "api.example.com")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "word"),
+    [
+        ("routes.yaml", "", "empty"),
+        ("routes.yaml", "{", "YAML"),
+        ("gate.yaml", "\x00", "YAML"),
+        ("gate.yaml", None, "gate.yaml is missing"),
+        ("routes.yaml", None, "routes.yaml is missing"),
+        ("identity.json", "{", "identity.json"),
+    ],
+)
+def test_a_bad_file_keeps_the_last_good_table(lab: Lab, file: str, content: str | None, word: str) -> None:
+    path = lab.home / "bottles" / "agent-a" / file
+    good = path.read_text()
+    version = lab.control("GET", "/status")["bottles"]["agent-a"]["version"]
+    try:
+        path.unlink() if content is None else path.write_text(content)
+        ack = lab.control("POST", "/reload/agent-a")
+        assert ack["version"] == version
+        assert word in ack["problem"]
+        assert lab.client().ask(get("http://api.example.com/allowed", "api.example.com")).status == 200
+    finally:
+        path.write_text(good)
+    assert lab.control("POST", "/reload/agent-a")["problem"] is None
+
+
+def test_a_torn_table_is_refused(lab: Lab) -> None:
+    path = lab.home / "bottles" / "agent-a" / "routes.yaml"
+    good = path.read_text()
+    try:
+        path.write_text(good.replace("/allowed", "/forbidden"))
+        assert "digest" in lab.control("POST", "/reload/agent-a")["problem"]
+        assert lab.client().ask(get("http://api.example.com/forbidden", "api.example.com")).status == 403
+    finally:
+        path.write_text(good)
+
+
+def test_another_bottles_table_is_refused(lab: Lab) -> None:
+    mine, theirs = (lab.home / "bottles" / slug for slug in ("agent-a", "agent-b"))
+    kept = {name: (mine / name).read_text() for name in ("routes.yaml", "gate.yaml")}
+    try:
+        for name in kept:
+            (mine / name).write_text((theirs / name).read_text())
+        assert "another bottle" in lab.control("POST", "/reload/agent-a")["problem"]
+    finally:
+        for name, text in kept.items():
+            (mine / name).write_text(text)
+
+
+def test_an_older_table_is_refused(lab: Lab) -> None:
+    directory = lab.home / "bottles" / "agent-a"
+    kept = {name: (directory / name).read_text() for name in ("routes.yaml", "gate.yaml")}
+    version = lab.publish("agent-a", [])
+    for name, text in kept.items():
+        (directory / name).write_text(text)
+    ack = lab.control("POST", "/reload/agent-a")
+    assert (ack["version"], "older" in ack["problem"]) == (version, True)
+
+
+def test_without_any_table_everything_is_denied(lab: Lab) -> None:
+    directory = lab.home / "bottles" / "agent-new"
+    directory.mkdir()
+    try:
+        (directory / "identity.json").write_text(f'{{"slug": "agent-new", "token_sha256": "{"0" * 64}"}}')
+        ack = lab.control("POST", "/reload/agent-new")
+        assert (ack["version"], ack["problem"] is not None) == (0, True)
+        client = lab.client("agent-new")
+        assert client.ask(get("http://api.example.com/allowed", "api.example.com")).reason == "no-route"
+        assert lab.asked_names() == []
+    finally:
+        (directory / "identity.json").unlink()
+    assert lab.control("POST", "/reload/agent-new")["version"] == 0
+    assert "agent-new" not in lab.control("GET", "/status")["bottles"]
+    assert not (directory / "proxy.sock").exists()
+
+
+def test_sighup_reads_every_table_again(lab: Lab) -> None:
+    version = lab.write("agent-a", [])
+    lab.process.send_signal(signal.SIGHUP)
+    eventually(
+        lambda: lab.control("GET", "/status")["bottles"]["agent-a"]["version"] == version, "the reload"
+    )
+    assert lab.client().ask(get("http://api.example.com/allowed", "api.example.com")).status == 403
+
+
+def test_the_process_starts_again_with_the_last_good_table_after_a_kill(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h") as lab:
+        lab.restart(kill=True)
+        assert lab.client().ask(get("http://api.example.com/allowed", "api.example.com")).status == 200
+        assert lab.control("GET", "/status")["bottles"]["agent-a"]["problem"] is None
+
+
+def test_a_second_process_on_the_same_home_does_not_start(lab: Lab) -> None:
+    finished = subprocess.run(
+        [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=30,
+        env={"BOTTLE_HOME": str(lab.home), "EGRESS_PORT": "0", "PATH": "/usr/bin"}, check=False,
+    )  # fmt: skip
+    assert (finished.returncode, "Another egress process" in finished.stderr) == (2, True)
+
+
+def test_a_stop_lets_requests_finish(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h") as lab:
+        lab.publish("agent-a", [pinned("api.example.com", dlp={"out": False, "incoming": True})])
+        idle, busy = lab.client(), lab.secured("api.example.com")
+        busy.send(b"POST /p HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 4\r\n\r\nab")
+        eventually(lambda: lab.requests, "the request")
+        lab.process.send_signal(signal.SIGTERM)
+        assert idle.everything() == b""
+        busy.send(b"cd")
+        assert busy.answer().json["body"] == "abcd"
+        assert lab.process.wait(20) == 0
+        assert not list((lab.home / "bottles").glob("*/*.sock"))
+
+
+def test_the_usual_tables_are_live(lab: Lab) -> None:
+    bottle = lab.control("GET", "/status")["bottles"]["agent-a"]
+    assert (bottle["problem"], bottle["loaded_at"] is not None) == (None, True)
+    public = lab.control("GET", "/bottles/agent-a/routes")
+    assert [route["host"] for route in public["routes"]] == sorted(route["host"] for route in USUAL_ROUTES)
+    assert "CANARY" not in str(public)

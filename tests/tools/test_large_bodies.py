@@ -1,0 +1,78 @@
+"""A gigabyte each way while the proxy's memory stays where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.tools.upstreams import generated
+from tests.tools.workshop import BARE, INSPECTED, Bottle
+
+pytestmark = [pytest.mark.process, pytest.mark.tools]
+GIGABYTE = 1 << 30
+MOST_GROWTH = 64 * 1024  # KB
+
+
+class Memory:
+    """The highest that a process's resident memory rose, counted from now."""
+
+    def __init__(self, process: int) -> None:
+        self._folder = Path(f"/proc/{process}")
+        (self._folder / "clear_refs").write_text("5")  # forget the peak so far
+        self._before = self._read("VmRSS")
+
+    def growth(self) -> int:
+        return self._read("VmHWM") - self._before
+
+    def _read(self, name: str) -> int:
+        lines = (self._folder / "status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+@pytest.fixture(autouse=True)
+def warm(bottle: Bottle, host: str) -> None:
+    """What a first connection needs once is in place."""
+    done = bottle.run("curl", "--silent", "--show-error", f"https://{host}/echo/allowed")
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("host", [INSPECTED, BARE])
+def test_a_gigabyte_comes_down_whole(bottle: Bottle, host: str) -> None:
+    memory = Memory(bottle.workshop.lab.process.pid)
+    digest = hashlib.sha256()
+    curl = bottle.start("curl", "--silent", "--show-error", f"https://{host}/download/{GIGABYTE}")
+    assert curl.stdout is not None
+    while block := curl.stdout.read(1 << 20):
+        digest.update(block)
+    _, errors = curl.communicate(timeout=60)
+    assert (curl.returncode, errors) == (0, b"")
+    assert digest.hexdigest() == digest_of_generated()
+    assert memory.growth() < MOST_GROWTH
+
+
+@pytest.mark.parametrize(("host", "framing"), [(INSPECTED, "chunked"), (INSPECTED, "sized"), (BARE, "sized")])
+def test_a_gigabyte_goes_up_whole(bottle: Bottle, host: str, framing: str) -> None:
+    memory = Memory(bottle.workshop.lab.process.pid)
+    length = ["-H", f"Content-Length: {GIGABYTE}", "-H", "Transfer-Encoding:"] if framing == "sized" else []
+    curl = bottle.start(
+        "curl", "--silent", "--show-error", "--upload-file", "-", *length, f"https://{host}/upload",
+        stdin=subprocess.PIPE,
+    )  # fmt: skip
+    assert curl.stdin is not None
+    for block in generated(GIGABYTE):
+        curl.stdin.write(block)
+    out, errors = curl.communicate(timeout=120)
+    assert (curl.returncode, errors) == (0, b"")
+    assert json.loads(out) == {"size": GIGABYTE, "sha256": digest_of_generated()}
+    assert memory.growth() < MOST_GROWTH
+
+
+def digest_of_generated() -> str:
+    digest = hashlib.sha256()
+    for block in generated(GIGABYTE):
+        digest.update(block)
+    return digest.hexdigest()
