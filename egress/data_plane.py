@@ -3,8 +3,6 @@
 Trust boundary: a Unix socket of the operator's own user (`egress/proxy/control.py` is the other side).
 """
 
-# ruff: noqa: N818  (the name says what happened, and reads as words where it is raised)
-
 from __future__ import annotations
 
 import http.client
