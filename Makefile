@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-REAL   := browser or services or clients or process
+REAL   := browser or services or clients or process or tools
 
 .PHONY: up test unit real lint types clients bench screenshots clean
 .DEFAULT_GOAL := up
@@ -38,14 +38,17 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	@$(BIN)/mypy --no-error-summary botbottle supervise egress manage.py
 
+# The npm programs that tests run: MCP clients, the conformance suite, Node's HTTP and WebSocket clients.
 clients: $(VENV)/.dev
 	@tests/clients/install
+	@tests/tools/install
 
 screenshots: $(VENV)/.dev
 	@$(BIN)/python -m tests.browser.picture
 
 bench: $(VENV)/.dev
 	@$(BIN)/python bench/wake.py
+	@$(BIN)/python bench/egress.py
 
 clean:
 	@rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
