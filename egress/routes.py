@@ -15,9 +15,10 @@ from typing import Any
 from .errors import BadMethod, BadRoute, quoted
 from .hostnames import canonical_pattern
 from .paths import canonical_prefix, reduce_prefixes
+from .sigv4_scope import signing_scope
 
 AGENT_SCHEMES = ("Bearer", "token")
-OPERATOR_SCHEMES = (*AGENT_SCHEMES, "Basic", "header")
+OPERATOR_SCHEMES = (*AGENT_SCHEMES, "Basic", "header", "SigV4")
 MAX_USES = 1_000_000_000
 
 _TOKEN_REF = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
@@ -171,6 +172,8 @@ class Route:
         }
         for name, value in normal.items():
             object.__setattr__(self, name, value)
+        if self.auth is not None and self.auth.scheme == "SigV4":
+            signing_scope(self.host)
 
     @property
     def is_bare(self) -> bool:

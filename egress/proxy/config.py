@@ -10,6 +10,8 @@ from pathlib import Path
 from botbottle import environment
 from botbottle.environment import BadSetting
 
+from .gateway import Gateway
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -17,6 +19,7 @@ class Limits:
 
     head_bytes: int = 64 * 1024
     head_fields: int = 128
+    held_body_bytes: int = 16 * 1024 * 1024  # only where a signature needs the whole body first
     head_seconds: float = 15
     keep_alive_seconds: float = 75
     handshake_seconds: float = 15
@@ -40,6 +43,7 @@ class Config:
     upstream_ca: Path | None = None
     pinned_ports: dict[int, int] = field(default_factory=dict)
     refuse_at_connect: bool = False
+    gateway: Gateway | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -62,6 +66,7 @@ def from_environment() -> Config:
         upstream_ca=Path(ca) if ca else None,
         pinned_ports=_pinned_ports("EGRESS_PINNED_PORTS"),
         refuse_at_connect=environment.flag("EGRESS_REFUSE_AT_CONNECT"),
+        gateway=_gateway("EGRESS_UPSTREAM_PROXY"),
         limits=_limits(),
     )
 
@@ -92,6 +97,16 @@ def _pinned_ports(name: str) -> dict[int, int]:
             raise BadSetting(f"{name} must look like 443=8443,80=8080: {word!r} does not.")
         ports[int(match[1])] = int(match[2])
     return ports
+
+
+def _gateway(name: str) -> Gateway | None:
+    text = environment.text(name)
+    if not text:
+        return None
+    match = re.fullmatch(r"http://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([1-9][0-9]{0,4})/?", text)
+    if match is None or int(match[2]) > 65535:
+        raise BadSetting(f"{name} must look like http://127.0.0.1:8888: {text!r} does not.")
+    return Gateway(match[1].strip("[]"), int(match[2]))
 
 
 def upstream_context(config: Config) -> ssl.SSLContext:

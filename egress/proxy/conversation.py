@@ -26,7 +26,7 @@ from .head import RequestHead, parse_request
 from .inspection import Inspection, check_url, conceal
 from .origin import Origin, connect
 from .plane import DataPlane
-from .reading import read_head
+from .reading import read_body, read_head
 from .records import Record
 from .refusals import answer, refusal_for
 from .relay import WebProcess
@@ -179,7 +179,12 @@ class Conversation:
         origin = Origin(self._plane, bottle, target, route, head=head, record=self._record)
         if not bottle.uses.take(route):
             raise Refusal("used-up", f"The lease for {target.host} is used up. Ask again with egress-block.")
-        return await self._exchange(bottle, head, origin, request, route)
+        body = None
+        if origin.needs_whole_body and head.length:
+            body = await read_body(self._wire, head, self._plane.limits)
+            head = head.with_length(len(body))
+            origin.take_body(head, body)
+        return await self._exchange(bottle, head, origin, request, route, body=body)
 
     def _decide(self, bottle: Bottle, request: Request, target: Target) -> Route:
         verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
@@ -197,8 +202,10 @@ class Conversation:
         destination: Destination,
         request: Request,
         route: Route | None,
+        *,
+        body: bytes | None = None,
     ) -> bool:
-        exchange = Exchange(self._wire, head, destination, self._plane.limits, self._record)
+        exchange = Exchange(self._wire, head, destination, self._plane.limits, self._record, body=body)
         self._record.verdict, self._record.reason = "allowed", "ok"
         if route is None:
             return await exchange.run()
@@ -330,16 +337,15 @@ class Conversation:
     async def _linger(self) -> None:
         """Closing while the client still sends would destroy the answer before it is read."""
         wire = self._wire
-        loop = asyncio.get_running_loop()
         wire.expired = False
-        end = loop.time() + _LINGER_SECONDS
-        wire.deadline = loop.time() + _QUIET_SECONDS
+        end = wire.clock() + _LINGER_SECONDS
+        wire.deadline = wire.clock() + _QUIET_SECONDS
         thrown_away = 0
 
         def count(data: bytes) -> None:
             nonlocal thrown_away
             thrown_away += len(data)
-            wire.deadline = min(end, loop.time() + _QUIET_SECONDS)
+            wire.deadline = min(end, wire.clock() + _QUIET_SECONDS)
             if thrown_away > _LINGER_BYTES:
                 wire.abort()
 

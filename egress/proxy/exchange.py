@@ -5,7 +5,6 @@ Trust boundary: the bottle on one side, the origin on the other, neither believe
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 from typing import Protocol
@@ -16,6 +15,7 @@ from .errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
 from .head import CHUNKED, UNTIL_CLOSE, Field, RequestHead, ResponseHead, parse_response
 from .records import Record
 from .wire import Doorbell, Wire
+from .writing import UPGRADE, response_bytes
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _INTERIM = frozenset({100, 102, 103})
@@ -58,7 +58,14 @@ class Exchange:
     """Raises Refusal when an answer can still be given, Gone when not."""
 
     def __init__(
-        self, client: Wire, head: RequestHead, destination: Destination, limits: Limits, record: Record
+        self,
+        client: Wire,
+        head: RequestHead,
+        destination: Destination,
+        limits: Limits,
+        record: Record,
+        *,
+        body: bytes | None = None,
     ) -> None:
         self._client = client
         self._head = head
@@ -66,14 +73,14 @@ class Exchange:
         self._limits = limits
         self._record = record
         self._upstream: Wire | None = None
-        self._body = body_of(head.length)
+        self._whole = body  # what was read before, where the head depends on it
+        self._body = body_of(head.length if body is None else 0)
         self._answer_body = body_of(0)
         self._failure: Refusal | None = None
         self._ready = b""  # what may leave as soon as there is a connection
         self._cut = False
         self._unsent = b""  # the head of the answer, until its first bytes go with it
         self._started = False  # a final answer is on its way to the client
-        self._loop = asyncio.get_running_loop()
         self._patience = limits.response_seconds
 
     def cut(self) -> None:
@@ -107,7 +114,10 @@ class Exchange:
     # --- the request
 
     async def _final_answer(self) -> ResponseHead:
-        if self._destination.reads_ahead and b"expect" not in self._head.single:
+        if self._whole is not None:
+            self._ready = self._destination.outgoing(self._whole, last=True)
+            self._record.bytes_out += len(self._ready)
+        elif self._destination.reads_ahead and b"expect" not in self._head.single:
             await self._read_ahead()
         repeatable = self._head.method in _REPEATABLE and self._head.length == 0
         kept = self._destination.reuse(self._client.bell, repeatable=repeatable)
@@ -189,7 +199,7 @@ class Exchange:
             if answer.status not in _INTERIM:
                 raise BadAnswer("The origin sent an interim answer that this proxy does not know.")
             fields = self._destination.answer_fields(answer)
-            self._client.write(_response_bytes(answer, fields, close=False))
+            self._client.write(response_bytes(answer, fields, close=False))
 
     async def _next_head(self, upstream: Wire) -> ResponseHead:
         most = self._limits.head_bytes
@@ -218,7 +228,7 @@ class Exchange:
         self._record.note_first_byte()
         self._patience = self._limits.idle_seconds
         self._answer_body = body_of(answer.length)
-        self._unsent = _response_bytes(answer, fields, close=not keep)
+        self._unsent = response_bytes(answer, fields, close=not keep)
         if not self._answer_body.finished:
             self._client.feed_from(upstream)
             upstream.drain_into(self._take_answer_data)  # small answers leave in one piece with their head
@@ -309,8 +319,8 @@ class Exchange:
         self._record.status = 101
         self._record.note_first_byte()
         self._patience = self._limits.tunnel_idle_seconds
-        switching = [*self._destination.answer_fields(answer), *_UPGRADE]
-        self._client.write(_response_bytes(answer, switching, close=False))
+        switching = [*self._destination.answer_fields(answer), *UPGRADE]
+        self._client.write(response_bytes(answer, switching, close=False))
         self._client.feed_from(upstream)
         upstream.feed_from(self._client)
         upstream.drain_into(self._take_upgraded_answer)
@@ -344,7 +354,7 @@ class Exchange:
     # --- what can happen meanwhile
 
     def _touch(self) -> None:
-        self._client.deadline = self._loop.time() + self._patience
+        self._client.deadline = self._client.clock() + self._patience
 
     def _check(self, *, answering: bool = False) -> None:
         if self._cut or self._client.ended:
@@ -356,40 +366,6 @@ class Exchange:
             if answering or self._body.finished:
                 raise Unreachable("upstream-timeout", "The origin took too long to answer.", 504)
             raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
-
-
-_UPGRADE: list[Field] = [
-    (b"connection", b"Connection", b"Upgrade"),
-    (b"upgrade", b"Upgrade", b"websocket"),
-]
-
-
-def request_bytes(head: RequestHead, origin_form: bytes, host: bytes, fields: list[Field]) -> bytes:
-    """`fields` are end-to-end; the connection's own are written here."""
-    lines = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (head.method.encode("ascii"), origin_form, host)]
-    if head.length == CHUNKED:
-        lines.append(b"Transfer-Encoding: chunked\r\n")
-    if head.wants_websocket:
-        fields = [*fields, *_UPGRADE]
-    lines += [b"%b: %b\r\n" % (name, value) for key, name, value in fields if key != b"host"]
-    lines.append(b"\r\n")
-    return b"".join(lines)
-
-
-def _response_bytes(answer: ResponseHead, fields: list[Field], *, close: bool) -> bytes:
-    lines = [b"HTTP/1.1 %d %b\r\n" % (answer.status, answer.reason)]
-    bodiless = answer.status < 200 or answer.status == 204
-    lines += [
-        b"%b: %b\r\n" % (name, value)
-        for key, name, value in fields
-        if not (bodiless and key == b"content-length")
-    ]
-    if answer.length == CHUNKED:
-        lines.append(b"Transfer-Encoding: chunked\r\n")
-    if close and answer.status >= 200:
-        lines.append(b"Connection: close\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
 
 
 def _nowhere(_: bytes) -> None:

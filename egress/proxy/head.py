@@ -7,7 +7,8 @@ wrote for other purposes, so that a mistake in one of them is not enough.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import httptools
 
@@ -19,6 +20,7 @@ _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _FIELDS = rb"((?:" + _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n)*+)\r\n"
 _REQUEST = re.compile(rb"([A-Z][A-Z-]{0,31}) ([\x21-\x7e]++) HTTP/(1\.[01])\r\n" + _FIELDS)
 _RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n" + _FIELDS)
+_FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ \t]*+\r\n")
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
 
 # Read by this proxy, so two of them, or one named in Connection, would leave open which one counts.
@@ -42,27 +44,33 @@ HOP_BY_HOP = frozenset(
         b"proxy-authentication-info",
     }
 )
+_NOT_SENT_ON = HOP_BY_HOP | {b"host"}
+_REMEMBERED_BYTES = 2048
 CHUNKED = -1
 UNTIL_CLOSE = -2
 
 
 @dataclass(slots=True)
 class Head:
-    """`length` is the body's size, CHUNKED or (answers only) UNTIL_CLOSE."""
+    """`length` is the body's size, CHUNKED or (answers only) UNTIL_CLOSE.
+
+    Collections are shared with other heads that have the same fields: read them, never change them.
+    """
 
     version: bytes
     fields: list[Field]
+    single: dict[bytes, bytes]
+    connection: frozenset[bytes]
+    travelling: list[Field]
+    travelling_bytes: bytes
     length: int = 0
-    connection: frozenset[bytes] = frozenset()
-    single: dict[bytes, bytes] = field(default_factory=dict)
 
     def values(self, name: bytes) -> list[bytes]:
         return [value for key, _, value in self.fields if key == name]
 
     def end_to_end(self) -> list[Field]:
-        """The fields that travel on: not those of this connection, nor those it names as its own."""
-        dropped = HOP_BY_HOP | self.connection if self.connection else HOP_BY_HOP
-        return [entry for entry in self.fields if entry[0] not in dropped]
+        """The fields that travel on: not Host, those of this connection, nor those it names as its own."""
+        return self.travelling
 
 
 @dataclass(slots=True)
@@ -73,6 +81,16 @@ class RequestHead(Head):
     @property
     def keeps_alive(self) -> bool:
         return self.version == b"1.1" and b"close" not in self.connection
+
+    def with_length(self, length: int) -> RequestHead:
+        """The same request for a body that is already here: its size is known and nobody waits to send it."""
+        framing = (b"content-length", b"transfer-encoding", b"expect", b"trailer")
+        fields = [entry for entry in self.fields if entry[0] not in framing]
+        fields.append((b"content-length", b"Content-Length", str(length).encode("ascii")))
+        travelling = _travelling(fields, self.connection)
+        return replace(
+            self, fields=fields, travelling=travelling, travelling_bytes=lines(travelling), length=length
+        )
 
     @property
     def wants_websocket(self) -> bool:
@@ -107,12 +125,13 @@ def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
     if match is None:
         raise BadRequest("bad-head", _what_is_wrong(raw))
     method, target, version, block = match.groups()
-    head = RequestHead(version, _fields(block), method=method.decode("ascii"), target=target)
-    if len(head.fields) > max_fields:
-        raise BadRequest("too-many-headers", f"The request has more than {max_fields} headers.", 431)
     try:
-        _read_single(head, _SINGLE)
-        head.length = _request_length(head)
+        parsed = _parsed(block)
+        if len(parsed[0]) > max_fields:
+            raise BadRequest("too-many-headers", f"The request has more than {max_fields} headers.", 431)
+        head = RequestHead(version, *parsed, method=method.decode("ascii"), target=target)
+        if head.length:
+            _check_request_length(head)
         _ask_llhttp(httptools.HttpRequestParser, raw)
     except ValueError as error:
         raise BadRequest("bad-head", f"The request was refused: {error}.") from error
@@ -125,11 +144,11 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     if match is None:
         raise BadAnswer("The origin's answer is not well-formed HTTP/1.1.")
     version, status, reason, block = match.groups()
-    head = ResponseHead(version, _fields(block), status=int(status), reason=reason or b"")
-    if len(head.fields) > max_fields:
-        raise BadAnswer(f"The origin's answer has more than {max_fields} headers.")
     try:
-        _read_single(head, _SINGLE)
+        parsed = _parsed(block)
+        if len(parsed[0]) > max_fields:
+            raise BadAnswer(f"The origin's answer has more than {max_fields} headers.")
+        head = ResponseHead(version, *parsed, status=int(status), reason=reason or b"")
         head.length = _response_length(head, to_head)
         _ask_llhttp(httptools.HttpResponseParser, raw)
     except ValueError as error:
@@ -137,61 +156,84 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     return head
 
 
-def _fields(block: bytes) -> list[Field]:
-    found = []
-    for line in block[:-2].split(b"\r\n") if block else ():
-        name, _, value = line.partition(b":")
-        found.append((name.lower(), name, value.strip(b" \t")))
-    return found
+_Parsed = tuple[list[Field], dict[bytes, bytes], frozenset[bytes], list[Field], bytes, int]
 
 
-def _read_single(head: Head, names: frozenset[bytes]) -> None:
-    """Collect what may come only once, and what Connection names. Raises ValueError."""
+def _parsed(block: bytes) -> _Parsed:
+    """What the fields of a head mean. A tool sends the same ones again and again: the last are remembered."""
+    return _remembered(block) if len(block) <= _REMEMBERED_BYTES else _read_block(block)
+
+
+@lru_cache(maxsize=512)
+def _remembered(block: bytes) -> _Parsed:
+    return _read_block(block)
+
+
+def _read_block(block: bytes) -> _Parsed:
+    """Raises ValueError for fields that contradict each other."""
+    fields = [(name.lower(), name, value) for name, value in _FIELD.findall(block)]
+    single: dict[bytes, bytes] = {}
     tokens: set[bytes] = set()
-    for key, _, value in head.fields:
-        if key in names:
-            if key in head.single:
+    for key, _, value in fields:
+        if key in _SINGLE:
+            if key in single:
                 raise ValueError(f"it has two {key.decode('ascii')} headers")
-            head.single[key] = value
+            single[key] = value
         elif key in (b"connection", b"proxy-connection"):
             tokens.update(token.strip(b" \t").lower() for token in value.split(b","))
     if tokens & _NEVER_HOP_BY_HOP:
         raise ValueError("its Connection header names a header that must travel on")
-    head.connection = frozenset(tokens)
+    connection = frozenset(tokens)
+    travelling = _travelling(fields, connection)
+    return fields, single, connection, travelling, lines(travelling), _declared_length(single)
 
 
-def _declared_length(head: Head) -> int | None:
-    coding = head.single.get(b"transfer-encoding")
-    length = head.single.get(b"content-length")
+def _travelling(fields: list[Field], connection: frozenset[bytes]) -> list[Field]:
+    dropped = _NOT_SENT_ON | connection
+    return [entry for entry in fields if entry[0] not in dropped]
+
+
+def lines(fields: list[Field]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in fields])
+
+
+def _declared_length(single: dict[bytes, bytes]) -> int:
+    """0 both for an empty body and for none that is declared."""
+    coding = single.get(b"transfer-encoding")
+    length = single.get(b"content-length")
+    if b"expect" in single and single[b"expect"].lower() != b"100-continue":
+        raise ValueError("its Expect header is not '100-continue'")
     if coding is not None:
         if length is not None:
             raise ValueError("it has both Content-Length and Transfer-Encoding")
         if coding.lower() != b"chunked":
             raise ValueError("its Transfer-Encoding is not 'chunked'")
-        if head.version != b"1.1":
-            raise ValueError("Transfer-Encoding needs HTTP/1.1")
         return CHUNKED
     if length is None:
-        return None
+        return 0
     if not _LENGTH.fullmatch(length):
         raise ValueError("its Content-Length is not a plain number")
     return int(length)
 
 
-def _request_length(head: RequestHead) -> int:
-    length = _declared_length(head) or 0
-    if b"expect" in head.single and head.single[b"expect"].lower() != b"100-continue":
-        raise ValueError("its Expect header is not '100-continue'")
-    if length and head.method in ("CONNECT", "TRACE"):
+def _check_version(head: Head) -> None:
+    if head.length == CHUNKED and head.version != b"1.1":
+        raise ValueError("Transfer-Encoding needs HTTP/1.1")
+
+
+def _check_request_length(head: RequestHead) -> None:
+    _check_version(head)
+    if head.method in ("CONNECT", "TRACE"):
         raise ValueError(f"{head.method} has no body")
-    return length
 
 
 def _response_length(head: ResponseHead, to_head: bool) -> int:
-    length = _declared_length(head)
+    _check_version(head)
     if to_head or head.status < 200 or head.status in (204, 304):
         return 0
-    return UNTIL_CLOSE if length is None else length
+    if head.length == 0 and b"content-length" not in head.single:
+        return UNTIL_CLOSE
+    return head.length
 
 
 def _ask_llhttp(parser: type[httptools.HttpRequestParser | httptools.HttpResponseParser], raw: bytes) -> None:

@@ -21,6 +21,7 @@ from .credentials import Secrets
 from .errors import BadAnswer, Refusal
 from .head import Field, Head, RequestHead, ResponseHead
 from .records import Record
+from .sigv4 import AwsKey
 from .targets import Target
 
 _FORM = b"application/x-www-form-urlencoded"
@@ -75,6 +76,9 @@ class Scanners:
 
 def _secret_parts(auth: Auth, secret: str) -> set[str]:
     """A name and a password are worth hiding together, and the password alone."""
+    if auth.scheme == "SigV4":
+        key = AwsKey.parse(secret)
+        return {secret, key.secret, key.session} - {""} if key is not None else {secret}
     password = "" if auth.scheme in (*AGENT_SCHEMES, "header") else secret.partition(":")[2]
     return {secret, password} if password else {secret}
 

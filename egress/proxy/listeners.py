@@ -53,8 +53,10 @@ class Listeners:
         if not exists(self._plane.config.bottles / slug):
             self._close(slug)
             self._plane.forget(slug)
+            self._plane.write_pipelock()
             return None
         bottle, ack = await self._plane.load(slug)
+        self._plane.write_pipelock()
         if slug not in self._servers and not self._plane.stopping:
             try:
                 self._servers[slug] = await self._open(bottle)

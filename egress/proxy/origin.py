@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import socket
+from datetime import UTC, datetime
+from hashlib import sha256
+
+from egress.policy import PORTS
 from egress.routes import Dlp, Route
 
 from .bottles import Bottle
 from .credentials import credential_field, is_credential, refuse_credential_in_url
 from .dialing import checked_addresses, dial
 from .errors import Refusal
-from .exchange import Trailers, request_bytes
+from .exchange import Trailers
+from .gateway import Gateway
 from .head import Field, RequestHead, ResponseHead
 from .inspection import Inspection
 from .plane import DataPlane
 from .records import Record
+from .sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from .targets import Target
 from .upstream import Key, open_wire
 from .wire import Doorbell, Wire
+from .writing import request_bytes
 
 # Frameworks let these change the method after it was checked.
 _METHOD_OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
@@ -26,14 +34,29 @@ _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 async def connect(plane: DataPlane, route: Route, host: str, port: int, bell: Doorbell, *, tls: bool) -> Wire:
     """A new connection to an address that was checked for this route. Raises Unreachable."""
     limits = plane.limits
-    addresses = await checked_addresses(host, route, plane.lookup, seconds=limits.connect_seconds)
-    if route.pinned_addresses:
-        port = plane.config.pinned_ports.get(port, port)
-    connection = await dial(addresses, port, seconds=limits.connect_seconds)
+    connection = await _socket(plane, route, host, port)
     context = plane.upstream_tls if tls else None
     return await open_wire(
         connection, bell, plane.watch, tls=context, host=host, seconds=limits.handshake_seconds
     )
+
+
+async def _socket(plane: DataPlane, route: Route, host: str, port: int) -> socket.socket:
+    limits = plane.limits
+    gateway = _gateway_for(plane, route)
+    if gateway is not None:
+        if port == PORTS["http"]:  # plain requests are handed over whole
+            return await gateway.reach(seconds=limits.connect_seconds)
+        return await gateway.connect(host, port, seconds=limits.connect_seconds)
+    addresses = await checked_addresses(host, route, plane.lookup, seconds=limits.connect_seconds)
+    if route.pinned_addresses:
+        port = plane.config.pinned_ports.get(port, port)
+    return await dial(addresses, port, seconds=limits.connect_seconds)
+
+
+def _gateway_for(plane: DataPlane, route: Route) -> Gateway | None:
+    """Pinned addresses are the operator's own: they are dialled directly."""
+    return None if route.pinned_addresses else plane.config.gateway
 
 
 class Origin:
@@ -55,6 +78,8 @@ class Origin:
         self._route = route
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
         self._secret = self._credential()
+        self._aws_key = self._parsed_aws_key()
+        self._body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
         self._inspection = Inspection(plane.scanners.scanner(bottle, self._secret), route, record)
         self._fields = self._own_fields(head)
         self._inspection.check_request(target, head, self._fields)
@@ -75,6 +100,26 @@ class Origin:
         self._bottle.missing_secrets.discard(auth.token_ref)
         return secret
 
+    def _parsed_aws_key(self) -> AwsKey | None:
+        auth = self._route.auth
+        if auth is None or self._secret is None or auth.scheme != "SigV4":
+            return None
+        key = AwsKey.parse(self._secret)
+        if key is None:
+            self._bottle.missing_secrets.add(auth.token_ref)
+            raise Refusal("credential-missing", "The key for AWS is not set up. Tell the operator.", 502)
+        return key
+
+    @property
+    def needs_whole_body(self) -> bool:
+        """The signature covers the body, so nothing can be sent before all of it is here."""
+        return self._aws_key is not None and hashes_the_body(self._target.host)
+
+    def take_body(self, head: RequestHead, body: bytes) -> None:
+        """The whole body, and the head that it now has."""
+        self._fields = self._own_fields(head)
+        self._body_digest = sha256(body).hexdigest()
+
     def _own_fields(self, head: RequestHead) -> list[Field]:
         """What the agent sent that travels on."""
         fields = head.end_to_end()
@@ -90,10 +135,19 @@ class Origin:
         return fields
 
     def request_head(self, head: RequestHead) -> bytes:
-        fields = self._fields
-        if self._route.auth is not None and self._secret is not None:
-            fields = [*fields, credential_field(self._route.auth, self._secret)]
-        return request_bytes(head, self._target.origin_form, self._target.host.encode("ascii"), fields)
+        host, form = self._target.host.encode("ascii"), self._target.origin_form
+        if self._target.scheme == "http" and _gateway_for(self._plane, self._route) is not None:
+            form = b"http://" + host + form
+        return request_bytes(head, form, host, self._with_credential(head.method))
+
+    def _with_credential(self, method: str) -> list[Field]:
+        auth, target = self._route.auth, self._target
+        if self._aws_key is not None:
+            request = SignedRequest(method, target.host, target.origin_form)
+            return sign(request, self._fields, self._aws_key, self._body_digest, datetime.now(UTC))
+        if auth is not None and self._secret is not None:
+            return [*self._fields, credential_field(auth, self._secret)]
+        return self._fields
 
     def answer_fields(self, head: ResponseHead) -> list[Field]:
         fields = head.end_to_end()

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from egress.pipelock import render_pipelock
+from egress.snapshot import write_atomically
+
 from .bottles import Ack, Bottle
 from .ca import ensure as ensure_ca
 from .config import Config, upstream_context
@@ -33,6 +36,7 @@ class DataPlane:
         self.records = Records()
         self.bottles: dict[str, Bottle] = {}
         self.stopping = False
+        self._pipelock = ""
         self._conversations: set[Doorbell] = set()
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -63,6 +67,20 @@ class DataPlane:
             ensure_ca(bottle.directory, bottle.slug)
         except (OSError, ValueError) as error:
             log.error("bottle %s: its CA cannot be used: %s", bottle.slug, error)
+
+    def write_pipelock(self) -> None:
+        """What the operator's pipelock lets through, when there is one: it notices the new file itself."""
+        if self.config.gateway is None:
+            return
+        hosts = {host for bottle in self.bottles.values() for host in bottle.snapshot.table.gate_hosts}
+        text = render_pipelock(hosts)
+        if text == self._pipelock:
+            return
+        try:
+            write_atomically(self.config.run / "pipelock.yaml", text)
+            self._pipelock = text
+        except OSError as error:
+            log.error("pipelock.yaml cannot be written: %s", error.strerror)
 
     def forget(self, slug: str) -> None:
         bottle = self.bottles.pop(slug, None)

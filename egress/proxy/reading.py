@@ -1,12 +1,13 @@
-"""Waiting for a whole head on a wire, within its limits of size and time."""
+"""Waiting for a whole head, or a whole body, on a wire, within limits of size and time."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
+from .body import body_of
 from .config import Limits
 from .errors import BadRequest, Gone
+from .head import RequestHead
 from .wire import Wire
 
 
@@ -16,9 +17,8 @@ async def read_head(wire: Wire, limits: Limits, stopping: Callable[[], bool]) ->
     Before its first byte a head may take as long as an idle connection is kept; from then on every byte of it
     has to arrive within one deadline, however it is dripped.
     """
-    loop = asyncio.get_running_loop()
     wire.expired = False
-    wire.deadline = loop.time() + limits.keep_alive_seconds
+    wire.deadline = wire.clock() + limits.keep_alive_seconds
     started = False
     while True:
         if wire.buffer:
@@ -26,11 +26,11 @@ async def read_head(wire: Wire, limits: Limits, stopping: Callable[[], bool]) ->
             if end > limits.head_bytes or (end < 0 and len(wire.buffer) > limits.head_bytes):
                 raise BadRequest("too-large", f"The head is larger than {limits.head_bytes} bytes.", 431)
             if end >= 0:
-                await _until_drained(wire, loop.time() + limits.idle_seconds)
+                await _until_drained(wire, wire.clock() + limits.idle_seconds)
                 return wire.take(end + 4)
             if not started:
                 started = True
-                wire.deadline = loop.time() + limits.head_seconds
+                wire.deadline = wire.clock() + limits.head_seconds
         if wire.ended or (stopping() and not started):
             return None
         if wire.expired:
@@ -38,6 +38,31 @@ async def read_head(wire: Wire, limits: Limits, stopping: Callable[[], bool]) ->
                 raise BadRequest("timeout", "The request did not come in time.", 408)
             return None
         await wire.bell.wait()
+
+
+async def read_body(wire: Wire, head: RequestHead, limits: Limits) -> bytes:
+    """The whole body of a request, within the limit of what is held in memory. Raises BadRequest, or Gone."""
+    body, payload = body_of(head.length), bytearray()
+    if b"expect" in head.single:
+        wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    wire.deadline = wire.clock() + limits.idle_seconds
+    while not body.finished:
+        if wire.buffer:
+            try:
+                payload += body.feed(wire.take(len(wire.buffer)))
+            except ValueError as error:
+                raise BadRequest("bad-body", f"The request was refused: {error}.") from error
+            if len(payload) > limits.held_body_bytes:
+                raise BadRequest("too-large", f"The body is larger than {limits.held_body_bytes} bytes.", 413)
+            wire.deadline = wire.clock() + limits.idle_seconds
+        elif wire.ended:
+            raise Gone
+        elif wire.expired:
+            raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
+        else:
+            await wire.bell.wait()
+    wire.stop_draining(body.rest)
+    return bytes(payload)
 
 
 async def _until_drained(wire: Wire, deadline: float) -> None:

@@ -11,10 +11,11 @@ import socket
 from pathlib import Path
 
 from .errors import Unreachable
-from .exchange import Trailers, request_bytes
+from .exchange import Trailers
 from .head import Field, RequestHead, ResponseHead
 from .upstream import open_wire
 from .wire import Doorbell, Watch, Wire
+from .writing import request_bytes
 
 IDENTITY = b"X-Bottle-Identity"
 _CONNECT_SECONDS = 5

@@ -105,6 +105,8 @@ def _require_host(head: RequestHead, host: str, port: int, default_port: int) ->
     declared = head.single.get(b"host")
     if declared is None:
         raise BadRequest("bad-host", "The request was refused: it has no Host header.")
+    if port == default_port and declared.decode("latin-1") == host:  # the form that nearly all clients send
+        return
     if read_authority(declared, default_port) != (host, port):
         raise BadRequest(
             "host-mismatch", "The request was refused: its Host header names another host than its target."

@@ -5,8 +5,6 @@ Trust boundary: only the ClientHello is looked at; what is inside TLS is between
 
 from __future__ import annotations
 
-import asyncio
-
 from .clienthello import MAX_HELLO, BadHello, server_name
 from .config import Limits
 from .errors import Gone
@@ -18,7 +16,7 @@ UNRECOGNIZED_NAME = bytes.fromhex("15 03 03 00 02 02 70")
 
 async def check_hello(client: Wire, host: str, limits: Limits) -> None:
     """Wait for the ClientHello and compare its name. Raises BadHello with the reason, or Gone."""
-    client.deadline = asyncio.get_running_loop().time() + limits.handshake_seconds
+    client.deadline = client.clock() + limits.handshake_seconds
     while True:
         name = server_name(bytes(client.buffer))
         if name == host:
@@ -40,7 +38,6 @@ class Tunnel:
         self._upstream = upstream
         self._patience = limits.tunnel_idle_seconds
         self._record = record
-        self._loop = asyncio.get_running_loop()
         self._cut = False
 
     def cut(self) -> None:
@@ -76,7 +73,7 @@ class Tunnel:
                     wire.close()
 
     def _touch(self) -> None:
-        self._client.deadline = self._loop.time() + self._patience
+        self._client.deadline = self._client.clock() + self._patience
 
     def _to_origin(self, data: bytes) -> None:
         self._touch()

@@ -47,23 +47,27 @@ async def open_wire(
     return wire
 
 
+_nobody = Doorbell()  # rung by connections that nobody waits for
+
+
 class Pool:
     """Idle connections of one bottle. Each was dialled to an address that was checked for its key."""
 
     def __init__(self, most: int) -> None:
         self._idle: dict[Key, list[tuple[Wire, float]]] = {}
         self._most = most
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(len(idle) for idle in self._idle.values())
+        return self._count
 
     def take(self, key: Key, bell: Doorbell, *, repeatable: bool) -> Wire | None:
         """The freshest idle connection. One that was idle for long serves repeatable requests only."""
         idle = self._idle.get(key)
-        now = asyncio.get_running_loop().time()
         while idle:
             wire, since = idle.pop()
-            if now - since > (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
+            self._count -= 1
+            if wire.clock() - since > (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
                 wire.close()
                 continue
             if not wire.ended:
@@ -72,16 +76,16 @@ class Pool:
         return None
 
     def give_back(self, key: Key, wire: Wire) -> None:
-        idle = self._idle.setdefault(key, [])
-        if len(self) >= self._most:
+        if self._count >= self._most:
             wire.close()
             return
         wire.deadline = math.inf
         wire.feed_from(None)
-        wire.bell = Doorbell()
+        wire.bell = _nobody
         wire.sink = lambda _: self._spoil(key, wire)
         wire.on_end = lambda: self._forget(key, wire)
-        idle.append((wire, asyncio.get_running_loop().time()))
+        self._idle.setdefault(key, []).append((wire, wire.clock()))
+        self._count += 1
 
     def prune(self, now: float) -> None:
         for key in list(self._idle):
@@ -98,6 +102,7 @@ class Pool:
                 wire.on_end = None
                 wire.close()
         self._idle.clear()
+        self._count = 0
 
     def _spoil(self, key: Key, wire: Wire) -> None:
         self._forget(key, wire)
@@ -105,4 +110,6 @@ class Pool:
 
     def _forget(self, key: Key, wire: Wire) -> None:
         idle = self._idle.get(key, [])
-        idle[:] = [entry for entry in idle if entry[0] is not wire]
+        kept = [entry for entry in idle if entry[0] is not wire]
+        self._count -= len(idle) - len(kept)
+        idle[:] = kept

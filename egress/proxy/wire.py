@@ -19,9 +19,10 @@ _UNREAD, _CHOKED = 1, 2
 class Doorbell:
     """Wakes the one task that serves a connection. It looks around for itself what has happened."""
 
-    __slots__ = ("_future", "_rung")
+    __slots__ = ("_future", "_loop", "_rung")
 
     def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None  # asking for it costs a system call
         self._future: asyncio.Future[None] | None = None
         self._rung = False
 
@@ -35,7 +36,9 @@ class Doorbell:
         if self._rung:
             self._rung = False
             return
-        self._future = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._future = self._loop.create_future()
         try:
             await self._future
         finally:
@@ -75,6 +78,7 @@ class Wire(asyncio.Protocol):
 
     def __init__(self, bell: Doorbell, watch: Watch, opened: Callable[[Wire], None] | None = None) -> None:
         self.bell = bell
+        self.clock = asyncio.get_running_loop().time
         self.transport: asyncio.Transport | None = None
         self.buffer = bytearray()
         self.sink: Callable[[bytes], None] | None = None

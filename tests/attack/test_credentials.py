@@ -153,3 +153,40 @@ def test_another_bottle_does_not_get_it(lab: Lab) -> None:
     answer = lab.secured(HOST, slug="agent-b").ask(get("/allowed", HOST))
     assert answer.status == 403
     assert lab.requests == []
+
+
+# --- getting it back
+
+
+REFLECTED = [pinned(HOST, auth={"scheme": "Bearer", "token_ref": "CANARY"})]
+
+
+def test_an_origin_that_repeats_it_does_not_give_it_away(lab: Lab) -> None:
+    lab.publish("agent-a", REFLECTED)
+    answer = lab.secured(HOST).ask(get("/reflect", HOST))
+    assert (answer.status, b"authorization=Bearer" in answer.body) == (200, True)
+    assert SECRET not in str(answer.headers)
+    assert "set-cookie" not in answer.headers
+    lab.requests.clear()
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_it_is_found_across_the_pieces_of_an_answer(lab: Lab, size: int) -> None:
+    lab.publish("agent-a", REFLECTED)
+    answer = lab.secured(HOST).ask(get(f"/reflect-in-pieces/{size}", HOST))
+    assert answer.body.startswith(b"Bearer ")
+    lab.requests.clear()
+
+
+@pytest.mark.parametrize("where", ["target", "header", "body"])
+def test_an_agent_that_knows_it_cannot_send_it_out(lab: Lab, where: str) -> None:
+    lab.publish("agent-a", [*REFLECTED, pinned("api.example.com", path_allowlist=["/allowed"])])
+    host = "api.example.com"
+    message = {
+        "target": get(f"/allowed?x={SECRET}", host),
+        "header": get("/allowed", host, f"X-Note: {SECRET}"),
+        "body": request("POST", "/allowed", host, "Content-Length: 17", body=SECRET.encode()),
+    }[where]
+    answer = lab.secured(host).ask(message)
+    assert (answer.status, answer.reason, "ask" in answer.json) == (403, "dlp", False)
+    assert not any(seen.whole for seen in lab.requests)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from egress.proxy.body import ChunkedBody, chunk, last_chunk
 from egress.proxy.clienthello import BadHello, server_name
 from egress.proxy.errors import BadRequest
-from egress.proxy.exchange import request_bytes
 from egress.proxy.head import CHUNKED, RequestHead, parse_request
 from egress.proxy.targets import forward_target, inner_target
+from egress.proxy.writing import request_bytes
 from tests.attack.test_authority import hello
 from tests.proxy.lab import Lab
 
@@ -78,8 +78,8 @@ usual_heads = mutated(
 )
 
 
-def accepted(raw: bytes) -> tuple[RequestHead, bytes] | None:
-    """The head, and the bytes that would be sent on for it."""
+def accepted(raw: bytes) -> tuple[RequestHead, str, bytes] | None:
+    """The head, the host it is for, and the bytes that would be sent on for it."""
     try:
         head = parse_request(raw, max_fields=50)
         target = (
@@ -89,7 +89,7 @@ def accepted(raw: bytes) -> tuple[RequestHead, bytes] | None:
         )
     except BadRequest:
         return None
-    return head, request_bytes(head, target.origin_form, target.host.encode(), head.end_to_end())
+    return head, target.host, request_bytes(head, target.origin_form, target.host.encode(), head.end_to_end())
 
 
 @settings(max_examples=1500, deadline=None)
@@ -99,7 +99,7 @@ def test_what_is_sent_on_means_the_same_to_other_parsers(raw: bytes) -> None:
     result = accepted(raw)
     if result is None:
         return
-    head, sent = result
+    head, host, sent = result
     parser = h11.Connection(h11.SERVER)
     parser.receive_data(sent)
     event = parser.next_event()
@@ -107,7 +107,7 @@ def test_what_is_sent_on_means_the_same_to_other_parsers(raw: bytes) -> None:
     headers = [(bytes(name), bytes(value)) for name, value in event.headers]
     assert event.method.decode() == head.method
     assert event.target in head.target
-    assert [value for name, value in headers if name == b"host"] == [HOST.encode()]
+    assert [value for name, value in headers if name == b"host"] == [host.encode()]
     framing = [(name, value) for name, value in headers if name in (b"content-length", b"transfer-encoding")]
     expected = {CHUNKED: [(b"transfer-encoding", b"chunked")], 0: []}
     declared = [(b"content-length", str(head.length).encode())]

@@ -321,6 +321,18 @@ async def _reflect(seen: Seen, send: Send) -> bool:
     return True
 
 
+async def _reflect_in_pieces(seen: Seen, send: Send) -> bool:
+    size = int(seen.target.rpartition("/")[2])
+    text = seen.values("authorization")[0].encode()
+    await send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for start in range(0, len(text), size):
+        piece = text[start : start + size]
+        await send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        await asyncio.sleep(0.002)
+    await send(b"0\r\n\r\n")
+    return True
+
+
 async def _hints(seen: Seen, send: Send) -> bool:
     await send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + _plain(b"done"))
     return True
@@ -335,6 +347,7 @@ ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "silent": _silent,
     "redirect": _redirect,
     "reflect": _reflect,
+    "reflect-in-pieces": _reflect_in_pieces,
     "hints": _hints,
 }
 

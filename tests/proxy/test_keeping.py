@@ -143,6 +143,9 @@ async def test_a_reader_can_wait_for_the_next_record() -> None:
         ("EGRESS_MAX_CONNECTIONS", "-1"),
         ("EGRESS_UPSTREAM_CA", "/nowhere/ca.pem"),
         ("EGRESS_REFUSE_AT_CONNECT", "maybe"),
+        ("EGRESS_UPSTREAM_PROXY", "127.0.0.1:8888"),
+        ("EGRESS_UPSTREAM_PROXY", "http://user:pass@127.0.0.1:8888"),
+        ("EGRESS_UPSTREAM_PROXY", "https://127.0.0.1:8888"),
     ],
 )
 def test_a_bad_setting_stops_the_start_and_is_named(tmp_path: Path, name: str, value: str) -> None:
