@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+REAL   := browser or services or clients or process or tools
 
-.PHONY: up test unit lint types clients bench screenshots clean
+.PHONY: up test unit real lint types clients bench screenshots clean
 .DEFAULT_GOAL := up
 
 $(VENV)/.runtime: requirements.txt
@@ -20,11 +21,15 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt
 up: $(VENV)/.runtime
 	@exec $(BIN)/python manage.py up
 
-test: lint types
-	@$(BIN)/python -m pytest
+test: lint types unit real
 
+# Everything that starts no program of its own: the fast loop.
 unit: $(VENV)/.dev
-	@$(BIN)/python -m pytest -m "not browser and not services and not clients and not process"
+	@$(BIN)/python -m pytest -n auto -m "not ($(REAL))"
+
+# Real server processes, PostgreSQL and Redis, Chromium, the MCP clients: one after the other.
+real: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m "$(REAL)"
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet .
@@ -33,14 +38,17 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	@$(BIN)/mypy --no-error-summary botbottle supervise egress manage.py
 
+# The npm programs that tests run: MCP clients, the conformance suite, Node's HTTP and WebSocket clients.
 clients: $(VENV)/.dev
 	@tests/clients/install
+	@tests/tools/install
 
 screenshots: $(VENV)/.dev
 	@$(BIN)/python -m tests.browser.picture
 
 bench: $(VENV)/.dev
 	@$(BIN)/python bench/wake.py
+	@$(BIN)/python bench/egress.py
 
 clean:
 	@rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

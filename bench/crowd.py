@@ -1,22 +1,23 @@
-"""Agents whose calls wait at one server, and the operator who decides them one by one or all at once."""
+"""Agents whose calls wait at one server, and the operators who decide them one by one or all at once."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from subjects import Subject, Verb
+from subjects import Moments, Subject, Verb
 from wire import Answer, Connection, Lost
 
-FILING_SECONDS = 120.0
-LOST_SECONDS = 60.0  # an answer that takes longer counts as lost
+FILING_SECONDS = 60.0  # for a batch; what is not filed by then is lost
+LOST_SECONDS = 60.0  # an answer that takes longer is lost
 BATCH = 100
-PAUSE_SECONDS = 0.1  # at most; two polling intervals, so that decisions fall anywhere in one
+PAUSE_SECONDS = 0.1  # at most: two polling intervals, so that decisions fall anywhere in one
+OPERATORS = 8
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,24 @@ class Sample:
 
     verb: Verb
     started: float  # the operator's request begins
-    decided: float  # just before others can see the decision
+    moments: Moments
     answered: float | None
     right: bool
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Call:
     connection: Connection
     answer: asyncio.Future[Answer]
+
+
+@dataclass(frozen=True)
+class _Decided:
+    verb: Verb
+    proposal_id: str
+    call: _Call
+    started: float
+    reply: Any  # what the operator got back
 
 
 class Crowd:
@@ -43,9 +53,7 @@ class Crowd:
         self._number = 0
         self._calls: dict[str, _Call] = {}  # by the host asked for, which is unique
         self._ids: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._calls)
+        self.lost_before_deciding = 0
 
     async def grow(self, count: int) -> None:
         """Add waiting calls, each on its own connection; returns when the operator could see all of them."""
@@ -55,6 +63,9 @@ class Crowd:
             await self._until_filed()
             count -= batch
         self._ids = self._subject.pending()
+        for host in [host for host in self._calls if host not in self._ids]:
+            self._calls.pop(host).connection.close()
+            self.lost_before_deciding += 1
 
     async def decide_steadily(self, count: int) -> list[Sample]:
         """Decide random calls at random moments, so often by each verb; a new call takes each one's place."""
@@ -62,24 +73,22 @@ class Crowd:
         samples = []
         for verb in [*Verb] * count:
             host = random.choice(list(self._calls))
-            samples += await self._decide([host], operator, verb)
+            samples += await self._samples([await self._decide(host, operator, verb, PAUSE_SECONDS)])
             await self.grow(1)
         operator.close()
         return samples
 
-    async def decide_all(self, operators: int = 8) -> list[Sample]:
-        """Decide every call in random order, as fast as some operators can."""
+    async def decide_all(self) -> list[Sample]:
+        """Decide every call in random order and by both verbs, as fast as some operators can."""
         hosts = list(self._calls)
         random.shuffle(hosts)
-        connections = [await Connection.open(self._subject.operator_port) for _ in range(operators)]
-        shares = [
-            self._decide(hosts[number::operators], connection, Verb.APPROVE, pause=0.0)
-            for number, connection in enumerate(connections)
-        ]
-        samples = [sample for share in await asyncio.gather(*shares) for sample in share]
-        for connection in connections:
-            connection.close()
-        return samples
+        shares = await asyncio.gather(*(self._decide_share(hosts[n::OPERATORS]) for n in range(OPERATORS)))
+        return await self._samples([decided for share in shares for decided in share])
+
+    def leave(self) -> None:
+        """Whoever still waits hangs up."""
+        for call in self._calls.values():
+            call.connection.close()
 
     async def _ask(self) -> None:
         self._number += 1
@@ -89,49 +98,45 @@ class Crowd:
 
     async def _until_filed(self) -> None:
         deadline = time.monotonic() + FILING_SECONDS
-        while self._subject.pending_count() < len(self._calls):
-            gone = [host for host, call in self._calls.items() if call.answer.done()]
-            if gone or time.monotonic() > deadline:
-                answer = self._calls[gone[0]].answer if gone else None
-                raise SystemExit(f"{self._subject.name} did not keep a call waiting: {_described(answer)}")
+        while time.monotonic() < deadline and self._subject.pending_count() < len(self._calls):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
-    async def _decide(
-        self, hosts: Iterable[str], operator: Connection, verb: Verb, pause: float = PAUSE_SECONDS
-    ) -> list[Sample]:
-        started: dict[str, float] = {}
-        replies: dict[str, Any] = {}
-        outcomes = {}
-        for host in hosts:
-            proposal_id, call = self._ids[host], self._calls.pop(host)
-            approve = await self._subject.look(operator, proposal_id, verb)
-            await asyncio.sleep(random.uniform(0, pause))
-            started[proposal_id] = time.time()
-            replied = operator.send(approve)
-            outcomes[proposal_id] = await _outcome(call, proposal_id, verb)
-            replies[proposal_id] = (await replied).json()
-        decided = self._subject.decided_at(replies)
+    async def _decide_share(self, hosts: Iterable[str]) -> list[_Decided]:
+        operator = await Connection.open(self._subject.operator_port)
+        verbs = [*Verb]
+        decided = [
+            await self._decide(host, operator, verbs[number % len(verbs)])
+            for number, host in enumerate(hosts)
+        ]
+        operator.close()
+        return decided
+
+    async def _decide(self, host: str, operator: Connection, verb: Verb, pause: float = 0.0) -> _Decided:
+        proposal_id, call = self._ids[host], self._calls.pop(host)
+        decide = await self._subject.look(operator, proposal_id, verb)
+        await asyncio.sleep(random.uniform(0, pause))
+        started = time.time()
+        reply = await operator.send(decide)
+        return _Decided(verb, proposal_id, call, started, reply.json())
+
+    async def _samples(self, decided: Sequence[_Decided]) -> list[Sample]:
+        outcomes = await asyncio.gather(*map(_outcome, decided))
+        moments = self._subject.moments({one.proposal_id: one.reply for one in decided})
         return [
-            Sample(verb, started[key], decided[key], answered, right)
-            for key, (answered, right) in outcomes.items()
+            Sample(one.verb, one.started, moments[one.proposal_id], answered, right)
+            for one, (answered, right) in zip(decided, outcomes, strict=True)
         ]
 
 
-async def _outcome(call: _Call, proposal_id: str, verb: Verb) -> tuple[float | None, bool]:
+async def _outcome(decided: _Decided) -> tuple[float | None, bool]:
     """When the whole answer was read, and whether it is this call's own."""
     try:
         async with asyncio.timeout(LOST_SECONDS):
-            answer = await call.answer
+            answer = await decided.call.answer
     except (TimeoutError, Lost):
         return None, False
     finally:
-        call.connection.close()
+        decided.call.connection.close()
     told = answer.json()["result"]["structuredContent"]
-    mine = UUID(told["proposal_id"]) == UUID(proposal_id)
-    return answer.read_at, mine and told["status"] == verb.status
-
-
-def _described(answer: asyncio.Future[Answer] | None) -> str:
-    if answer is None:
-        return "filing took too long"
-    return str(answer.exception() or answer.result().body[:500])
+    mine = UUID(told["proposal_id"]) == UUID(decided.proposal_id)
+    return answer.read_at, mine and told["status"] == decided.verb.status

@@ -40,7 +40,7 @@ class Report:
     idle_at: int
     held: int
     steady: dict[tuple[str, int], list[list[Sample]]] = field(default_factory=lambda: defaultdict(list))
-    leftovers: dict[str, list[Sample]] = field(default_factory=lambda: defaultdict(list))
+    lost_before_deciding: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     burst: dict[str, list[Sample]] = field(default_factory=dict)
     idle: dict[str, list[Usage]] = field(default_factory=lambda: defaultdict(list))
     throughput: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -48,7 +48,7 @@ class Report:
     def lost(self, name: str) -> int:
         """Calls of the whole run that got no answer, or not their own."""
         rounds = [samples for (owner, _), found in self.steady.items() if owner == name for samples in found]
-        return sum(map(_lost, [*rounds, self.leftovers[name], self.burst[name]]))
+        return sum(map(_lost, [*rounds, self.burst[name]])) + self.lost_before_deciding[name]
 
     def bars(self) -> list[Bar]:
         found = []
@@ -88,13 +88,15 @@ class Report:
         }
 
     def _latency_table(self) -> str:
-        columns = [
+        head = [
+            "waiting",
+            "server",
             "decided → answered p50",
             "p99",
             "of the baseline",
-            "action → answered p50",
-            "of the baseline",
+            "of it once in force",
         ]
+        head += ["action → answered p50", "of the baseline"]
         rows: list[list[object]] = []
         for size in self.sizes:
             rows.append([size, BASELINE, *self._latencies(_pooled(self.steady[BASELINE, size]))])
@@ -102,11 +104,12 @@ class Report:
                 samples = _of(verb, _pooled(self.steady[OURS, size]))
                 ratios = [_fraction(self._ratio(size, verb, kind)) for kind in (after_decision, after_action)]
                 rows.append([size, f"{OURS}, {verb}", *self._latencies(samples, *ratios)])
-        return _table(["waiting", "server", *columns], rows)
+        return _table(head, rows)
 
     def _latencies(self, samples: Sequence[Sample], decided: str = "1", action: str = "1") -> list[str]:
-        p50, p99, action_p50 = (f"{_figures(samples)[key]:.1f} ms" for key in LATENCIES[:3])
-        return [p50, p99, decided, action_p50, action]
+        figures = {key: f"{value:.1f} ms" for key, value in _figures(samples).items()}
+        after_it = [figures["decided_p50"], figures["decided_p99"], decided, figures["settled_p50"]]
+        return [*after_it, figures["action_p50"], action]
 
     def _ratio(self, size: int, verb: Verb, kind: Callable[[Sample], float]) -> float:
         """How many times longer the baseline takes. It treats both verbs the same."""
@@ -130,8 +133,9 @@ class Report:
             samples = self.burst[name]
             lost, figures = _lost(samples), _figures(samples)
             took = max(s.answered or 0 for s in samples) - min(s.started for s in samples)
-            latencies = [f"{figures[key]:.1f} ms" for key in LATENCIES[:2]]
-            rows.append([name, len(samples) - lost, lost, *latencies, f"{took:.1f} s"])
+            latencies = [f"{figures[key]:.1f} ms" for key in ("decided_p50", "decided_p99")]
+            missing = lost + self.held - len(samples)
+            rows.append([name, self.held - missing, missing, *latencies, f"{took:.1f} s"])
         return _table(head, rows)
 
     def _idle(self, name: str) -> Usage:
@@ -144,22 +148,26 @@ class Report:
 
 
 def after_decision(sample: Sample) -> float:
-    return 1000 * ((sample.answered or 0) - sample.decided)
+    return 1000 * ((sample.answered or 0) - sample.moments.decided)
+
+
+def after_settling(sample: Sample) -> float:
+    return 1000 * ((sample.answered or 0) - sample.moments.settled)
 
 
 def after_action(sample: Sample) -> float:
     return 1000 * ((sample.answered or 0) - sample.started)
 
 
-LATENCIES = ("decided_p50", "decided_p99", "action_p50", "action_p99")
+KINDS = {"decided": after_decision, "settled": after_settling, "action": after_action}
 
 
 def _figures(samples: Sequence[Sample]) -> dict[str, Any]:
     answered = _answered(samples)
     figures: dict[str, Any] = {"decisions": len(samples), "lost": _lost(samples)}
-    for key in LATENCIES:
-        kind = after_decision if key.startswith("decided") else after_action
-        figures[key] = round(_percentile(map(kind, answered), int(key[-2:])), 3)
+    for name, kind in KINDS.items():
+        for percent in (50, 99):
+            figures[f"{name}_p{percent}"] = round(_percentile(map(kind, answered), percent), 3)
     return figures
 
 

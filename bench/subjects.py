@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from wire import Connection, request
@@ -50,7 +50,16 @@ class Verb(StrEnum):
         return "approved" if self is Verb.APPROVE else "rejected"
 
 
+class Moments(NamedTuple):
+    """By the wall clock, each just before others can see it."""
+
+    decided: float
+    settled: float  # what was decided is also in force: all that the answer tells is true
+
+
 class Subject(ABC):
+    """A running server. `start(directory, bottles)` starts one of them, for a `with` statement."""
+
     name: str
     agent_port: int
     operator_port: int
@@ -80,11 +89,8 @@ class Subject(ABC):
         """What an operator does before deciding; returns the request that then decides."""
 
     @abstractmethod
-    def decided_at(self, answers: Mapping[str, Any]) -> dict[str, float]:
-        """Proposal id → wall-clock moment just before its decision could be seen by others.
-
-        `answers` are what the operator got back, by proposal id.
-        """
+    def moments(self, answers: Mapping[str, Any]) -> dict[str, Moments]:
+        """By proposal id, when it was decided; `answers` are what the operator got back."""
 
     @abstractmethod
     def processes(self) -> list[int]:
@@ -126,18 +132,22 @@ class BotBottle(Subject):
         decision = {"seen_digest": shown.json()["review"]["seen_digest"], "note": "bench"}
         return request("POST", f"{path}{verb}/", decision, self._operator_headers)
 
-    def decided_at(self, answers: Mapping[str, Any]) -> dict[str, float]:
-        """When the transaction with the decision's audit row was committed.
+    def moments(self, answers: Mapping[str, Any]) -> dict[str, Moments]:
+        """When the transactions with the audit rows of the decision, and of its being live, were committed.
 
-        It held the database's write lock since before that row's time, so the next commit is its own.
+        Each held the database's write lock since before its row's time, so the next commit is its own.
         """
         rows = self._database.execute(
-            "select proposal_id, at from supervise_auditevent where action in ('approved', 'rejected') "
-            f"and proposal_id in ({','.join('?' * len(answers))})",
+            "select proposal_id, min(at), max(at) from supervise_auditevent "
+            "where action in ('approved', 'rejected', 'live') "
+            f"and proposal_id in ({','.join('?' * len(answers))}) group by proposal_id",
             [UUID(proposal_id).hex for proposal_id in answers],
         )
         commits = [moment for (moment,) in struct.iter_unpack("d", (self.home / "commits").read_bytes())]
-        return {str(UUID(key)): commits[bisect_left(commits, _timestamp(at))] for key, at in rows}
+        return {
+            str(UUID(key)): Moments(*(commits[bisect_left(commits, _timestamp(at))] for at in moments))
+            for key, *moments in rows
+        }
 
     def processes(self) -> list[int]:
         up = self._process.pid
@@ -146,7 +156,7 @@ class BotBottle(Subject):
 
     @classmethod
     @contextmanager
-    def running(cls, home: Path, bottles: int) -> Iterator[BotBottle]:
+    def start(cls, home: Path, bottles: int) -> Iterator[BotBottle]:
         home.mkdir()
         with (home / "server.log").open("w") as log:
             process = subprocess.Popen(
@@ -183,15 +193,15 @@ class Baseline(Subject):
     async def look(self, operator: Connection, proposal_id: str, verb: Verb) -> bytes:
         return request("POST", "/decide", {"id": proposal_id, "status": verb.status, "note": "bench"})
 
-    def decided_at(self, answers: Mapping[str, Any]) -> dict[str, float]:
-        return {proposal_id: answer["decided_at"] for proposal_id, answer in answers.items()}
+    def moments(self, answers: Mapping[str, Any]) -> dict[str, Moments]:
+        return {key: Moments(answer["decided_at"], answer["decided_at"]) for key, answer in answers.items()}
 
     def processes(self) -> list[int]:
         return self._processes
 
     @classmethod
     @contextmanager
-    def running(cls, directory: Path) -> Iterator[Baseline]:
+    def start(cls, directory: Path, bottles: int) -> Iterator[Baseline]:
         directory.mkdir()
         command = [sys.executable, str(Path(__file__).with_name("baseline.py"))]
         started = [

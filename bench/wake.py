@@ -5,17 +5,18 @@ Run `.venv/bin/python bench/wake.py` (`--quick` for a smoke run, `--json FILE` t
 What is measured, the same way for both:
 
 - *decided → answered*: from the moment just before others can see the decision until the agent has read the
-  last byte of its answer. For the baseline that moment is taken just before the response file is renamed into
-  place; for bot-bottle it is the time in the decision's audit row, the last row that its transaction writes,
-  so the commit itself still counts against it. The bars are about this column.
+  last byte of its answer. For the baseline that is just before the response file is renamed into place; for
+  bot-bottle, just before the decision's transaction is committed, as noted by a database backend of this
+  directory's own. The bars are about this column, for each verb.
+- *once in force*: the part of it after the commit that says that the decision is in force.
 - *action → answered*: from the first byte of the operator's HTTP request, so the work of deciding counts too.
 
-bot-bottle is measured with approvals, its slowest verb, through its public endpoints: a call is answered only
-after the merged route table has been written and synced for the proxy. The baseline authenticates nobody,
+A rejection is what the baseline does: a decision that is only told. An approval is more: bot-bottle answers
+it when the merged route table has been written and synced for the proxy. The baseline authenticates nobody,
 checks nothing, syncs nothing and applies nothing, and its operator has its own process: all that favours it.
-Rounds alternate between the servers and each holds calls only in its own rounds, since the baseline's polling
-takes the cores that the other one would be measured on. Decisions fall at random moments on random calls.
-All moments are read from the same machine's wall clock.
+Rounds alternate between the servers, each on a fresh one and alone, since the baseline's polling takes the
+cores that the other would be measured on. Decisions fall at random moments on random calls. All moments are
+read from the same machine's wall clock.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from crowd import Crowd
 from report import Report
 from subjects import Baseline, BotBottle, Subject
 from usage import idle_usage, requests_per_second
+
+KINDS: Sequence[type[BotBottle | Baseline]] = (BotBottle, Baseline)
 
 
 @dataclass(frozen=True)
@@ -50,42 +54,41 @@ class Plan:
 
 
 FULL = Plan(
-    sizes=(1, 100, 1000), rounds=3, decisions=30, idle_at=1000, idle_seconds=10.0, held=3000,
+    sizes=(1, 100, 1000), rounds=3, decisions=20, idle_at=1000, idle_seconds=10.0, held=3000,
     throughput_seconds=3.0, bottles=100,
 )  # fmt: skip
 QUICK = Plan(
-    sizes=(1, 5, 20), rounds=1, decisions=3, idle_at=20, idle_seconds=0.5, held=40,
+    sizes=(1, 20), rounds=1, decisions=3, idle_at=20, idle_seconds=0.5, held=40,
     throughput_seconds=0.3, bottles=4,
 )  # fmt: skip
 
 
-async def measure(plan: Plan, subjects: Sequence[Subject]) -> Report:
+async def measure(plan: Plan, directory: Path) -> Report:
     report = Report(sizes=plan.sizes, idle_at=plan.idle_at, held=plan.held)
-    for number in range(plan.rounds):
-        for subject in subjects:
-            note(f"round {number + 1} of {plan.rounds}: {subject.name}, plain requests")
-            rate = await requests_per_second(subject, plan.throughput_seconds)
-            report.throughput[subject.name].append(rate)
-    for size in plan.sizes:
-        for number in range(plan.rounds):
-            for subject in subjects:
-                note(f"round {number + 1} of {plan.rounds}: {subject.name}, {size} waiting")
-                await measure_round(plan, subject, size, number, report)
-    for subject in subjects:
-        note(f"{subject.name}, {plan.held} waiting, all decided")
-        crowd = Crowd(subject, "held")
-        await crowd.grow(plan.held)
-        report.burst[subject.name] = await crowd.decide_all()
+    for size, number, kind in product(plan.sizes, range(plan.rounds), KINDS):
+        note(f"{size} waiting, round {number + 1} of {plan.rounds}: {kind.name}")
+        with kind.start(directory / f"{size}-{number}-{kind.name}", plan.bottles) as subject:
+            await measure_round(plan, subject, size, report)
+    for kind in KINDS:
+        note(f"{plan.held} waiting, all decided: {kind.name}")
+        with kind.start(directory / f"held-{kind.name}", plan.bottles) as subject:
+            crowd = Crowd(subject, "held")
+            await crowd.grow(plan.held)
+            report.burst[subject.name] = await crowd.decide_all()
+            report.lost_before_deciding[subject.name] += crowd.lost_before_deciding
     return report
 
 
-async def measure_round(plan: Plan, subject: Subject, size: int, number: int, report: Report) -> None:
-    crowd = Crowd(subject, f"r{number}-n{size}")
+async def measure_round(plan: Plan, subject: Subject, size: int, report: Report) -> None:
+    if size == min(plan.sizes):
+        report.throughput[subject.name].append(await requests_per_second(subject, plan.throughput_seconds))
+    crowd = Crowd(subject, f"n{size}")
     await crowd.grow(size)
     if size == plan.idle_at:
         report.idle[subject.name].append(await idle_usage(subject, plan.idle_seconds))
     report.steady[subject.name, size].append(await crowd.decide_steadily(plan.decisions))
-    report.leftovers[subject.name] += await crowd.decide_all()
+    report.lost_before_deciding[subject.name] += crowd.lost_before_deciding
+    crowd.leave()
 
 
 def note(text: str) -> None:
@@ -101,12 +104,8 @@ def main() -> int:
     random.seed(7)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with (
-        tempfile.TemporaryDirectory(prefix="wake-") as directory,
-        BotBottle.running(Path(directory) / "home", plan.bottles) as ours,
-        Baseline.running(Path(directory) / "baseline") as baseline,
-    ):
-        report = asyncio.run(measure(plan, [ours, baseline]))
+    with tempfile.TemporaryDirectory(prefix="wake-") as directory:
+        report = asyncio.run(measure(plan, Path(directory)))
     print(report.markdown())
     if options.json:
         options.json.write_text(json.dumps(report.as_dict(), indent=2) + "\n")

@@ -13,7 +13,7 @@ END_OF_HEADERS = b"\r\n\r\n"
 END_OF_CHUNKS = b"\r\n0\r\n\r\n"  # JSON and event streams never contain these bytes
 
 
-class Lost(Exception):  # noqa: N818 - reads as what happened
+class Lost(Exception):
     """The connection ended, or the time ran out, before the whole answer was here."""
 
 
@@ -58,6 +58,8 @@ class Connection(asyncio.Protocol):
         return self._answer
 
     def close(self) -> None:
+        if self._answer is not None:
+            self._answer.cancel()
         if self._transport is not None:
             self._transport.close()
 

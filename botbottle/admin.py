@@ -8,12 +8,13 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 
 from supervise import sanitize
 
 from .models import Bottle
 
+REFUSALS_SHOWN = 20
 admin.site.site_header = "bot-bottle"
 admin.site.site_title = "bot-bottle"
 admin.site.index_title = "Records"
@@ -23,6 +24,11 @@ admin.site.site_url = None  # the header has its own link to the queue
 def hostile(text: str) -> str:
     """Agents' text as a block: every hidden character visible, all of it escaped."""
     return format_html('<pre class="hostile"><bdi>{}</bdi></pre>', sanitize.visible(text))
+
+
+def hostile_line(text: str) -> str:
+    """Agents' text in a list; Django escapes it."""
+    return sanitize.visible(text)
 
 
 def hostile_json(value: object) -> str:
@@ -53,7 +59,22 @@ class BottleAdmin(ReadOnlyAdmin):
     list_display = ["slug", "state", "backend", "created_at"]
     list_filter = ["state", "backend"]
     search_fields = ["slug"]
-    fields = ["slug", "state", "backend", "created_at", "token_rotated_at", "approved_dockerfile"]
+    fields = [
+        "slug", "state", "backend", "created_at", "token_rotated_at", "recent_refusals", "approved_dockerfile"
+    ]  # fmt: skip
+
+    @admin.display(description="Recent refusals by the proxy")
+    def recent_refusals(self, bottle: Bottle) -> str:
+        refused = bottle.traffic.filter(verdict="refused")[:REFUSALS_SHOWN]
+        lines = (
+            (
+                f"{record.at:%Y-%m-%d %H:%M:%S} UTC",
+                record.reason,
+                hostile_line(f"{record.method} {record.scheme}://{record.host}{record.path}"),
+            )
+            for record in refused
+        )
+        return format_html_join("", "<div>{} <strong>{}</strong> <bdi>{}</bdi></div>", lines) or "none"
 
     @admin.display(description="Dockerfile")
     def approved_dockerfile(self, bottle: Bottle) -> str:

@@ -7,11 +7,14 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from asgiref.sync import ThreadSensitiveContext
-from django.core.asgi import get_asgi_application
+import django
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.core.handlers.asgi import ASGIHandler
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")
-http_application = get_asgi_application()
+django.setup(set_prefix=False)
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
@@ -46,6 +49,19 @@ class BoundedThreads:
             await self.application(scope, receive, send)
 
 
+class OneTripHandler(ASGIHandler):
+    """Django's handler, with the whole of a request done in one trip to a thread.
+
+    All our middleware and views are synchronous; called one by one from the loop, each would be a trip.
+    """
+
+    def load_middleware(self, is_async: bool = False) -> None:
+        super().load_middleware(is_async=False)
+
+    async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
+        return await sync_to_async(self.get_response, thread_sensitive=True)(request)
+
+
 async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
     plane = plane_of(scope)
     scope["plane"] = plane
@@ -62,6 +78,7 @@ async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"Not found.\n"})
 
 
+http_application = OneTripHandler()
 websocket_application = AllowedHostsOriginValidator(
     AuthMiddlewareStack(URLRouter([path("ws/queue/", QueueConsumer.as_asgi())]))
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
-class BadDockerfile(ValueError):  # noqa: N818  (reads as words where it is raised)
+class BadDockerfile(ValueError):
     """`str(error)` is a sentence that names the line."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 
-class BadSetting(Exception):  # noqa: N818 - reads as the sentence it prints
+class BadSetting(Exception):
     """A variable, port or directory the operator must put right before we can start."""
 
 

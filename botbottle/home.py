@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from .environment import BadSetting
@@ -30,24 +31,25 @@ def write_private(path: Path, content: str) -> None:
 
 
 def secret_key(home: Path) -> str:
-    """Django's SECRET_KEY, made once. Processes that start together agree: the first link wins."""
+    """Django's SECRET_KEY, made once."""
     path = home / "secret_key"
+    key = made_once(path, lambda: secrets.token_urlsafe(64))
+    if len(key) < 50:
+        raise BadSetting(f"{path} is damaged (too short). Remove it to make a new key; sessions end.")
+    return key
+
+
+def made_once(path: Path, make: Callable[[], str]) -> str:
+    """A private file's content, made by the first who needs it. Who starts at the same moment agrees."""
     try:
-        return _read_key(path)
+        return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        candidate = home / f".secret_key.{os.getpid()}.{secrets.token_hex(4)}"
-        write_private(candidate, secrets.token_urlsafe(64))
+        candidate = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        write_private(candidate, make())
         try:
             os.link(candidate, path)
         except FileExistsError:
             pass
         finally:
             candidate.unlink()
-        return _read_key(path)
-
-
-def _read_key(path: Path) -> str:
-    key = path.read_text(encoding="utf-8").strip()
-    if len(key) < 50:
-        raise BadSetting(f"{path} is damaged (too short). Remove it to make a new key; sessions end.")
-    return key
+        return path.read_text(encoding="utf-8").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import http.client
 import logging
 import os
@@ -17,6 +18,9 @@ log = logging.getLogger(__name__)
 READY_SECONDS = 60.0
 STOP_SECONDS = 6.0
 POLL_SECONDS = 0.1
+REFUSED = 2  # the exit code of BadSetting
+SUPERVISED = "BOTTLE_SUPERVISED"
+PR_SET_PDEATHSIG = 1
 STEADY_SECONDS = 30.0  # a child that lived this long earns a fresh restart delay
 
 
@@ -28,7 +32,8 @@ class Child:
     command: list[str]
     environment: dict[str, str]
     descriptors: list[int]
-    health: tuple[str, int] | None = None
+    serves: Callable[[], bool]
+    stop_seconds: float = STOP_SECONDS
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     failures: int = 0
@@ -38,10 +43,15 @@ class Child:
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
             self.command,
-            env={**os.environ, **self.environment},
+            env={**os.environ, **self.environment, SUPERVISED: str(os.getpid())},
             pass_fds=self.descriptors,
             start_new_session=True,  # Ctrl-C reaches only us, and we stop the children in order
         )
+
+    @property
+    def refused(self) -> bool:
+        """It ended because of a setting that only the operator can put right."""
+        return self.process is not None and self.process.poll() == REFUSED
 
     def tend(self) -> None:
         """Restart after a death: at once the first time, then ever more slowly up to ten seconds."""
@@ -62,6 +72,18 @@ class Child:
             self.start()
 
 
+def die_with_supervisor() -> None:
+    """For a child: without its supervisor it would hold its sockets and never be restarted."""
+    supervisor = os.environ.pop(SUPERVISED, "")
+    if not supervisor:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+        raise BadSetting("This system cannot tie a process to its supervisor. Start it by itself.")
+    if str(os.getppid()) != supervisor:
+        raise SystemExit("bot-bottle: the supervisor is gone already.")
+
+
 def run_until_stopped(children: list[Child], *, ready: Callable[[], None]) -> None:
     """Run the children until SIGINT or SIGTERM. `ready` is called once all of them serve."""
     stopping: list[int] = []
@@ -71,7 +93,9 @@ def run_until_stopped(children: list[Child], *, ready: Callable[[], None]) -> No
         child.start()
     try:
         deadline = time.monotonic() + READY_SECONDS
-        while not stopping and not all(map(_serves, children)):
+        while not stopping and not all(child.serves() for child in children):
+            if any(child.refused for child in children):
+                raise SystemExit(REFUSED)  # it has said why in a sentence of its own
             if time.monotonic() > deadline:
                 raise BadSetting("bot-bottle did not come up within a minute. The lines above say why.")
             _tend(children)
@@ -89,10 +113,8 @@ def _tend(children: list[Child]) -> None:
     time.sleep(POLL_SECONDS)
 
 
-def _serves(child: Child) -> bool:
-    if child.health is None:
-        return True
-    connection = http.client.HTTPConnection(*child.health, timeout=2)
+def answers_health(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=2)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
@@ -103,13 +125,13 @@ def _serves(child: Child) -> bool:
 
 
 def _stop(children: list[Child]) -> None:
-    running = [child.process for child in children if child.process and child.process.poll() is None]
-    for process in running:
+    running = [(child, child.process) for child in children if child.process and child.process.poll() is None]
+    for _, process in running:
         process.terminate()
-    deadline = time.monotonic() + STOP_SECONDS
-    for process in running:
+    begun = time.monotonic()
+    for child, process in running:
         try:
-            process.wait(max(0.0, deadline - time.monotonic()))
+            process.wait(max(0.0, begun + child.stop_seconds - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

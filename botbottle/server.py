@@ -15,6 +15,7 @@ from django.conf import settings
 from twisted.internet import defer, reactor, tcp, unix
 from twisted.web.http import HTTPChannel
 
+from egress.intake import Intake
 from supervise.caretaker import Caretaker
 from supervise.mcp.access import AccessEntry
 from supervise.waiting import hub
@@ -102,6 +103,7 @@ class WebServer(Server):  # type: ignore[misc]
         self.endpoints: list[str] = []
         self._opened = opened
         self._caretaker = Caretaker()
+        self._intake = Intake()
 
     def _adopt(self) -> None:
         for listener in self._opened:
@@ -111,6 +113,8 @@ class WebServer(Server):  # type: ignore[misc]
             _listen(listener, BoundedFactory(self, listener.plane))
             listener.socket.close()
         reactor.callWhenRunning(self._caretaker.start)
+        if settings.EGRESS_PROXY:
+            self._intake.start()
 
     def kill_all_applications(self) -> Any:
         """On SIGTERM and Ctrl-C: let every waiting call answer `pending`, then end what is left."""
@@ -120,6 +124,7 @@ class WebServer(Server):  # type: ignore[misc]
 
     async def _drain(self) -> None:
         hub.drain()
+        self._intake.stop()
         await self._caretaker.stop()
         async with asyncio.timeout(DRAIN_SECONDS):
             await hub.vacated()

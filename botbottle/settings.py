@@ -22,7 +22,11 @@ SUPERVISE_PORT = environment.port("SUPERVISE_PORT", 9100)
 CONSOLE_BIND = environment.text("CONSOLE_BIND", "127.0.0.1")
 CONSOLE_PORT = environment.port("CONSOLE_PORT", 8000)
 CONSOLE_HOSTS = environment.words("CONSOLE_HOSTS")
+EGRESS_BIND = environment.text("EGRESS_BIND", "127.0.0.1")
 EGRESS_PORT = environment.port("EGRESS_PORT", 9101)
+# Off where no egress process shares this home: then a published table counts as live.
+EGRESS_PROXY = environment.flag("EGRESS_PROXY", default=True)
+EGRESS_RECORD_DAYS = environment.whole_number("EGRESS_RECORD_DAYS", 14, at_least=1, at_most=3650)
 WEB_WORKERS = environment.whole_number("WEB_WORKERS", 1, at_least=1, at_most=64)
 
 # --- Asking and deciding

@@ -1,12 +1,12 @@
-"""Route tables and their publications in the admin, to look at."""
+"""Route tables, traffic and the proxy in the admin, to look at."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 
-from botbottle.admin import ReadOnlyAdmin, hostile_json
+from botbottle.admin import ReadOnlyAdmin, hostile_json, hostile_line
 
-from .models import Publication, RouteTableVersion
+from .models import DataPlaneEvent, Publication, RouteTableVersion, TrafficRecord
 
 
 @admin.register(RouteTableVersion)
@@ -24,7 +24,50 @@ class RouteTableVersionAdmin(ReadOnlyAdmin):
 
 @admin.register(Publication)
 class PublicationAdmin(ReadOnlyAdmin):
-    list_display = ["bottle", "version", "published_at", "problem"]
+    list_display = ["bottle", "version", "published_at", "live_version", "live_at", "problem"]
     list_select_related = ["bottle"]
     search_fields = ["bottle__slug"]
-    fields = ["bottle", "version", "published_at", "problem"]
+    fields = ["bottle", "version", "published_at", "live_version", "live_at", "problem"]
+
+
+@admin.register(TrafficRecord)
+class TrafficRecordAdmin(ReadOnlyAdmin):
+    list_display = [
+        "at", "bottle", "verdict", "reason", "method", "shown_host", "shown_path", "status", "duration_ms",
+    ]  # fmt: skip
+    list_select_related = ["bottle"]
+    list_filter = ["verdict", "reason", "method", "status", "at", "bottle"]
+    search_fields = ["host", "bottle__slug"]
+    date_hierarchy = "at"
+    fields = [
+        "at", "bottle", "verdict", "reason", "method", "scheme", "shown_host", "shown_path", "route",
+        "table_version", "status", "bytes_out", "bytes_in", "first_byte_ms", "duration_ms",
+        "shown_finding", "shown_warnings", "would_ask",
+    ]  # fmt: skip
+
+    @admin.display(description="host", ordering="host")
+    def shown_host(self, record: TrafficRecord) -> str:
+        return hostile_line(record.host)
+
+    @admin.display(description="path")
+    def shown_path(self, record: TrafficRecord) -> str:
+        return hostile_line(record.path)
+
+    @admin.display(description="Secret that was stopped")
+    def shown_finding(self, record: TrafficRecord) -> str:
+        return hostile_json(record.finding) if record.finding else "none"
+
+    @admin.display(description="Seen in the answer")
+    def shown_warnings(self, record: TrafficRecord) -> str:
+        return hostile_line(", ".join(record.warnings)) or "nothing"
+
+    @admin.display(description="Tool call that would ask for it")
+    def would_ask(self, record: TrafficRecord) -> str:
+        return hostile_json(record.ask) if record.ask else "none"
+
+
+@admin.register(DataPlaneEvent)
+class DataPlaneEventAdmin(ReadOnlyAdmin):
+    list_display = ["at", "kind", "text"]
+    list_filter = ["kind", "at"]
+    fields = ["at", "kind", "text"]

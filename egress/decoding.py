@@ -23,7 +23,7 @@ _ZSTD_SLICE = 256  # can become 8 MB at most, which is then counted
 _PLAIN = frozenset({"", "identity", "aws-chunked"})
 
 
-class Unreadable(ValueError):  # noqa: N818
+class Unreadable(ValueError):
     """The text says what is wrong, without any of the content."""
 
 

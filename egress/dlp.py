@@ -41,7 +41,7 @@ class Finding:
     where: str
 
 
-class Found(Exception):  # noqa: N818
+class Found(Exception):
     def __init__(self, finding: Finding) -> None:
         super().__init__(f"{finding.kind} in {finding.where}")
         self.finding = finding

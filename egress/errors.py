@@ -1,7 +1,5 @@
 """What can be wrong with an ask, a route or a snapshot. Each message is a plain sentence fit for an agent."""
 
-# ruff: noqa: N818  (the names say what is bad, and read as words where they are raised)
-
 from __future__ import annotations
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.validators import RegexValidator
 from django.db import models
 
 from botbottle.models import Bottle
 
 from .policy import RouteTable
+
+valid_token_ref = RegexValidator(
+    r"\A[A-Za-z_][A-Za-z0-9_.-]{0,127}\Z",
+    "A secret's name is a letter or '_', then letters, digits, '_', '.' or '-'.",
+)
 
 
 class RouteTableVersion(models.Model):
@@ -43,9 +49,90 @@ class Publication(models.Model):
     """What the data plane was given for a bottle. Written only by `egress.store`."""
 
     bottle = models.OneToOneField(Bottle, on_delete=models.PROTECT, related_name="publication")
-    version = models.PositiveIntegerField(default=0)
+    version = models.PositiveIntegerField(default=0, help_text="Written to the bottle's files.")
     published_at = models.DateTimeField(null=True, blank=True)
+    live_version = models.PositiveIntegerField(default=0, help_text="Acknowledged by the egress proxy.")
+    live_at = models.DateTimeField(null=True, blank=True)
     problem = models.TextField(blank=True)
 
     def __str__(self) -> str:
         return f"{self.bottle.slug}: v{self.version}"
+
+
+class TrafficRecord(models.Model):
+    """One request through the proxy: what was decided and how it went. No query, header or body."""
+
+    bottle = models.ForeignKey(Bottle, on_delete=models.CASCADE, related_name="traffic")
+    at = models.DateTimeField()
+    method = models.CharField(max_length=32)
+    scheme = models.CharField(max_length=8)
+    host = models.CharField(max_length=255)
+    path = models.CharField(max_length=1024)
+    route = models.CharField(max_length=255, blank=True)
+    table_version = models.PositiveIntegerField()
+    verdict = models.CharField(max_length=16)
+    reason = models.CharField(max_length=40)
+    status = models.PositiveSmallIntegerField()
+    bytes_out = models.BigIntegerField()
+    bytes_in = models.BigIntegerField()
+    first_byte_ms = models.FloatField(null=True, blank=True)
+    duration_ms = models.FloatField()
+    ask = models.JSONField(null=True, blank=True, help_text="The tool call that would ask for it.")
+    finding = models.JSONField(
+        null=True, blank=True, help_text="The kind of secret that was stopped, and where."
+    )
+    warnings = models.JSONField(default=list, blank=True, help_text="What was seen in the answer.")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["bottle", "-at"]),
+            models.Index(fields=["verdict", "-at"]),
+            models.Index(fields=["at"]),
+        ]
+        ordering = ["-at", "-pk"]
+
+    def __str__(self) -> str:
+        return f"{self.verdict} {self.method} {self.host}"
+
+
+class RecordCursor(models.Model):
+    """A single row: how far the proxy's records were read."""
+
+    boot = models.CharField(max_length=32, blank=True)
+    number = models.PositiveBigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.boot}:{self.number}"
+
+
+class DataPlaneEvent(models.Model):
+    """Something operators should know about the egress process. Written only by `egress.intake`."""
+
+    class Kind(models.TextChoices):
+        AWAY = "away"
+        BACK = "back"
+        RESTARTED = "restarted"
+        DROPPED = "dropped"
+        PROBLEM = "problem"
+
+    at = models.DateTimeField(auto_now_add=True)
+    kind = models.CharField(max_length=16, choices=Kind)
+    text = models.CharField(max_length=300)
+
+    class Meta:
+        ordering = ["-at", "-pk"]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Secret(models.Model):
+    """A credential that the proxy may inject. Encrypted here; the key is a file outside the database."""
+
+    name = models.CharField(max_length=128, unique=True, validators=[valid_token_ref])
+    sealed = models.BinaryField(editable=False)
+    updated_by = models.CharField(max_length=150)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,11 +1,10 @@
 """Versioned route tables of bottles: read the newest, append one, publish it to the data plane's files."""
 
-# ruff: noqa: N818  (the names say what happened, and read as words where they are raised)
-
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 
+from .data_plane import DataPlane, DataPlaneDown
 from .models import Publication, RouteTableVersion
 from .policy import RouteTable, Snapshot
 from .snapshot import render_gate, render_routes, write_atomically
@@ -41,9 +41,19 @@ def lock(bottle: Bottle) -> RouteTableVersion:
 
 
 def create_first(bottle: Bottle, *, author: str) -> RouteTableVersion:
+    """An empty table. Numbers go on from a deleted bottle of the same name.
+
+    The proxy, which takes no table older than the live one, must not go on serving the dead one's.
+    """
     Publication.objects.create(bottle=bottle)
+    namesakes = RouteTableVersion.objects.filter(bottle__slug=bottle.slug)
+    latest = namesakes.aggregate(latest=Max("version"))["latest"] or 0
     return RouteTableVersion.objects.create(
-        bottle=bottle, version=1, content=RouteTable().as_dict(), author=author, cause="bottle created"
+        bottle=bottle,
+        version=latest + 1,
+        content=RouteTable().as_dict(),
+        author=author,
+        cause="bottle created",
     )
 
 
@@ -67,14 +77,27 @@ def rollback(bottle: Bottle, version: int, *, author: str) -> RouteTableVersion:
         return append(newest, old.table, author=author, cause=f"rollback to v{version}")
 
 
+def data_plane() -> DataPlane:
+    return DataPlane(Path(settings.BOTTLE_HOME) / "run" / "egress.sock")
+
+
 def publish(bottle: Bottle) -> int:
-    """Write the newest version's snapshot for the proxy and return its number.
+    """Make the newest version live, and return its number once the proxy has acknowledged it.
 
     Concurrent publishers queue on a file lock and each writes what is newest by then, so the files never go
-    back to an older version. Raises NotPublished, and notes why for the console.
+    back to an older version, and the proxy reads them while nobody writes. Raises NotPublished, and notes why
+    for the console.
     """
-    with _noting_problems(bottle, "the route table could not be written"):
-        return _publish(bottle)
+    with (
+        _noting_problems(bottle, "the route table could not be written"),
+        _exclusive(bottle_directory(bottle)),
+    ):
+        written = _write(bottle)
+        live = _acknowledged(bottle, written) if settings.EGRESS_PROXY else written
+        Publication.objects.filter(bottle=bottle).update(
+            live_version=live, live_at=timezone.now(), problem=""
+        )
+        return live
 
 
 def unpublish(bottle: Bottle) -> None:
@@ -83,12 +106,28 @@ def unpublish(bottle: Bottle) -> None:
         _unpublish(bottle)
 
 
+def must_publish_again(bottle: Bottle) -> None:
+    """Something other than the table changed: until the proxy acknowledges it, `catch_up` keeps trying."""
+    Publication.objects.filter(bottle=bottle).update(live_version=0)
+
+
+def note_live(live_versions: Mapping[str, int]) -> None:
+    """What a restarted egress process serves, by slug: where that is less than it was, `catch_up` goes on.
+
+    Never raises a number: 0 may mean that the files are to be written again, whatever is served.
+    """
+    living = Publication.objects.exclude(bottle__state=Bottle.State.DELETED)
+    for publication in living.select_related("bottle"):
+        version = live_versions.get(publication.bottle.slug, 0)
+        Publication.objects.filter(pk=publication.pk, live_version__gt=version).update(live_version=version)
+
+
 def catch_up() -> None:
     """Publish what lags behind, remove what outlived its bottle: what a full disk or a dead process left."""
     lagging = (
         Bottle.objects.exclude(state=Bottle.State.DELETED)
         .annotate(newest=Max("table_versions__version"))
-        .filter(publication__version__lt=F("newest"))
+        .filter(publication__live_version__lt=F("newest"))
     )
     for bottle in lagging:
         with suppress(NotPublished):
@@ -98,43 +137,53 @@ def catch_up() -> None:
             unpublish(deleted)
 
 
-def _publish(bottle: Bottle) -> int:
-    with _exclusive(bottle_directory(bottle)):
-        newest = current(bottle)
-        if newest.bottle.state == Bottle.State.DELETED:
-            # Its name, and so its directory, may belong to another bottle by now.
-            raise NotPublished("the bottle was deleted")
-        snapshot = Snapshot(
-            bottle=bottle.slug,
-            version=newest.version,
-            table=newest.table,
-            written_at=timezone.now().isoformat(timespec="seconds"),
-        )
-        directory = bottle_directory(bottle)
-        # The gate goes first: a host that is only at the gate reaches nothing.
-        write_atomically(directory / "gate.yaml", render_gate(snapshot))
-        write_atomically(directory / "routes.yaml", render_routes(snapshot))
-        Publication.objects.filter(bottle=bottle).update(
-            version=newest.version, published_at=timezone.now(), problem=""
-        )
+def _write(bottle: Bottle) -> int:
+    newest = current(bottle)
+    if newest.bottle.state == Bottle.State.DELETED:
+        # Its name, and so its directory, may belong to another bottle by now.
+        raise NotPublished("the bottle was deleted")
+    snapshot = Snapshot(
+        bottle=bottle.slug,
+        version=newest.version,
+        table=newest.table,
+        written_at=timezone.now().isoformat(timespec="seconds"),
+    )
+    directory = bottle_directory(bottle)
+    identity = {"slug": bottle.slug, "token_sha256": newest.bottle.token_digest}
+    write_atomically(directory / "identity.json", json.dumps(identity) + "\n")
+    # The gate goes first: a host that is only at the gate reaches nothing.
+    write_atomically(directory / "gate.yaml", render_gate(snapshot))
+    write_atomically(directory / "routes.yaml", render_routes(snapshot))
+    Publication.objects.filter(bottle=bottle).update(version=newest.version, published_at=timezone.now())
     return newest.version
+
+
+def _acknowledged(bottle: Bottle, written: int) -> int:
+    """Exactly what was written must be live, and the rest of the bottle, its token and sockets, in order."""
+    ack = data_plane().reload(bottle.slug)
+    if ack.version != written or ack.problem:
+        why = (ack.problem or f"it serves version {ack.version}").rstrip(".")
+        raise NotPublished(f"the egress proxy did not take version {written}: {why}")
+    return written
 
 
 def _unpublish(bottle: Bottle) -> None:
     directory = bottle_directory(bottle)
     with _exclusive(directory):
         if not Bottle.objects.filter(slug=bottle.slug).exclude(state=Bottle.State.DELETED).exists():
-            for name in ("routes.yaml", "gate.yaml"):
+            for name in ("routes.yaml", "gate.yaml", "identity.json"):
                 (directory / name).unlink(missing_ok=True)
-    Publication.objects.filter(bottle=bottle).update(version=0, published_at=None, problem="")
+    if settings.EGRESS_PROXY:
+        data_plane().reload(bottle.slug)
+    Publication.objects.filter(bottle=bottle).update(version=0, live_version=0, published_at=None, problem="")
 
 
 @contextmanager
 def _noting_problems(bottle: Bottle, what: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        problem = f"{what}: {error.strerror or error}"
+    except (OSError, DataPlaneDown, NotPublished) as error:
+        problem = f"{what}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         Publication.objects.filter(bottle=bottle).update(problem=problem)
         raise NotPublished(problem) from error
 

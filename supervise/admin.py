@@ -1,4 +1,4 @@
-"""Proposals, decisions and the audit record in the admin: to look at, and to reject several at once.
+"""Proposals, decisions and the audit record in the admin, to look at; secrets, to set but never to see.
 
 Trust boundary: everything an agent wrote is shown through `sanitize`; every change goes through a verb.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import Model, QuerySet
@@ -14,8 +15,10 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from botbottle.admin import ReadOnlyAdmin, hostile, hostile_json
+from egress.models import Secret
+from egress.secrets import is_readable, valid_value
 
-from . import api_keys, decisions, queries, sanitize
+from . import api_keys, decisions, queries, sanitize, secrets
 from .cards import summary_of
 from .errors import SuperviseError
 from .models import ApiKey, AuditEvent, Decision, Proposal
@@ -193,3 +196,47 @@ class ApiKeyAdmin(ReadOnlyAdmin):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         for key in queryset:
             api_keys.delete(key.pk, author=request.user.get_username())
+
+
+class SecretForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Write-only: the value goes in and is never shown again, not even to who set it."""
+
+    value = forms.CharField(
+        strip=False,
+        max_length=16384,
+        validators=[valid_value],
+        widget=forms.PasswordInput(render_value=False, attrs={"autocomplete": "off"}),
+        help_text="Replaces the present value. It is never shown again.",
+    )
+
+    class Meta:
+        model = Secret
+        fields = ["name"]
+
+
+@admin.register(Secret)
+class SecretAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    form = SecretForm
+    list_display = ["name", "usable", "updated_by", "updated_at"]
+
+    def get_fields(self, request: HttpRequest, obj: Secret | None = None) -> Any:
+        """Who may not change it sees its name and no field for a value."""
+        may_set = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
+        return ["name", "value"] if may_set else ["name"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Secret | None = None) -> list[str]:
+        return ["name"] if obj else []
+
+    @admin.display(description="Usable")
+    def usable(self, secret: Secret) -> str:
+        return "yes" if is_readable(secret) else "no: it was encrypted with another key. Set it again."
+
+    def save_model(self, request: HttpRequest, obj: Secret, form: SecretForm, change: bool) -> None:
+        obj.pk = secrets.put(obj.name, form.cleaned_data["value"], author=request.user.get_username()).pk
+
+    def delete_model(self, request: HttpRequest, obj: Secret) -> None:
+        secrets.remove(obj, author=request.user.get_username())
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Secret]) -> None:
+        for secret in queryset:
+            secrets.remove(secret, author=request.user.get_username())

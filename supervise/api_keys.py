@@ -1,7 +1,5 @@
 """Keys for scripts and chat bots: who holds one acts as its user. Shown once, kept only as a digest."""
 
-# ruff: noqa: N818  (the names say what happened, and read as words where they are raised)
-
 from __future__ import annotations
 
 import hmac

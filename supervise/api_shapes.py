@@ -141,7 +141,7 @@ class HistoryLine(DecisionShape):
 
 
 class BottleShape(serializers.ModelSerializer[Bottle]):
-    live_version = serializers.IntegerField(source="publication.version")
+    live_version = serializers.IntegerField(source="publication.live_version")
     problem = serializers.CharField(source="publication.problem")
     pending = serializers.IntegerField()
 
@@ -160,6 +160,7 @@ class RouteShape(serializers.Serializer[Any]):
 
 class RoutesShape(serializers.Serializer[Any]):
     version = serializers.IntegerField()
+    source = serializers.ChoiceField(choices=["proxy", "last known"])  # type: ignore[assignment]
     routes = RouteShape(many=True)
     gate_hosts = serializers.ListField(child=serializers.CharField())
 

@@ -1,7 +1,5 @@
 """The life of a bottle's record: create, rotate its token, delete. One verb per change, audited."""
 
-# ruff: noqa: N818  (the names say what happened, and read as words where they are raised)
-
 from __future__ import annotations
 
 from contextlib import suppress
@@ -77,7 +75,10 @@ def rotate_token(slug: str, *, author: str) -> Credentials:
         Bottle.objects.filter(pk=bottle.pk).update(
             token_digest=digest_token(token), token_rotated_at=timezone.now()
         )
+        store.must_publish_again(bottle)
         audit.append("token rotated", actor_name=author, bottle_slug=slug)
+    with suppress(store.NotPublished):
+        store.publish(bottle)
     return Credentials(bottle, token)
 
 

@@ -1,4 +1,4 @@
-"""What must happen without anybody asking: finish what could not be applied, expire old proposals."""
+"""What must happen without anybody asking: finish what could not be applied, forget what is old."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import close_old_connections
 from django.utils import timezone
 
-from egress import store
+from egress import intake, secrets, store
 
 from . import applying, decisions
 from .errors import AlreadyDecided
@@ -50,6 +50,8 @@ def tend() -> None:
     applying.retry_unfinished()
     store.catch_up()
     expire_old()
+    intake.prune()
+    secrets.hand_over_all()
 
 
 def expire_old() -> int:

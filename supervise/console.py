@@ -83,6 +83,7 @@ def queue(request: OperatorRequest) -> HttpResponse:
         cards=[pending_card(review, request.user, brief=True) for review in reviews],
         counts=counts,
         not_shown=max(0, counts["pending"] - len(reviews)),
+        proxy_news=queries.proxy_news(),
     )
 
 

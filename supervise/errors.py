@@ -1,7 +1,5 @@
 """The few ways asking and deciding can fail. Each edge (MCP, console, API, CLI) translates them once."""
 
-# ruff: noqa: N818  (the names say what happened, and read as words where they are raised)
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

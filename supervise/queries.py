@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db.models import Count, F, Max, Q, QuerySet
 from django.db.models.fields.json import KT
@@ -15,12 +17,15 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress import store
-from egress.models import RouteTableVersion
+from egress.data_plane import DataPlaneDown
+from egress.models import DataPlaneEvent, RouteTableVersion
 
 from .errors import BadAsk, NoSuchProposal
 from .models import Decision, Proposal
 from .outcomes import Outcome, outcome_of
 from .reviewing import Review, review
+
+PROXY_NEWS_AGE = timedelta(hours=1)
 
 
 def get_proposal(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Proposal:
@@ -61,14 +66,43 @@ def decision_of(proposal: Proposal) -> Decision | None:
 
 
 def live_routes(bottle: Bottle) -> dict[str, Any]:
-    """The published table as agents may see it: what is reachable, never which secret is used."""
+    """The live table as agents may see it: what is reachable, never which secret is used.
+
+    Asked of the proxy; `source` says whether it answered, or whether this is what it last acknowledged.
+    """
     versions = RouteTableVersion.objects.filter(bottle=bottle)
-    version = versions.filter(version=F("bottle__publication__version")).first()
+    if settings.EGRESS_PROXY:
+        try:
+            live = store.data_plane().routes(bottle.slug)
+        except (DataPlaneDown, KeyError):
+            pass  # it does not answer, or does not know the bottle yet
+        else:
+            version = versions.filter(version=live["version"]).first()
+            return {
+                **live,
+                "source": "proxy",
+                "gate_hosts": list(version.table.gate_hosts) if version else [],
+            }
+    version = versions.filter(version=F("bottle__publication__live_version")).first()
     if version is None:
-        return {"version": 0, "routes": [], "gate_hosts": []}
-    now = timezone.now()
-    routes = [route.as_public_dict() for route in version.table.routes if not route.is_over(now)]
-    return {"version": version.version, "routes": routes, "gate_hosts": list(version.table.gate_hosts)}
+        return {"version": 0, "source": "last known", "routes": [], "gate_hosts": []}
+    table, now = version.table, timezone.now()
+    routes = [
+        route.as_public_dict()
+        for route in table.routes
+        if not route.is_over(now) and table.gate_allows(route.host)
+    ]
+    gate_hosts = list(table.gate_hosts)
+    return {"version": version.version, "source": "last known", "routes": routes, "gate_hosts": gate_hosts}
+
+
+def proxy_news() -> DataPlaneEvent | None:
+    """The latest word about the egress process, while operators should still see it."""
+    if not settings.EGRESS_PROXY:
+        return None
+    latest = DataPlaneEvent.objects.first()
+    recent = latest is not None and latest.at > timezone.now() - PROXY_NEWS_AGE
+    return latest if latest is not None and (recent or latest.kind == DataPlaneEvent.Kind.AWAY) else None
 
 
 def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> QuerySet[Proposal]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import hypothesis
 import pytest
 from asgiref.sync import SyncToAsync
 from django.contrib.auth.models import Permission, User
@@ -14,6 +15,12 @@ from django.db import connections
 from botbottle.models import Bottle
 from supervise import bottles
 from tests.servers import RunningServer, running_postgres, running_redis, running_server
+
+# Machines are busy: how long an example takes says nothing about what it shows.
+hypothesis.settings.register_profile(
+    "steady", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")

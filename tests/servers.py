@@ -86,6 +86,8 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
         "BOTTLE_HOME": str(home),
         "SUPERVISE_PORT": "0",
         "CONSOLE_PORT": "0",
+        "EGRESS_PORT": "0",
+        "EGRESS_PROXY": "1" if command == "up" else "0",  # `web` alone has no proxy at its side
         "HOME": str(home),
         **variables,
     }

@@ -4,6 +4,7 @@ import os
 import tempfile
 
 os.environ["BOTTLE_HOME"] = tempfile.mkdtemp(prefix="bottle-test-home-")
+os.environ.setdefault("EGRESS_PROXY", "0")  # tests that need the real proxy start it
 
 from botbottle.settings import *
 

@@ -11,7 +11,7 @@ _ENCRYPTED_CLIENT_HELLO = 0xFE0D
 MAX_HELLO = 32 * 1024  # post-quantum key shares make honest ones a few kilobytes
 
 
-class BadHello(ValueError):  # noqa: N818  (reads as what it says)
+class BadHello(ValueError):
     """Not a ClientHello that this proxy lets through."""
 
 

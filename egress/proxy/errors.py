@@ -1,7 +1,5 @@
 """What can go wrong with one request or one connection, and the answer each gets, as a plain sentence."""
 
-# ruff: noqa: N818  (the names say what happened)
-
 from __future__ import annotations
 
 from typing import Any

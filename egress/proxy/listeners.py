@@ -41,8 +41,10 @@ class Listeners:
                 lambda: self._wire(Door.TCP, None), bind, port, backlog=_BACKLOG
             )
         except OSError as error:
+            # The event loop's own words say the address twice.
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
             raise BadSetting(
-                f"Cannot listen on {bind}:{port} ({error.strerror}). Set EGRESS_PORT."
+                f"Cannot listen on {bind}:{port} ({why}). Stop what uses it, or set EGRESS_PORT."
             ) from error
         self.port = int(self._tcp.sockets[0].getsockname()[1])
 

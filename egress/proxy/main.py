@@ -17,6 +17,7 @@ import uvloop
 
 from botbottle import environment, home
 from botbottle.environment import BadSetting
+from botbottle.processes import die_with_supervisor
 from egress import dlp
 from egress.errors import PolicyError
 from egress.hostnames import check_askable
@@ -36,6 +37,7 @@ def main() -> int:
         level = logging.DEBUG if environment.flag("EGRESS_DEBUG") else logging.INFO
         logging.basicConfig(level=level, stream=sys.stderr, format="egress %(levelname)s %(message)s")
         logging.getLogger("asyncio").setLevel(logging.WARNING)
+        die_with_supervisor()
         return run(from_environment())
     except BadSetting as problem:
         sys.stderr.write(f"bot-bottle: {problem}\n")

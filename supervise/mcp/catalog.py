@@ -95,6 +95,11 @@ _ROUTES_SCHEMA: Final[Json] = {
     "type": "object",
     "properties": {
         "version": {"type": "integer"},
+        "source": {
+            "type": "string",
+            "enum": ["proxy", "last known"],
+            "description": "Whether the proxy said so now, or does not answer and this is what it last had.",
+        },
         "routes": {
             "type": "array",
             "items": {

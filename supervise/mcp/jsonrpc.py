@@ -67,7 +67,7 @@ class Envelope:
         return self.id is None
 
 
-class ClientResponse(Exception):  # noqa: N818 - not an error: a client answered something we never asked
+class ClientResponse(Exception):
     """The message is an answer. We send no requests, so there is nothing it could answer."""
 
 

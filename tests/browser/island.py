@@ -17,11 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.proxy.origins import TestAuthority
 from tests.requirements import require
 from tests.servers import KEPT_VARIABLES, ROOT, RunningServer, stop, wait_until
 
 HERE = Path(__file__).parent
-ALONE = ("unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+# An address that looks public, on loopback, and a name for it: traffic to it stays in the namespace. The name
+# also ends with a dot because that is how the proxy looks names up.
+ORIGIN, ORIGIN_ADDRESS = "api.example.com", "192.31.196.10"
+ALONE = (
+    "unshare", "--map-root-user", "--net", "--mount", "sh", "-c",
+    f"ip link set lo up && ip address add {ORIGIN_ADDRESS}/32 dev lo"
+    ' && mount --bind "$1" /etc/hosts && mount --bind "$2" /etc/resolv.conf && shift 2 && exec "$@"', "sh",
+)  # fmt: skip
 QUIET_BROWSER = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -49,6 +57,34 @@ class Island:
             wrapper.chmod(0o700)
         return wrapper
 
+    @contextmanager
+    def origin(self) -> Iterator[None]:
+        """A TLS server under a public name on a public address, as the proxy in there sees it."""
+        serve = [sys.executable, str(HERE / "origin.py"), str(self.root / f"{ORIGIN}-30.pem"), ORIGIN_ADDRESS]
+        process = subprocess.Popen(self.inside(*serve), stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+            yield
+        finally:
+            stop(process)
+            if process.stdout:
+                process.stdout.close()
+
+    def curl(self, bottle: dict[str, str], url: str, *options: str) -> tuple[int, str]:
+        """The status and body that a real curl in the bottle gets: it knows the proxy and the bottle's CA."""
+        authority = self.server.home / "bottles" / bottle["slug"] / "ca.pem"
+        finished = subprocess.run(
+            self.inside(
+                "env", "-i", "PATH=/usr/bin:/bin", f"HOME={self.root}",
+                "curl", "--silent", "--show-error", "--max-time", "30", "--proxy", bottle["proxy_url"],
+                "--cacert", str(authority), "--write-out", "\n%{http_code}", *options, url,
+            ),
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert finished.returncode == 0, finished.stderr
+        body, _, status = finished.stdout.rpartition("\n")
+        return int(status), body
+
     def ask(self, bottle: dict[str, str], tool: str, **arguments: Any) -> subprocess.Popen[str]:
         """An agent's tool call over real MCP; its answer is what the process prints."""
         command = self.inside(sys.executable, str(HERE / "agent.py"))
@@ -65,8 +101,10 @@ class Island:
 
 def require_island() -> None:
     require(shutil.which("chromium"), "Chromium", "apt-get install chromium")
+    require(shutil.which("curl"), "curl", "apt-get install curl")
     tools = all(map(shutil.which, ("unshare", "nsenter", "ip")))
-    alone = tools and subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode == 0
+    command = [*ALONE, "/etc/hosts", "/etc/resolv.conf", "true"]
+    alone = tools and subprocess.run(command, capture_output=True, check=False).returncode == 0
     require(
         alone,
         "a network namespace of our own",
@@ -84,11 +122,17 @@ def running_island(root: Path, **variables: str) -> Iterator[Island]:
         "HOME": str(root),
         "SUPERVISE_PORT": "9100",
         "CONSOLE_PORT": "8000",
+        "EGRESS_PORT": "9101",
     }
-    environment |= variables
+    authority = TestAuthority(root)
+    authority.context([ORIGIN])  # leaves the certificate in a file, for `origin`
+    environment |= {"EGRESS_UPSTREAM_CA": str(authority.path), **variables}
+    hosts, resolver = root / "hosts", root / "resolv.conf"
+    hosts.write_text(f"127.0.0.1 localhost\n{ORIGIN_ADDRESS} {ORIGIN} {ORIGIN}.\n")
+    resolver.write_text("nameserver 127.0.0.1\n")  # where nobody answers
     with (home / "server.log").open("w") as log:
         process = subprocess.Popen(
-            [*ALONE, sys.executable, "manage.py", "up"],
+            [*ALONE, str(hosts), str(resolver), sys.executable, "manage.py", "up"],
             cwd=ROOT, env=environment, text=True, stdout=log, stderr=log,
         )  # fmt: skip
     server = RunningServer(home, environment, process, agent_port=9100, console_port=8000)

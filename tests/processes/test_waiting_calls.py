@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.agents import Agent, Operator
+from tests.processes.site import command_of
 from tests.servers import RunningServer, running_server, stop, wait_until
 
 pytestmark = pytest.mark.process
@@ -21,7 +22,7 @@ CALLS = 200
 
 def worker_pids(server: RunningServer) -> list[int]:
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
-    return [int(pid) for pid in children.split()]
+    return [int(pid) for pid in children.split() if command_of(int(pid))[-1:] == ["web"]]
 
 
 def threads_of(pid: int) -> int:

@@ -240,6 +240,7 @@ def frame(payload: bytes, mask: bytes = b"\x01\xfe\x33\x80") -> bytes:
         ("gzip, gzip, gzip", b"x"),
         ("gzip", gzip.compress(bytes(50_000_000))),
     ],
+    ids=["unknown coding", "not gzip", "cut short", "too many layers", "a bomb"],
 )
 def test_a_body_that_cannot_be_read_does_not_leave(lab: Lab, api: Client, coding: str, body: bytes) -> None:
     answer = api.ask(post(body, f"Content-Encoding: {coding}"))

@@ -134,4 +134,9 @@ def test_live_routes_leave_out_what_is_over(
 
 def test_live_routes_are_what_was_published_not_what_was_approved(agent_a: Bottle, approve: Any) -> None:
     approve(ask(agent_a))  # inside the test's transaction: committed nowhere, published nowhere
-    assert queries.live_routes(agent_a) == {"version": 1, "routes": [], "gate_hosts": []}
+    assert queries.live_routes(agent_a) == {
+        "version": 1,
+        "source": "last known",
+        "routes": [],
+        "gate_hosts": [],
+    }

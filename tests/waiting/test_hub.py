@@ -50,11 +50,15 @@ async def answer(hub: waiting.WaiterHub, proposal: Proposal, timeout: float = LO
         return outcome
 
 
+async def occupied(hub: waiting.WaiterHub, by: int = 1) -> None:
+    while len(hub) < by:
+        await asyncio.sleep(0)
+
+
 async def test_a_decision_wakes_the_call_that_waits_for_it(hub, agent_a, operator) -> None:
     proposal = await sync_to_async(ask)(agent_a)
     call = asyncio.create_task(answer(hub, proposal))
-    while not len(hub):
-        await asyncio.sleep(0)
+    await occupied(hub)
     await sync_to_async(approve)(proposal, operator)
     outcome = await call
     assert (outcome.status, outcome.applied, outcome.live_version) == ("approved", "live", 2)
@@ -93,8 +97,7 @@ async def test_anothers_decision_does_not_wake_a_call(hub, agent_a, operator) ->
 async def test_a_cancelled_call_leaves_no_waiter_behind(hub, agent_a) -> None:
     proposal = await sync_to_async(ask)(agent_a)
     call = asyncio.create_task(answer(hub, proposal))
-    while not len(hub):
-        await asyncio.sleep(0)
+    await occupied(hub)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     assert len(hub) == 0
@@ -124,8 +127,7 @@ async def test_a_broken_subscription_is_renewed_and_loses_nothing(
     monkeypatch.setattr(waiting, "get_channel_layer", failing_once)
     proposal = await sync_to_async(ask)(agent_a)
     call = asyncio.create_task(answer(hub, proposal))
-    while not len(hub):
-        await asyncio.sleep(0)
+    await occupied(hub)
     await sync_to_async(approve)(proposal, operator)
     assert (await call).status == "approved"
     assert failures
@@ -137,8 +139,7 @@ async def test_a_decision_without_any_message_is_found_by_the_sweeper(
     monkeypatch.setattr("supervise.events._send", lambda event: None)
     proposal = await sync_to_async(ask)(agent_a)
     call = asyncio.create_task(answer(hub, proposal))
-    while not len(hub):
-        await asyncio.sleep(0)
+    await occupied(hub)
     await sync_to_async(approve)(proposal, operator)
     assert (await call).status == "approved"
 
@@ -164,8 +165,7 @@ async def test_many_waiters_hold_no_threads(hub, agent_a) -> None:
     proposals = [await sync_to_async(ask)(agent_a, f"h{number}.example.com") for number in range(50)]
     before = threading.active_count()
     calls = [asyncio.create_task(answer(hub, proposal, timeout=1)) for proposal in proposals]
-    while len(hub) < 50:
-        await asyncio.sleep(0)
+    await occupied(hub, by=50)
     assert threading.active_count() <= before + 2
     assert {outcome.status for outcome in await asyncio.gather(*calls)} == {"pending"}
 
@@ -173,8 +173,7 @@ async def test_many_waiters_hold_no_threads(hub, agent_a) -> None:
 async def test_a_decision_in_another_process_wakes_the_call(hub, agent_a, operator) -> None:
     proposal = await sync_to_async(ask)(agent_a)
     call = asyncio.create_task(answer(hub, proposal))
-    while not len(hub):
-        await asyncio.sleep(0)
+    await occupied(hub)
     await sync_to_async(_approve_elsewhere)(proposal, operator)
     assert (await call).status == "approved"
 

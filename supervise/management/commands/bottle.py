@@ -66,13 +66,21 @@ def _connection(credentials: bottles.Credentials) -> dict[str, str]:
         "slug": slug,
         "token": token,
         "mcp_url": f"http://{host}:{_agent_port()}/mcp",
-        "proxy_url": f"http://{slug}:{token}@{host}:{settings.EGRESS_PORT}",
+        "proxy_url": f"http://{slug}:{token}@{settings.EGRESS_BIND}:{_proxy_port()}",
     }
 
 
 def _agent_port() -> int:
     """The port a running server published, else the configured one."""
+    return _published(".http.port", "agent") or int(settings.SUPERVISE_PORT)
+
+
+def _proxy_port() -> int:
+    return _published("run/egress.json", "port") or int(settings.EGRESS_PORT)
+
+
+def _published(file: str, key: str) -> int | None:
     try:
-        return int(json.loads((settings.BOTTLE_HOME / ".http.port").read_text())["agent"])
-    except (OSError, ValueError, KeyError):
-        return int(settings.SUPERVISE_PORT)
+        return int(json.loads((settings.BOTTLE_HOME / file).read_text())[key])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -11,10 +11,13 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
 
-from botbottle import listeners
+from botbottle import environment, listeners
 from botbottle.checks import refuse_misconfiguration
 from botbottle.home import write_private
-from botbottle.processes import Child, run_until_stopped
+from botbottle.processes import Child, answers_health, run_until_stopped
+from egress import secrets as operators_secrets
+from egress import store
+from egress.data_plane import DataPlaneDown
 
 
 class Command(BaseCommand):
@@ -30,6 +33,7 @@ class Command(BaseCommand):
         )
         call_command("migrate", verbosity=0, interactive=False)
         self._first_operator()
+        self._secrets()
         with listeners.published(settings.BOTTLE_HOME, opened):
             run_until_stopped(_children(opened), ready=lambda: self._tell(opened))
 
@@ -42,23 +46,60 @@ class Command(BaseCommand):
         write_private(note, f"username: operator\npassword: {password}\n")
         self.stdout.write(f"first operator: name 'operator', password '{password}' (kept in {note})")
 
+    def _secrets(self) -> None:
+        for name in operators_secrets.hand_over_all():
+            self.stderr.write(
+                f"The secret {name} was encrypted with another key. Set it again in the admin: routes that"
+                " use it fail until then."
+            )
+
     def _tell(self, opened: list[listeners.Listener]) -> None:
         ports = {listener.plane.value: listener.port for listener in opened}
         self.stdout.write(
             f"console  http://{settings.CONSOLE_BIND}:{ports['operator']}/\n"
             f"agents   http://{settings.SUPERVISE_BIND}:{ports['agent']}/mcp\n"
+            f"{_proxy_line()}"
             f"bottle   {_python()} manage.py bottle create demo"
         )
         self.stdout.flush()
 
 
 def _children(opened: list[listeners.Listener]) -> list[Child]:
-    environment, descriptors = listeners.hand_down(opened)
-    command = [sys.executable, sys.argv[0], "web"]
-    return [
-        Child(f"web-{number}", command, environment, descriptors, health=opened[0].reachable_at)
+    inherited, descriptors = listeners.hand_down(opened)
+    program = [sys.executable, sys.argv[0]]
+    children = [
+        Child(
+            f"web-{number}",
+            [*program, "web"],
+            inherited,
+            descriptors,
+            serves=lambda: answers_health(*opened[0].reachable_at),
+        )
         for number in range(1, settings.WEB_WORKERS + 1)
     ]
+    if settings.EGRESS_PROXY:
+        patience = environment.seconds("EGRESS_STOP_SECONDS", 10) + 2  # it lets open requests finish
+        children.append(
+            Child("egress", [*program, "egress"], {}, [], serves=_egress_answers, stop_seconds=patience)
+        )
+    return children
+
+
+def _proxy_line() -> str:
+    if not settings.EGRESS_PROXY:
+        return ""
+    try:
+        port = store.data_plane().status()["port"]
+    except DataPlaneDown:  # it died this very moment, and is about to be restarted
+        port = settings.EGRESS_PORT
+    return f"proxy    http://{settings.EGRESS_BIND}:{port}\n"
+
+
+def _egress_answers() -> bool:
+    try:
+        return not store.data_plane().status()["stopping"]
+    except DataPlaneDown:
+        return False
 
 
 def _python() -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import signal
 from typing import Any
 
 from django.conf import settings
@@ -11,9 +9,7 @@ from django.core.management.base import BaseCommand
 
 from botbottle import listeners
 from botbottle.checks import refuse_misconfiguration
-from botbottle.environment import BadSetting
-
-PR_SET_PDEATHSIG = 1
+from botbottle.processes import die_with_supervisor
 
 
 class Command(BaseCommand):
@@ -22,10 +18,10 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
 
     def handle(self, *args: Any, **options: Any) -> None:
+        die_with_supervisor()
         refuse_misconfiguration()
         inherited = listeners.inherited()
         if inherited is not None:
-            _die_with_parent()
             _serve(inherited)
             return
         opened = listeners.open_all(
@@ -41,10 +37,3 @@ def _serve(opened: list[listeners.Listener]) -> None:
     from botbottle.server import serve  # noqa: PLC0415 - installs Twisted's reactor
 
     serve(opened)
-
-
-def _die_with_parent() -> None:
-    """A worker without its supervisor would hold the ports and never be restarted."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
-        raise BadSetting("This system cannot tie a worker to its supervisor. Run 'manage.py web' by itself.")

@@ -1,0 +1,109 @@
+"""The operators' secrets: encrypted in the database, handed to the proxy as files (0600), shown to nobody.
+
+The key is a file in BOTTLE_HOME, so a copy of the database alone gives nothing away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cryptography.fernet import Fernet, InvalidToken
+from django.conf import settings
+from django.core.validators import RegexValidator
+from django.db import transaction
+
+from botbottle.environment import BadSetting
+from botbottle.home import made_once, write_private
+
+from .models import Secret
+
+valid_value = RegexValidator(
+    r"\A[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\Z",
+    "A secret travels in a header: one line of ASCII characters that neither begins nor ends with a space.",
+)
+
+
+def put(name: str, value: str, *, author: str) -> Secret:
+    """Set or replace a secret; the proxy uses the new value from its next request on."""
+    secret, _ = Secret.objects.update_or_create(
+        name=name, defaults={"sealed": _fernet().encrypt(value.encode("utf-8")), "updated_by": author}
+    )
+    transaction.on_commit(lambda: _hand_over(name), robust=True)  # if it fails, the caretaker tries again
+    return secret
+
+
+def remove(secret: Secret) -> None:
+    """Routes that name it fail closed from now on."""
+    name = secret.name
+    secret.delete()
+    transaction.on_commit(lambda: _hand_over(name))
+
+
+def hand_over_all() -> list[str]:
+    """Have every secret's file hold what the database does. Returns the names of those it cannot read."""
+    unreadable = []
+    for secret in Secret.objects.order_by("name"):
+        try:
+            if _in_file(secret.name) != _opened(secret).encode("utf-8"):
+                _hand_over(secret.name)
+        except InvalidToken:
+            unreadable.append(secret.name)
+    return unreadable
+
+
+def is_readable(secret: Secret) -> bool:
+    """Not when it was encrypted with a key that is no longer there."""
+    try:
+        _opened(secret)
+    except InvalidToken:
+        return False
+    return True
+
+
+def _hand_over(name: str) -> None:
+    """Make the file what the database says now. One at a time, so that an older word never comes last."""
+    path = _path(name)
+    with _exclusive(path.parent):
+        secret = Secret.objects.filter(name=name).first()
+        if secret is None:
+            path.unlink(missing_ok=True)
+            return
+        fresh = path.with_name(f".{name}.new")
+        write_private(fresh, _opened(secret))
+        fresh.rename(path)
+
+
+def _opened(secret: Secret) -> str:
+    return _fernet().decrypt(bytes(secret.sealed)).decode("utf-8")
+
+
+def _in_file(name: str) -> bytes | None:
+    try:
+        return _path(name).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _path(name: str) -> Path:
+    return Path(settings.BOTTLE_HOME) / "secrets" / name
+
+
+def _fernet() -> Fernet:
+    path = Path(settings.BOTTLE_HOME) / "secrets.key"
+    try:
+        return Fernet(made_once(path, lambda: Fernet.generate_key().decode("ascii")))
+    except ValueError as error:
+        raise BadSetting(
+            f"{path} is damaged. Put its copy back, or remove it and set every secret again in the admin."
+        ) from error
+
+
+@contextmanager
+def _exclusive(directory: Path) -> Iterator[None]:
+    directory.mkdir(mode=0o700, exist_ok=True)
+    with (directory / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

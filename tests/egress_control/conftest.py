@@ -1,0 +1,41 @@
+"""A home with a stand-in for the egress process, which the control plane believes to be the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tests.console.conftest import browser_of
+from tests.egress_control.stand_in import StandIn
+
+
+@pytest.fixture
+def home(settings: Any) -> Iterator[Path]:
+    with TemporaryDirectory(prefix="bottle-") as directory:  # short: the path of a socket has a limit
+        settings.BOTTLE_HOME = Path(directory)
+        yield Path(directory)
+
+
+@pytest.fixture
+def olivia(operator: User) -> Client:
+    return browser_of(operator)
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    return browser_of(User.objects.create_superuser("root", password="correct-horse-battery"))
+
+
+@pytest.fixture
+def plane(home: Path, settings: Any) -> Iterator[StandIn]:
+    settings.EGRESS_PROXY = True
+    stand_in = StandIn(home)
+    stand_in.start()
+    yield stand_in
+    stand_in.stop()

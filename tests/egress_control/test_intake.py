@@ -1,0 +1,329 @@
+"""Records from the proxy into the database, and what operators hear of the proxy's coming and going."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from botbottle.models import Bottle
+from egress import intake, store
+from egress.data_plane import DataPlaneDown
+from egress.intake import Intake
+from egress.models import DataPlaneEvent, Publication, RecordCursor, TrafficRecord
+from supervise import queries
+from tests.egress_control.stand_in import StandIn, record
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """One number that the test moves on."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def reader(plane: StandIn, agent_a: Bottle, clock: list[float]) -> Intake:
+    """It has read the first run of the proxy once."""
+    reader = Intake()
+    assert take(reader)
+    clock[0] += intake.START_SECONDS + intake.STATUS_SECONDS
+    return reader
+
+
+def take(reader: Intake) -> bool:
+    return reader.take(store.data_plane(), wait=0)
+
+
+def news() -> list[tuple[str, str]]:
+    return [(event.kind, event.text) for event in DataPlaneEvent.objects.order_by("pk")]
+
+
+def kinds() -> list[str]:
+    return [kind for kind, _ in news()]
+
+
+def test_a_record_is_kept_whole(plane: StandIn, reader: Intake, agent_a: Bottle) -> None:
+    call = {"tool": "egress-block", "arguments": {"host": "no.example.com", "justification": "x"}}
+    finding = {"kind": "github-token", "where": "body"}
+    plane.queue = [
+        record(warnings=["injection"]),
+        record(verdict="refused", reason="no-route", status=403, route=None, first_byte_ms=None, ask=call),
+        record(verdict="refused", reason="dlp", finding=finding),
+    ]
+    assert take(reader)
+    allowed, refused, stopped = TrafficRecord.objects.order_by("pk")
+    assert (allowed.bottle, allowed.method, allowed.scheme, allowed.host) == (
+        agent_a, "GET", "https", "api.example.com",
+    )  # fmt: skip
+    assert (allowed.path, allowed.route, allowed.table_version, allowed.verdict, allowed.status) == (
+        "/v1", "api.example.com", 2, "allowed", 200,
+    )  # fmt: skip
+    assert (allowed.bytes_out, allowed.bytes_in, allowed.first_byte_ms, allowed.duration_ms) == (
+        10, 2000, 1.5, 2.5,
+    )  # fmt: skip
+    assert allowed.at.isoformat() == "2030-03-17T17:46:40.500000+00:00"
+    assert (allowed.ask, allowed.finding, allowed.warnings) == (None, None, ["injection"])
+    assert (refused.route, refused.first_byte_ms, refused.ask) == ("", None, call)
+    assert stopped.finding == finding
+
+
+def test_batches_follow_each_other_without_gap_or_repetition(plane: StandIn, reader: Intake) -> None:
+    plane.queue = [record(path=f"/{number}") for number in range(7)]
+    for _ in range(4):
+        assert take(reader)
+    paths = list(TrafficRecord.objects.order_by("pk").values_list("path", flat=True))
+    assert paths == [f"/{number}" for number in range(7)]
+
+
+def test_another_reader_goes_on_where_the_last_one_was(plane: StandIn, reader: Intake) -> None:
+    plane.queue = [record(path="/1"), record(path="/2")]
+    take(reader)
+    plane.queue.append(record(path="/3"))
+    take(Intake())
+    assert TrafficRecord.objects.count() == 3
+    assert kinds() == []
+
+
+def test_a_batch_that_cannot_be_kept_is_read_again(
+    plane: StandIn, reader: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane.queue = [record()]
+    with monkeypatch.context() as broken:
+        broken.setattr(intake, "_keep", lambda batch: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            take(reader)
+    assert RecordCursor.objects.get().number == 0
+    take(reader)
+    assert TrafficRecord.objects.count() == 1
+
+
+def test_overlong_words_are_cut_not_refused(plane: StandIn, reader: Intake) -> None:
+    plane.queue = [record(method="M" * 99, host="h" * 999, path="/" * 9999, route="r" * 999, reason="x" * 99)]
+    take(reader)
+    kept = TrafficRecord.objects.get()
+    assert (len(kept.method), len(kept.host), len(kept.path), len(kept.route)) == (32, 255, 1024, 255)
+
+
+def test_records_of_nobody_are_left_out(plane: StandIn, reader: Intake) -> None:
+    plane.queue = [record(bottle=""), record(bottle="deleted-long-ago"), record()]
+    take(reader)
+    assert TrafficRecord.objects.count() == 1
+
+
+def test_of_two_bottles_with_one_name_the_younger_gets_the_record(
+    plane: StandIn, reader: Intake, agent_a: Bottle
+) -> None:
+    Bottle.objects.filter(pk=agent_a.pk).update(state=Bottle.State.DELETED)
+    heir = Bottle.objects.create(slug="agent-a", token_digest="0" * 64)
+    plane.queue = [record()]
+    take(reader)
+    assert TrafficRecord.objects.get().bottle == heir
+
+
+def test_losses_are_told_at_once_and_then_once_a_minute(
+    plane: StandIn, reader: Intake, clock: list[float]
+) -> None:
+    for lost in (5, 3, 4):
+        plane.dropped = lost
+        take(reader)
+    assert news() == [("dropped", "5 records of requests were lost before they could be read")]
+    clock[0] += intake.TELL_LOSS_SECONDS + 1
+    take(reader)
+    assert news()[1:] == [("dropped", "7 records of requests were lost before they could be read")]
+    clock[0] += intake.TELL_LOSS_SECONDS + 1
+    take(reader)
+    assert len(news()) == 2
+
+
+def test_a_first_start_is_no_news(reader: Intake) -> None:
+    assert news() == []
+
+
+def test_a_quick_restart_is_told_and_what_went_back_is_noticed(
+    plane: StandIn, reader: Intake, agent_a: Bottle
+) -> None:
+    plane.restart("boot-2")
+    plane.queue = [record(path="/after")]
+    take(reader)
+    assert news() == [("restarted", "the egress proxy was restarted")]
+    assert Publication.objects.get(bottle=agent_a).live_version == 0, (
+        "it has nothing loaded: catch_up goes on"
+    )
+    assert TrafficRecord.objects.get().path == "/after"
+    take(reader)
+    assert len(news()) == 1
+
+
+def test_an_absence_is_told_once_and_so_is_its_end(plane: StandIn, reader: Intake) -> None:
+    plane.stop()
+    assert [take(reader) for _ in range(3)] == [False] * 3
+    assert kinds() == ["away"]
+    assert "does not answer (No such file" in news()[0][1]
+    assert news()[0][1].endswith("Bottles reach nothing while it is away.")
+    plane.restart("boot-2")
+    assert take(reader)
+    assert news()[1:] == [("back", "the egress proxy answers again")]
+
+
+def test_it_is_back_also_for_a_reader_that_did_not_see_it_go(plane: StandIn, reader: Intake) -> None:
+    plane.stop()
+    take(reader)
+    plane.start()  # the same run: it only did not answer
+    take(Intake())
+    assert kinds() == ["away", "back"]
+
+
+def test_a_proxy_that_is_still_starting_is_not_away(
+    plane: StandIn, agent_a: Bottle, clock: list[float]
+) -> None:
+    plane.stop()
+    starting = Intake()
+    clock[0] += intake.START_SECONDS - 1
+    take(starting)
+    assert kinds() == []
+    clock[0] += 2
+    take(starting)
+    assert kinds() == ["away"]
+
+
+def test_problems_of_bottles_are_told_once_each_until_they_are_over(
+    plane: StandIn, reader: Intake, clock: list[float]
+) -> None:
+    def later() -> None:
+        clock[0] += intake.STATUS_SECONDS + 1
+        assert take(reader)
+
+    plane.problems["agent-a"] = "routes.yaml is not YAML. Version 1 stays live."
+    plane.credential_problems["agent-a"] = ["There is no secret API_TOKEN."]
+    for _ in range(3):
+        later()
+    assert news() == [
+        ("problem", "bottle agent-a: There is no secret API_TOKEN."),
+        ("problem", "bottle agent-a: routes.yaml is not YAML. Version 1 stays live."),
+    ]
+    plane.problems.clear()
+    later()
+    assert len(news()) == 2
+    plane.problems["agent-a"] = "routes.yaml is not YAML. Version 1 stays live."
+    later()
+    assert len(news()) == 3, "it is told again when it comes again"
+
+
+def test_the_status_is_not_asked_for_with_every_batch(plane: StandIn, reader: Intake) -> None:
+    plane.asked.clear()
+    for _ in range(5):
+        take(reader)
+    assert [target for _, target in plane.asked].count("/status") == 1
+
+
+def test_one_reader_per_home(plane: StandIn) -> None:
+    first, second = Intake(), Intake()
+    assert first.may_read() and first.may_read()
+    assert not second.may_read()
+    first.let_go()
+    assert second.may_read()
+    second.let_go()
+
+
+def test_old_records_are_forgotten_a_batch_at_a_time(
+    plane: StandIn, reader: Intake, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.EGRESS_RECORD_DAYS = 2
+    monkeypatch.setattr(intake, "PRUNED_AT_ONCE", 3)
+    monkeypatch.setattr(intake, "PRUNED_IN_A_ROUND", 2)
+    now = timezone.now()
+    ages = [0, 1, *range(3, 11)]
+    plane.queue = [record(at=(now - timedelta(days=age)).timestamp(), path=f"/{age}") for age in ages]
+    while RecordCursor.objects.get().number < len(ages):
+        take(reader)
+    assert intake.prune() == 6
+    left = set(TrafficRecord.objects.values_list("path", flat=True))
+    assert left == {"/0", "/1", "/3", "/4"}, "the oldest go first"
+    assert intake.prune() == 2
+    assert intake.prune() == 0
+
+
+def test_old_news_is_forgotten_but_not_that_it_is_away(plane: StandIn, settings: Any) -> None:
+    for kind in ("back", "away"):
+        DataPlaneEvent.objects.create(kind=kind, text=kind)
+    DataPlaneEvent.objects.update(at=timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS + 1))
+    intake.prune()
+    assert kinds() == ["away"]
+    assert queries.proxy_news() is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "minutes", "shown"),
+    [("back", 59, True), ("back", 61, False), ("away", 600, True), ("problem", 61, False)],
+)
+def test_the_queue_page_shows_news_while_it_is_fresh(
+    plane: StandIn,
+    olivia: Client,
+    kind: str,
+    minutes: int,
+    shown: bool,
+) -> None:
+    event = DataPlaneEvent.objects.create(kind=kind, text="<b>something</b> about the proxy")
+    DataPlaneEvent.objects.filter(pk=event.pk).update(at=timezone.now() - timedelta(minutes=minutes))
+    page = olivia.get("/").text
+    assert ("&lt;b&gt;something&lt;/b&gt; about the proxy" in page) is shown
+    assert "<b>something" not in page
+
+
+def test_the_bottles_page_shows_recent_refusals_with_hostile_text_inert(
+    plane: StandIn,
+    reader: Intake,
+    agent_a: Bottle,
+    root: Client,
+) -> None:
+    plane.queue = [
+        record(path="/fine"),
+        record(verdict="refused", reason="no-route", host="evil.example.com", path="/\u202e<script>x"),
+    ]
+    take(reader)
+    page = root.get(f"/admin/botbottle/bottle/{agent_a.pk}/change/").text
+    assert "no-route" in page and "https://evil.example.com/" in page
+    assert "/fine" not in page
+    assert "<script>x" not in page and "\u202e" not in page
+    kept = TrafficRecord.objects.get(verdict="refused")
+    for address in ("", f"{kept.pk}/change/"):
+        listed = root.get(f"/admin/egress/trafficrecord/{address}").text
+        assert "evil.example.com" in listed
+        assert "<script>x" not in listed and "\u202e" not in listed
+
+
+def test_filters_find_the_refusals_of_a_reason(plane: StandIn, reader: Intake, root: Client) -> None:
+    plane.queue = [
+        record(host="one.example.com", verdict="refused", reason="no-route"),
+        record(host="two.example.com", verdict="refused", reason="path"),
+    ]
+    take(reader)
+    page = root.get("/admin/egress/trafficrecord/?verdict=refused&reason=path").text
+    assert "two.example.com" in page and "one.example.com" not in page
+
+
+def test_the_thread_goes_on_after_a_failure_and_stops_when_told(
+    plane: StandIn, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(intake, "PAUSE_SECONDS", 0.01)
+    reader, calls = Intake(), []
+
+    def take_once(_plane: Any, *, wait: float) -> bool:
+        calls.append(wait)
+        if len(calls) == 1:
+            raise DataPlaneDown("x")
+        reader.stop()
+        return True
+
+    monkeypatch.setattr(reader, "take", take_once)
+    reader._run()
+    assert len(calls) == 2
+    assert "trying again in a moment" in caplog.text

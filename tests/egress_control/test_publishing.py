@@ -1,0 +1,239 @@
+"""From the newest table to the proxy's ack: live only when the proxy says so, and tried until it does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from threading import Event
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from botbottle.models import Bottle, digest_token
+from egress import store
+from egress.models import Publication
+from supervise import applying, bottles, caretaker, decisions, queries
+from supervise.models import Decision
+from tests.asking import ask, seen
+from tests.egress_control.stand_in import StandIn
+from tests.threads import together
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def approve(operator: User) -> Callable[..., Decision]:
+    def look_and_approve(bottle: Bottle, host: str = "api.example.com") -> Decision:
+        proposal = ask(bottle, host)
+        decision = decisions.approve(proposal.pk, actor=operator, seen_digest=seen(proposal))
+        return Decision.objects.get(pk=decision.pk)
+
+    return look_and_approve
+
+
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(applying, "GRACE", applying.GRACE * 0)
+
+
+def publication(bottle: Bottle) -> Publication:
+    return Publication.objects.get(bottle=bottle)
+
+
+def identity(bottle: Bottle) -> dict[str, Any]:
+    return json.loads((store.bottle_directory(bottle) / "identity.json").read_text())
+
+
+def test_a_decision_is_live_when_the_proxy_has_acknowledged_it(
+    plane: StandIn, agent_a: Bottle, approve: Any
+) -> None:
+    decision = approve(agent_a)
+    assert (decision.applied, decision.live_version, plane.live) == ("live", 2, {"agent-a": 2})
+    known = publication(agent_a)
+    assert (known.version, known.live_version, known.problem) == (2, 2, "")
+    assert known.live_at is not None and known.published_at <= known.live_at
+
+
+def test_with_the_proxy_down_it_is_approved_but_not_live_until_it_is_back(
+    plane: StandIn, agent_a: Bottle, approve: Any
+) -> None:
+    plane.stop()
+    decision = approve(agent_a)
+    assert (decision.status, decision.applied, decision.live_version) == ("approved", "failed", None)
+    told = queries.outcome(decision.proposal_id).explanation
+    assert told.startswith("Approved, but not live: the egress proxy does not answer (No such file")
+    assert (publication(agent_a).version, publication(agent_a).live_version) == (2, 1)
+    caretaker.tend()
+    decision.refresh_from_db()
+    assert decision.applied == "failed", "it is still down"
+    plane.start()
+    caretaker.tend()
+    decision.refresh_from_db()
+    assert (decision.applied, decision.apply_error, decision.live_version) == ("live", "", 2)
+    assert (publication(agent_a).live_version, publication(agent_a).problem) == (2, "")
+
+
+def test_a_proxy_that_keeps_an_older_version_says_why(plane: StandIn, agent_a: Bottle, approve: Any) -> None:
+    plane.problems["agent-a"] = "routes.yaml is damaged. Version 1 stays live."
+    decision = approve(agent_a)
+    assert decision.applied == "failed"
+    expected = "the egress proxy did not take version 2: routes.yaml is damaged. Version 1 stays live"
+    assert decision.apply_error == publication(agent_a).problem == expected
+    assert publication(agent_a).live_version == 1
+    told = queries.outcome(decision.proposal_id).explanation
+    assert f"{expected}. It is retried" in told, "one full stop"
+    plane.problems.clear()
+    caretaker.tend()
+    decision.refresh_from_db()
+    assert (decision.applied, decision.live_version) == ("live", 2)
+
+
+def test_a_version_with_a_problem_is_not_live(plane: StandIn, agent_a: Bottle) -> None:
+    """The table may be there while the token's file, or the sockets, are not in order."""
+    plane.problems["agent-a"] = "The bottle's sockets cannot be opened."
+    with pytest.raises(store.NotPublished, match="did not take version 1: The bottle's sockets"):
+        store.publish(agent_a)
+
+
+def test_an_older_version_without_a_reason_is_named(plane: StandIn, agent_a: Bottle) -> None:
+    plane.problems["agent-a"], plane.live["agent-a"] = "", 7
+    with pytest.raises(store.NotPublished, match="did not take version 1: it serves version 7"):
+        store.publish(agent_a)
+
+
+def test_the_proxy_reads_the_files_while_nobody_writes_them(
+    plane: StandIn, agent_a: Bottle, agent_b: Bottle
+) -> None:
+    torn = []
+
+    def look() -> None:
+        directory = store.bottle_directory(agent_a)
+        before = [(directory / name).stat().st_mtime_ns for name in ("gate.yaml", "routes.yaml")]
+        pause.wait(0.02)
+        torn.append(
+            before != [(directory / name).stat().st_mtime_ns for name in ("gate.yaml", "routes.yaml")]
+        )
+
+    pause = Event()
+    plane.reloading = look
+    assert together([partial(store.publish, agent_a) for _ in range(6)]) == [1] * 6
+    assert torn == [False] * 6
+
+
+def test_a_new_token_is_handed_over_at_once(plane: StandIn, agent_a: Bottle) -> None:
+    assert identity(agent_a) == {"slug": "agent-a", "token_sha256": agent_a.token_digest}
+    plane.asked.clear()
+    token = bottles.rotate_token("agent-a", author="tests").token
+    assert identity(agent_a)["token_sha256"] == digest_token(token)
+    assert plane.asked == [("POST", "/reload/agent-a")]
+    assert publication(agent_a).live_version == 1
+
+
+def test_a_new_token_reaches_a_proxy_that_was_down(plane: StandIn, agent_a: Bottle) -> None:
+    plane.stop()
+    bottles.rotate_token("agent-a", author="tests")
+    assert publication(agent_a).live_version == 0
+    plane.start()
+    plane.asked.clear()
+    store.catch_up()
+    assert plane.asked == [("POST", "/reload/agent-a")]
+    assert publication(agent_a).live_version == 1
+
+
+def test_a_new_token_whose_file_could_not_be_written_is_not_forgotten_when_the_proxy_restarts(
+    plane: StandIn, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(
+            store, "write_atomically", lambda *_: (_ for _ in ()).throw(OSError(28, "No space"))
+        )
+        token = bottles.rotate_token("agent-a", author="tests").token
+    assert publication(agent_a).problem == "the route table could not be written: No space"
+    store.note_live({"agent-a": 1})
+    store.catch_up()
+    assert identity(agent_a)["token_sha256"] == digest_token(token)
+
+
+def test_a_deleted_bottle_is_taken_from_the_proxy(plane: StandIn, agent_a: Bottle) -> None:
+    bottles.delete("agent-a", author="tests")
+    assert plane.live == {}
+    assert not (store.bottle_directory(agent_a) / "identity.json").exists()
+    assert (publication(agent_a).version, publication(agent_a).live_version) == (0, 0)
+
+
+def test_a_bottle_deleted_while_the_proxy_is_down_is_taken_from_it_later(
+    plane: StandIn, agent_a: Bottle
+) -> None:
+    plane.stop()
+    bottles.delete("agent-a", author="tests")
+    assert "does not answer" in publication(agent_a).problem
+    plane.start()
+    store.catch_up()
+    assert plane.live == {}
+    assert publication(agent_a).problem == ""
+
+
+def test_a_new_bottle_of_the_same_name_never_gets_the_dead_ones_routes(
+    plane: StandIn, agent_a: Bottle, approve: Any
+) -> None:
+    """The proxy that missed the removal still serves version 2; it takes no older one."""
+    approve(agent_a)
+    plane.stop()
+    bottles.delete("agent-a", author="tests")
+    heir = bottles.create("agent-a", author="tests").bottle
+    plane.start()
+    caretaker.tend()
+    assert plane.live == {"agent-a": 3}
+    assert publication(heir).live_version == 3
+    assert store.current(heir).table.routes == ()
+
+
+def test_after_a_restart_only_what_went_back_is_published_again(
+    plane: StandIn, agent_a: Bottle, agent_b: Bottle, approve: Any
+) -> None:
+    approve(agent_a)
+    store.note_live({"agent-a": 1, "agent-b": 1})
+    assert (publication(agent_a).live_version, publication(agent_b).live_version) == (1, 1)
+    plane.asked.clear()
+    store.catch_up()
+    assert plane.asked == [("POST", "/reload/agent-a")]
+    assert publication(agent_a).live_version == 2
+
+
+def test_without_a_proxy_what_is_written_counts_as_live(home: Any, agent_a: Bottle, approve: Any) -> None:
+    assert approve(agent_a).live_version == 2
+    assert publication(agent_a).live_version == 2
+
+
+def test_agents_are_shown_what_the_proxy_says(plane: StandIn, agent_a: Bottle, approve: Any) -> None:
+    approve(agent_a)
+    assert queries.live_routes(agent_a) == {
+        "version": 2,
+        "source": "proxy",
+        "routes": [{"host": "from.proxy"}],
+        "gate_hosts": ["api.example.com"],
+    }
+
+
+@pytest.mark.parametrize("how", ["down", "forgetful"])
+def test_agents_are_shown_the_last_ack_when_the_proxy_cannot_say(
+    plane: StandIn, agent_a: Bottle, approve: Any, how: str
+) -> None:
+    approve(agent_a)
+    plane.stop()
+    approve(agent_a, "later.example.com")
+    if how == "forgetful":
+        plane.live = {}
+        plane.start()
+    shown = queries.live_routes(agent_a)
+    assert (shown["version"], shown["source"]) == (2, "last known")
+    assert [route["host"] for route in shown["routes"]] == shown["gate_hosts"] == ["api.example.com"]
+
+
+def test_a_proxy_that_denies_everything_is_believed(plane: StandIn, agent_a: Bottle, approve: Any) -> None:
+    approve(agent_a)
+    plane.live["agent-a"] = 0
+    shown = queries.live_routes(agent_a)
+    assert (shown["version"], shown["source"], shown["gate_hosts"]) == (0, "proxy", [])

@@ -1,0 +1,133 @@
+"""All of bot-bottle as `up` starts it, an origin on loopback, a bottle that uses it, and an operator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.agents import Agent, Operator
+from tests.proxy.origins import Origins, TestAuthority
+from tests.servers import RunningServer, free_port, running_server
+
+HOST, ADDRESS = "api.example.com", "127.0.0.2"
+
+
+class Site:
+    def __init__(self, server: RunningServer, origins: Origins, authority: TestAuthority) -> None:
+        self.server = server
+        self.origins = origins
+        self.told: list[str] = []  # everything that the agent was ever answered
+        self.bottle = server.create_bottle("agent-a")
+        created = server.manage("apikey", "create", "--user", "operator", "--name", "tests", "--json")
+        self.key = json.loads(created)["key"]
+        self.tls = ssl.create_default_context(cafile=str(authority.path))
+        self.tls.load_verify_locations(server.home / "bottles" / "agent-a" / "ca.pem")
+
+    # --- the agent
+
+    def fetch(self, url: str, **options: Any) -> httpx.Response:
+        """As a program in the bottle would: through the proxy, trusting the bottle's CA."""
+        with httpx.Client(
+            proxy=self.bottle["proxy_url"], verify=self.tls, timeout=10, trust_env=False
+        ) as client:
+            answer = client.get(url, **options)
+        self.told.append(f"{answer.status_code} {answer.reason_phrase} {answer.headers!r} {answer.text}")
+        return answer
+
+    def ask(self, *, grant: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+        """A tool call, and the operator who grants something of it. Returns when the call does."""
+
+        async def both() -> dict[str, Any]:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                agent = Agent(client, self.server.mcp_url, self.bottle["token"])
+                operator = Operator(client, self.server.console_url, self.key)
+                call = asyncio.create_task(agent.ask(**arguments))
+                (proposal,) = await operator.pending(1)
+                answer = await operator.decide(proposal["id"], "modify", payload=grant)
+                assert answer.status_code == 200, answer.text
+                return await call
+
+        self.told.append(str(outcome := asyncio.run(both())))
+        return outcome
+
+    def allow(self, host: str = HOST, **more: Any) -> dict[str, Any]:
+        return self.ask(host=host, grant={"host": host, "pinned_addresses": [ADDRESS], **more})
+
+    def tool(self, name: str, **arguments: Any) -> dict[str, Any]:
+        async def call() -> dict[str, Any]:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                return await Agent(client, self.server.mcp_url, self.bottle["token"]).call(name, **arguments)
+
+        self.told.append(str(result := asyncio.run(call())))
+        return result
+
+    # --- the operator
+
+    @contextmanager
+    def console(self) -> Iterator[httpx.Client]:
+        """A signed-in browser, as far as the server can tell."""
+        with httpx.Client(
+            base_url=self.server.console_url, follow_redirects=True, timeout=30, trust_env=False
+        ) as browser:
+            page = post_form(
+                browser, "/admin/login/", username="operator", password=self.server.password, next="/"
+            )
+            assert page.status_code == 200 and "Queue" in page.text
+            yield browser
+
+    # --- the processes
+
+    def pids(self, command: str) -> list[int]:
+        """Children of the supervisor that run this command of manage.py."""
+        up = self.server.process.pid
+        children = Path(f"/proc/{up}/task/{up}/children").read_text().split()
+        return [int(pid) for pid in children if command_of(int(pid))[-1:] == [command]]
+
+    def pid(self, command: str) -> int:
+        (pid,) = self.pids(command)
+        return pid
+
+
+def command_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+    except OSError:
+        return []
+
+
+def post_form(browser: httpx.Client, address: str, **fields: str) -> httpx.Response:
+    """Fetch the page, fill in its form, send it as a browser would."""
+    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', browser.get(address).text)
+    assert token, address
+    return browser.post(
+        address,
+        data={"csrfmiddlewaretoken": token[1], **fields},
+        headers={"Referer": f"{browser.base_url}{address}", "Origin": str(browser.base_url).rstrip("/")},
+    )
+
+
+@contextmanager
+def running_site(home: Path, **variables: str) -> Iterator[Site]:
+    home.mkdir(parents=True, exist_ok=True)
+    authority, origins = TestAuthority(home), Origins()
+    origins.add(HOST, ADDRESS, authority.context([HOST]))
+    settings = {
+        "EGRESS_PORT": str(free_port()),
+        "EGRESS_UPSTREAM_CA": str(authority.path),
+        "EGRESS_PINNED_PORTS": f"443={origins.tls_port},80={origins.http_port}",
+        "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "60",
+        **variables,
+    }
+    try:
+        with running_server(home / "h", **settings) as server:
+            yield Site(server, origins, authority)
+    finally:
+        origins.close()

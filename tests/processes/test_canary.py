@@ -1,0 +1,175 @@
+"""A secret is set, used and reflected, then looked for everywhere it must not be."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from egress.data_plane import DataPlane
+from tests.processes.site import HOST, Site, post_form, running_site
+from tests.servers import wait_until
+
+pytestmark = pytest.mark.process
+CANARY = "canary/7d1e+f00d=b4r5a9c2"
+NAME = "CANARY_TOKEN"
+FORMS = {
+    "plain": CANARY.encode(),
+    "URL-encoded": quote(CANARY, safe="").encode(),
+    "base64": base64.b64encode(CANARY.encode()).rstrip(b"="),
+    "hex": CANARY.encode().hex().encode(),
+    "middle": CANARY[4:-4].encode(),
+}
+
+
+def forms_in(text: str | bytes) -> list[str]:
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return [name for name, form in FORMS.items() if form in raw]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The secret was set in the admin, bound to a route, used, and tried for."""
+    with running_site(tmp_path_factory.mktemp("canary"), SUPERVISE_DEBUG="1", EGRESS_DEBUG="1") as site:
+        with site.console() as browser:
+            saved = post_form(browser, "/admin/egress/secret/add/", name=NAME, value=CANARY)
+            assert "was added successfully" in saved.text
+        site.allow(
+            path_allowlist=["/reflect", "/redirect"],
+            auth={"scheme": "Bearer", "token_ref": NAME},
+        )
+        use(site)
+        try_for(site)
+        with site.console() as browser:  # what was refused last is on record
+            wait_until(
+                lambda: "/reflect/last" in browser.get("/admin/egress/trafficrecord/").text,
+                what="the records",
+            )
+        yield site
+
+
+def use(site: Site) -> None:
+    """Requests that carry it to the origin, which repeats everything it gets."""
+    for path in ("/reflect/a", "/reflect/b?x=1", "/redirect"):
+        assert site.fetch(f"https://{HOST}{path}").status_code in (200, 302)
+
+
+def try_for(site: Site) -> None:
+    """As if the agent had got hold of it: in every place of a request, allowed or not."""
+    url, quoted = f"https://{HOST}", quote(CANARY, safe="")
+    for path in (f"/reflect/{quoted}", f"/reflect?q={quoted}", f"/no-such-path/{CANARY}", f"/{NAME}"):
+        assert site.fetch(url + path).status_code == 403
+    for headers in ({"X-Mine": CANARY}, {"Authorization": f"Bearer {CANARY}"}, {"Cookie": f"a={CANARY}"}):
+        site.fetch(f"{url}/reflect/h", headers=headers)
+    for other in (f"http://{HOST}/reflect", f"https://no-route.example.com/{quoted}",
+                  f"http://{CANARY.encode().hex()}.example.com/"):  # fmt: skip
+        assert site.fetch(other).status_code == 403
+    for path in ("allowlist", "health", f"why?url={quote(url, safe='')}", "nothing"):
+        site.fetch(f"http://_egress.local/{path}")
+    site.tool("list-egress-routes")
+    site.fetch(f"{url}/reflect/last")
+
+
+def test_the_origin_got_it_and_only_on_the_route(site: Site) -> None:
+    carried = [seen for seen in site.origins.requests if seen.values("authorization")]
+    assert len(carried) >= 5
+    assert {tuple(seen.values("authorization")) for seen in carried} == {(f"Bearer {CANARY}",)}
+    assert {seen.target.split("/")[1].partition("?")[0] for seen in carried} == {"reflect", "redirect"}
+
+
+def test_no_answer_to_the_agent_holds_it(site: Site) -> None:
+    assert len(site.told) > 15
+    assert [answer for answer in site.told if forms_in(answer)] == []
+
+
+def test_the_agent_does_not_even_learn_its_name(site: Site) -> None:
+    """From no answer but to a request that had the name in it."""
+    assert [answer for answer in site.told if NAME in answer and f"/{NAME}" not in answer] == []
+
+
+def test_the_logs_do_not_hold_it(site: Site) -> None:
+    log = site.server.log()
+    assert "egress DEBUG" in log or "egress INFO" in log
+    assert forms_in(log) == []
+
+
+def test_of_all_files_only_its_own_holds_it(site: Site) -> None:
+    """The database, its journal, the bottle's files, sockets' directories, the discovery files."""
+    files = [path for path in site.server.home.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".sqlite3" for path in files)
+    holding = {path.relative_to(site.server.home) for path in files if forms_in(path.read_bytes())}
+    assert holding == {Path("secrets") / NAME}
+
+
+def test_no_page_of_the_console_or_the_admin_shows_it(site: Site) -> None:
+    with site.console() as browser:
+        pages = crawl(browser, "/")
+        assert any(address.startswith("/admin/egress/secret/") for address in pages)
+        for part in ("auditevent", "decision", "proposal", "routetableversion", "trafficrecord"):
+            assert any(re.search(rf"/{part}/[^/]+/change/", address) for address in pages), part
+        assert [address for address, page in pages.items() if forms_in(page)] == []
+
+
+def crawl(browser: httpx.Client, start: str) -> dict[str, str]:
+    """Every page that a link leads to, without signing out."""
+    pages: dict[str, str] = {}
+    todo = [start]
+    while todo and len(pages) < 400:
+        address = todo.pop().replace("&amp;", "&").partition("#")[0]
+        if address in pages or not address.startswith("/") or "logout" in address or "/static/" in address:
+            continue
+        if "?" in address and "/trafficrecord/" not in address:
+            continue  # the same records, sorted otherwise
+        if address.count("&") or "_facets" in address or "o=" in address:
+            continue
+        pages[address] = browser.get(address).text
+        todo += re.findall(r'href="([^"]+)"', pages[address])
+    return pages
+
+
+def test_the_operator_api_does_not_give_it(site: Site) -> None:
+    client = httpx.Client(
+        base_url=site.server.console_url, headers={"Authorization": f"Bearer {site.key}"}, trust_env=False
+    )
+    with client:
+        for path in ("proposals/", "history/", "bottles/", "bottles/agent-a/routes/", "schema/"):
+            answer = client.get(f"/api/{path}")
+            assert answer.status_code == 200, path
+            assert forms_in(answer.content) == []
+        proposal = client.get("/api/proposals/").json()["results"][0]["id"]
+        assert forms_in(client.get(f"/api/proposals/{proposal}/").content) == []
+
+
+def test_the_proxys_own_records_and_status_do_not_hold_it(site: Site) -> None:
+    plane = DataPlane(site.server.home / "run" / "egress.sock")
+    assert forms_in(str(plane.status())) == []
+    batch = plane.records(boot="", after=0, wait=0)
+    assert len(batch.records) > 10
+    assert [entry for entry in batch.records if forms_in(str(entry))] == []
+
+
+def test_no_process_carries_it_in_environment_or_command(site: Site) -> None:
+    """Neither the agent's side, as a program in the bottle is started, nor even ours."""
+    agent_environment = {"PATH": os.environ["PATH"], "HTTPS_PROXY": site.bottle["proxy_url"]}
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=agent_environment
+    ) as agent:
+        ours = [site.server.process.pid, site.pid("web"), site.pid("egress")]
+        for pid in (agent.pid, *ours):
+            assert forms_in(Path(f"/proc/{pid}/environ").read_bytes()) == []
+            assert forms_in(Path(f"/proc/{pid}/cmdline").read_bytes()) == []
+        assert agent.stdin
+        agent.stdin.close()
+
+
+def test_these_checks_find_what_they_look_for() -> None:
+    for name, form in FORMS.items():
+        assert name in forms_in(b"before " + form + b" after")

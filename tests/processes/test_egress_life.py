@@ -1,0 +1,192 @@
+"""The egress process among the others: killed, left alone, refused its port, orphaned."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.agents import Agent, Operator
+from tests.processes.site import HOST, Site, running_site
+from tests.servers import ROOT, running_server, wait_until
+
+pytestmark = pytest.mark.process
+ALLOWED, FORBIDDEN = f"https://{HOST}/allowed/x", f"https://{HOST}/elsewhere"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_site(tmp_path_factory.mktemp("life")) as site:
+        assert site.allow(path_allowlist=["/allowed"])["live_version"] == 2
+        yield site
+
+
+def answers(site: Site) -> bool:
+    """Whether the proxy lets through what it should and nothing else."""
+    try:
+        return (site.fetch(ALLOWED).status_code, site.fetch(FORBIDDEN).status_code) == (200, 403)
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def traffic(site: Site) -> Iterator[list[tuple[str, int]]]:
+    """Requests one after the other, allowed and refused in turn; what was answered, and 0 for no answer."""
+    seen: list[tuple[str, int]] = []
+    stop = threading.Event()
+
+    def flow(url: str) -> None:
+        while not stop.is_set():
+            try:
+                seen.append((url, site.fetch(url).status_code))
+            except httpx.TransportError:
+                seen.append((url, 0))
+                stop.wait(0.05)
+
+    threads = [threading.Thread(target=flow, args=(url,)) for url in (ALLOWED, FORBIDDEN)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_killed_proxy_comes_back_with_its_last_table_and_the_console_shows_the_gap(site: Site) -> None:
+    killed = site.pid("egress")
+    with traffic(site) as seen:
+        wait_until(lambda: {(ALLOWED, 200), (FORBIDDEN, 403)} <= set(seen), what="traffic")
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: (ALLOWED, 0) in seen or (FORBIDDEN, 0) in seen, what="the gap")
+        before = len(seen)
+        wait_until(lambda: {(ALLOWED, 200), (FORBIDDEN, 403)} <= set(seen[before:]), what="the restart")
+    assert set(seen) <= {(ALLOWED, 200), (FORBIDDEN, 403), (ALLOWED, 0), (FORBIDDEN, 0)}, (
+        "never a wrong answer"
+    )
+    assert site.pid("egress") != killed
+    assert site.fetch("http://_egress.local/allowlist").json()["version"] == 2
+    with site.console() as browser:
+        wait_until(lambda: "the egress proxy answers again" in browser.get("/").text, what="the news")
+        events = browser.get("/admin/egress/dataplaneevent/").text
+        assert "Bottles reach nothing while it is away" in events
+    assert f"egress ended with code -{int(signal.SIGKILL)}; restarting" in site.server.log()
+
+
+def test_records_of_both_runs_are_in_the_database(site: Site) -> None:
+    def kept() -> str:
+        return browser.get("/admin/egress/trafficrecord/?q=agent-a&verdict=allowed").text
+
+    with site.console() as browser:
+        site.fetch(f"{ALLOWED}/first-run")
+        wait_until(lambda: "/allowed/x/first-run" in kept(), what="the first record")
+        os.kill(site.pid("egress"), signal.SIGKILL)
+        wait_until(lambda: answers(site), what="the restart")
+        site.fetch(f"{ALLOWED}/second-run")
+        wait_until(lambda: "/allowed/x/second-run" in kept(), what="the second record")
+        assert kept().count("/allowed/x/first-run") == 1
+
+
+def test_the_proxy_serves_on_while_the_web_process_is_dead(site: Site) -> None:
+    web, proxy = site.pid("web"), site.pid("egress")
+    os.kill(web, signal.SIGSTOP)  # held, so that the supervisor does not restart it at once
+    try:
+        assert all(answers(site) for _ in range(20))
+    finally:
+        os.kill(web, signal.SIGKILL)
+    assert answers(site)
+    wait_until(lambda: site.pids("web") not in ([], [web]), what="the web process's restart")
+    wait_until(lambda: site.tool("list-egress-routes"), what="the web process")
+    assert site.pid("egress") == proxy, "nobody touched the proxy"
+
+
+def test_a_change_made_while_the_proxy_is_dead_is_live_soon_after(site: Site) -> None:
+    os.kill(site.pid("egress"), signal.SIGKILL)
+    told = site.ask(host=HOST, path_allowlist=["/elsewhere"], grant={
+        "host": HOST, "path_allowlist": ["/allowed", "/later"], "pinned_addresses": ["127.0.0.2"],
+    })  # fmt: skip
+    assert told["status"] == "modified"
+    wait_until(lambda: served(site, f"https://{HOST}/later") == 200, what="the change")
+    assert served(site, FORBIDDEN) == 403
+
+
+async def test_a_call_is_answered_only_when_the_proxy_has_taken_the_table(site: Site) -> None:
+    proxy = site.pid("egress")
+    async with httpx.AsyncClient(trust_env=False) as client:
+        agent = Agent(client, site.server.mcp_url, site.bottle["token"])
+        operator = Operator(client, site.server.console_url, site.key)
+        call = asyncio.create_task(agent.ask(HOST, path_allowlist=["/held"]))
+        (proposal,) = await operator.pending(1)
+        os.kill(proxy, signal.SIGSTOP)
+        try:
+            deciding = asyncio.create_task(operator.decide(proposal["id"], "approve"))
+            decided = {"status": "pending"}
+            while decided["status"] == "pending":
+                decided = (await agent.call("check-proposal", proposal_id=proposal["id"]))[
+                    "structuredContent"
+                ]
+            assert (decided["status"], decided["live_version"]) == ("approved", None)
+            assert not call.done(), "approved is not yet live"
+        finally:
+            os.kill(proxy, signal.SIGCONT)
+        answer = await call
+        assert await asyncio.to_thread(served, site, f"https://{HOST}/held") == 200
+        assert answer["live_version"] is not None
+        assert (await deciding).status_code == 200
+
+
+def served(site: Site, url: str) -> int:
+    try:
+        return site.fetch(url).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def test_a_port_in_use_stops_everything_with_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        finished = subprocess.run(
+            [sys.executable, "manage.py", "up"],
+            cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
+            env={
+                "PATH": os.environ["PATH"], "BOTTLE_HOME": str(tmp_path), "SUPERVISE_PORT": "0",
+                "CONSOLE_PORT": "0", "EGRESS_PORT": str(port),
+            },
+        )  # fmt: skip
+    assert finished.returncode == 2
+    said = [line for line in finished.stderr.splitlines() if not line.startswith("{")]  # access lines
+    assert said == [
+        f"bot-bottle: Cannot listen on 127.0.0.1:{port} (Address already in use). "
+        "Stop what uses it, or set EGRESS_PORT."
+    ]
+
+
+def test_no_child_survives_a_killed_supervisor(tmp_path: Path) -> None:
+    with running_server(tmp_path / "h") as server:
+        up = server.process.pid
+        wait_until(lambda: "console  http://" in server.log(), what="the start")
+        children = [int(pid) for pid in Path(f"/proc/{up}/task/{up}/children").read_text().split()]
+        assert len(children) == 2
+        server.process.kill()
+        server.process.wait()
+        wait_until(lambda: not [pid for pid in children if is_running(pid)], what="the children's end")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
