@@ -6,8 +6,6 @@ Trust boundary: everything comes from inside a bottle. Which one is known from t
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import enum
 import logging
 import ssl
@@ -21,22 +19,23 @@ from .bottles import Bottle
 from .clienthello import BadHello
 from .errors import BadRequest, Gone, Refusal
 from .exchange import Destination, Exchange
+from .express import Express
 from .flows import is_allowed
 from .head import RequestHead, parse_request
 from .inspection import Inspection, check_url, conceal
 from .origin import Origin, connect
 from .plane import DataPlane
-from .reading import read_body, read_head
+from .reading import linger, read_body, read_head
 from .records import Record
 from .refusals import answer, refusal_for
 from .relay import WebProcess
-from .targets import Target, connect_target, forward_target, inner_target
+from .targets import Target, agent_target, connect_target, forward_target, inner_target
+from .tokens import slug_and_token
 from .tunnel import UNRECOGNIZED_NAME, Tunnel, check_hello
 from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_LINGER_SECONDS, _QUIET_SECONDS, _LINGER_BYTES = 2.0, 0.2, 1024 * 1024
 _AUTHENTICATE = b'Proxy-Authenticate: Basic realm="bottle"\r\n'
 
 
@@ -64,6 +63,7 @@ class Conversation:
         self._record = Record("")
         self._entered: Bottle | None = None
         self._heard = False  # something was asked
+        self._lane = Express(plane, bottle, wire, inside) if inside and bottle else None
 
     async def run(self) -> None:
         """Serve until either side is done. Never raises for anything a bottle or an origin does."""
@@ -103,7 +103,9 @@ class Conversation:
         self._head = self._target = None
         self._record = Record(self._slug)
         try:
-            raw = await read_head(self._wire, self._plane.limits, lambda: self._plane.stopping)
+            raw = await self._next_head()
+            if self._lane is not None and self._lane.busy:
+                return await self._go_on(self._lane)
             if raw is None:
                 return False
             self._heard = True
@@ -120,6 +122,22 @@ class Conversation:
         finally:
             self._keep_record()
 
+    async def _next_head(self) -> bytes | None:
+        wire, lane = self._wire, self._lane
+        if lane is not None:
+            wire.express = lane.take
+        try:
+            return await read_head(wire, self._plane.limits, lambda: self._plane.stopping, lane)
+        finally:
+            wire.express = None
+
+    async def _go_on(self, lane: Express) -> bool:
+        """With a request that turned out not to be for the short way."""
+        assert self._bottle is not None  # noqa: S101
+        self._head, self._record = lane.head, lane.record
+        self._aim(lane.target)
+        return await self._run(self._bottle, lane.hand_over())
+
     # --- who asks, and for what
 
     async def _serve(self, head: RequestHead) -> bool:
@@ -128,7 +146,7 @@ class Conversation:
         self._record.version = bottle.snapshot.version
         bottle.counters["requests"] += 1
         if self._door is Door.AGENT_SOCKET:
-            return await self._relay(bottle, head, inner_target_of_agent(head))
+            return await self._relay(bottle, head, agent_target(head))
         if head.method == "CONNECT" and self._inside is None:
             return await self._connect(bottle, head)
         if self._inside is not None:
@@ -144,7 +162,7 @@ class Conversation:
         if self._door is not Door.TCP or self._inside is not None:
             assert self._bottle is not None  # noqa: S101  (a socket, or the CONNECT around us, named it)
             return self._bottle
-        slug, token = _basic(head.single.get(b"proxy-authorization", b""))
+        slug, token = slug_and_token(head.single.get(b"proxy-authorization", b""))
         bottle = self._plane.bottle_with_token(slug, token)
         if bottle is None or self._bottle not in (None, bottle):
             raise Refusal("who", "Send Proxy-Authorization: Basic with the bottle's slug and token.", 407)
@@ -210,7 +228,10 @@ class Conversation:
             self._wire, head, destination, limits, record, request=request, route=route, body=body
         )
         record.verdict, record.reason = "allowed", "ok"
-        if route is None:  # to the web process, which no table can take away
+        return await self._run(bottle, exchange)
+
+    async def _run(self, bottle: Bottle, exchange: Exchange) -> bool:
+        if exchange.route is None:  # to the web process, which no table can take away
             return await exchange.run()
         bottle.flows.add(exchange)
         try:
@@ -319,7 +340,11 @@ class Conversation:
         with self._plane.conversing(inner.bell):
             conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
             await conversation.run()
-        return conversation._heard
+        return conversation.was_heard
+
+    @property
+    def was_heard(self) -> bool:
+        return self._heard or (self._lane is not None and self._lane.served)
 
     # --- refusing
 
@@ -333,54 +358,14 @@ class Conversation:
         wire.sink = None
         wire.write(answer(refusal, head=head, target=self._target, close=not again, extra=extra))
         if not again:
-            await self._linger()
+            await linger(self._wire)
         return again
-
-    async def _linger(self) -> None:
-        """Closing while the client still sends would destroy the answer before it is read."""
-        wire = self._wire
-        wire.expired = False
-        end = wire.clock() + _LINGER_SECONDS
-        wire.deadline = wire.clock() + _QUIET_SECONDS
-        thrown_away = 0
-
-        def count(data: bytes) -> None:
-            nonlocal thrown_away
-            thrown_away += len(data)
-            wire.deadline = min(end, wire.clock() + _QUIET_SECONDS)
-            if thrown_away > _LINGER_BYTES:
-                wire.abort()
-
-        wire.drain_into(count)
-        if wire.transport is not None and not wire.closed and wire.transport.can_write_eof():
-            wire.transport.write_eof()
-        while not (wire.ended or wire.expired):
-            await wire.bell.wait()
 
     def _keep_record(self) -> None:
         if self._head is not None or self._record.reason:
             if self._bottle is not None and not self._record.url_is_clean:
                 conceal(self._plane.scanners.scanner(self._bottle), self._record)
             self._plane.records.add(self._record)
-
-
-def inner_target_of_agent(head: RequestHead) -> Target:
-    """On the agent socket there is one host, whatever the agent calls it."""
-    if not head.target.startswith(b"/") or head.version != b"1.1":
-        raise BadRequest("bad-target", "The request was refused: its target must be a path.")
-    path = head.target.partition(b"?")[0].decode("ascii")
-    return Target("http", "supervise", 80, path, head.target)
-
-
-def _basic(value: bytes) -> tuple[str, bytes]:
-    scheme, _, encoded = value.partition(b" ")
-    if scheme.lower() != b"basic":
-        return "", b""
-    try:
-        slug, _, token = base64.b64decode(encoded.strip(), validate=True).partition(b":")
-        return slug.decode("ascii"), token
-    except (binascii.Error, UnicodeDecodeError):
-        return "", b""
 
 
 def _refused_name(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from .records import Record
 from .wire import Doorbell, Wire
 from .writing import UPGRADE, response_bytes
 
-_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
+REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _INTERIM = frozenset({100, 102, 103})
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -73,6 +73,7 @@ class Exchange:
         request: Request,
         route: Route | None,
         body: bytes | None = None,
+        sent_on: Wire | None = None,
     ) -> None:
         self.request = request
         self.route = route
@@ -81,7 +82,7 @@ class Exchange:
         self._destination = destination
         self._limits = limits
         self._record = record
-        self._upstream: Wire | None = None
+        self._upstream = sent_on  # set before the start when the request is already on its way
         self._whole = body  # what was read before, where the head depends on it
         self._body = body_of(head.length if body is None else 0)
         self._answer_body = body_of(0)
@@ -128,10 +129,11 @@ class Exchange:
             self._record.bytes_out += len(self._ready)
         elif self._destination.reads_ahead and b"expect" not in self._head.single:
             await self._read_ahead()
-        repeatable = self._head.method in _REPEATABLE and self._head.length == 0
-        kept = self._destination.reuse(self._client.bell, repeatable=repeatable)
+        repeatable = self._head.method in REPEATABLE and self._head.length == 0
+        kept = self._upstream or self._destination.reuse(self._client.bell, repeatable=repeatable)
         if kept is not None:
-            self._send(kept)
+            if self._upstream is None:
+                self._send(kept)
             try:
                 return await self._await_answer(kept)
             except Unreachable as error:

@@ -84,6 +84,20 @@ def _secret_parts(auth: Auth, secret: str) -> set[str]:
     return {secret, password} if password else {secret}
 
 
+def search_head(scanner: Scanner, target: Target, head: RequestHead, fields: list[Field]) -> Finding | None:
+    """Tools send the same headers again and again: a block that was clean is not searched twice."""
+    clean, block = scanner.clean_headers, head.travelling_bytes
+    if fields is head.travelling and block in clean:
+        return scanner.find_in_url(target.host, target.origin_form)
+    headers = [(name, value) for _, name, value in fields]
+    finding = scanner.find_in_head(target.host, target.origin_form, headers)
+    if finding is None and fields is head.travelling and len(block) <= _REMEMBERED_BYTES:
+        if len(clean) >= _REMEMBERED_BLOCKS:
+            clean.clear()
+        clean.add(block)
+    return finding
+
+
 def check_url(scanner: Scanner, target: Target, record: Record) -> None:
     """For a request that is refused anyway: nobody is told how to ask for a URL with a secret in it."""
     finding = scanner.find_in_head(target.host, target.origin_form, ())
@@ -141,7 +155,7 @@ class Inspection:
         """`fields` are the agent's own that travel on."""
         if not self._out:
             return
-        finding = self._search_head(target, head, fields)
+        finding = search_head(self._scanner, target, head, fields)
         if finding is not None:
             raise self._refusal(finding)
         self._record.url_is_clean = True
@@ -154,19 +168,6 @@ class Inspection:
                 raise self._unreadable(error) from error
             kind = _joined(head, b"content-type").lower()
             self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or kind.startswith(_FORM))
-
-    def _search_head(self, target: Target, head: RequestHead, fields: list[Field]) -> Finding | None:
-        """Tools send the same headers again and again: a block that was clean is not searched twice."""
-        clean, block = self._scanner.clean_headers, head.travelling_bytes
-        if fields is head.travelling and block in clean:
-            return self._scanner.find_in_url(target.host, target.origin_form)
-        headers = [(name, value) for _, name, value in fields]
-        finding = self._scanner.find_in_head(target.host, target.origin_form, headers)
-        if finding is None and fields is head.travelling and len(block) <= _REMEMBERED_BYTES:
-            if len(clean) >= _REMEMBERED_BLOCKS:
-                clean.clear()
-            clean.add(block)
-        return finding
 
     def outgoing(self, payload: bytes, *, last: bool) -> bytes:
         if self._leaving is None:

@@ -26,7 +26,7 @@ from .wire import Doorbell, Wire
 from .writing import request_bytes
 
 # Frameworks let these change the method after it was checked.
-_METHOD_OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
+METHOD_OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
 _UNSEARCHED = Dlp(out=False)
 _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
@@ -124,7 +124,7 @@ class Origin:
         """What the agent sent that travels on."""
         fields = head.end_to_end()
         if self._route.methods:
-            fields = [entry for entry in fields if entry[0].replace(b"_", b"-") not in _METHOD_OVERRIDES]
+            fields = [entry for entry in fields if entry[0].replace(b"_", b"-") not in METHOD_OVERRIDES]
         if (auth := self._route.auth) is not None:
             fields = [entry for entry in fields if not is_credential(entry[0], auth)]
         if auth is not None or self._route.dlp.incoming:

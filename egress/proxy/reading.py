@@ -1,8 +1,9 @@
-"""Waiting for a whole head, or a whole body, on a wire, within limits of size and time."""
+"""Waiting for a whole head, a whole body, or the end of a wire, within limits of size and time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from .body import body_of
 from .config import Limits
@@ -10,9 +11,25 @@ from .errors import BadRequest, Gone
 from .head import RequestHead
 from .wire import Wire
 
+_LINGER_SECONDS, _QUIET_SECONDS, _LINGER_BYTES = 2.0, 0.2, 1024 * 1024
 
-async def read_head(wire: Wire, limits: Limits, stopping: Callable[[], bool]) -> bytes | None:
+
+class Lane(Protocol):
+    """Serves requests by itself while the task waits here."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def stuck(self) -> bool: ...
+
+
+async def read_head(
+    wire: Wire, limits: Limits, stopping: Callable[[], bool], lane: Lane | None = None
+) -> bytes | None:
     """The bytes of the next head, or None when the connection is over. Raises BadRequest, or Gone.
+
+    While the lane is busy nothing is read; when it is stuck, None is returned for its owner to go on.
 
     Before its first byte a head may take as long as an idle connection is kept; from then on every byte of it
     has to arrive within one deadline, however it is dripped.
@@ -21,6 +38,11 @@ async def read_head(wire: Wire, limits: Limits, stopping: Callable[[], bool]) ->
     wire.deadline = wire.clock() + limits.keep_alive_seconds
     started = False
     while True:
+        if lane is not None and lane.busy:
+            if lane.stuck:
+                return None
+            await wire.bell.wait()
+            continue
         if wire.buffer:
             end = wire.buffer.find(b"\r\n\r\n")
             if end > limits.head_bytes or (end < 0 and len(wire.buffer) > limits.head_bytes):
@@ -71,4 +93,25 @@ async def _until_drained(wire: Wire, deadline: float) -> None:
     while wire.choked:
         if wire.ended or wire.expired:
             raise Gone
+        await wire.bell.wait()
+
+
+async def linger(wire: Wire) -> None:
+    """Closing while the client still sends would destroy the answer before it is read."""
+    wire.expired = False
+    end = wire.clock() + _LINGER_SECONDS
+    wire.deadline = wire.clock() + _QUIET_SECONDS
+    thrown_away = 0
+
+    def count(data: bytes) -> None:
+        nonlocal thrown_away
+        thrown_away += len(data)
+        wire.deadline = min(end, wire.clock() + _QUIET_SECONDS)
+        if thrown_away > _LINGER_BYTES:
+            wire.abort()
+
+    wire.drain_into(count)
+    if wire.transport is not None and not wire.closed and wire.transport.can_write_eof():
+        wire.transport.write_eof()
+    while not (wire.ended or wire.expired):
         await wire.bell.wait()

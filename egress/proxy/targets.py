@@ -101,6 +101,14 @@ def inner_target(head: RequestHead, scheme: str, host: str, port: int) -> Target
     return Target(scheme, host, port, path.decode("ascii"), path + (query or b""))
 
 
+def agent_target(head: RequestHead) -> Target:
+    """On the agent socket there is one host, whatever the agent calls it."""
+    if not head.target.startswith(b"/") or head.version != b"1.1":
+        raise BadRequest("bad-target", "The request was refused: its target must be a path.")
+    path = head.target.partition(b"?")[0].decode("ascii")
+    return Target("http", "supervise", 80, path, head.target)
+
+
 def _require_host(head: RequestHead, host: str, port: int, default_port: int) -> None:
     declared = head.single.get(b"host")
     if declared is None:

@@ -82,6 +82,7 @@ class Wire(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.buffer = bytearray()
         self.sink: Callable[[bytes], None] | None = None
+        self.express: Callable[[bytes], bool] | None = None  # asked first whether it takes what arrives
         self.on_end: Callable[[], None] | None = None
         self.deadline = math.inf
         self.expired = False
@@ -109,6 +110,8 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.sink is not None:
             self.sink(data)
+            return
+        if self.express is not None and self.express(data):
             return
         self.buffer += data
         if len(self.buffer) > MAX_UNREAD:

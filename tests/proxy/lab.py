@@ -241,7 +241,13 @@ class Lab:
         return self._asked.read_text().split()
 
     def records(self) -> list[dict[str, Any]]:
-        return list(self.control("GET", "/records")["records"])
+        """All that are kept, oldest first."""
+        found: list[dict[str, Any]] = []
+        query = "after=0"
+        while batch := (answer := self.control("GET", f"/records?{query}"))["records"]:
+            found += batch
+            query = f"after={answer['next']}&boot={answer['boot']}"
+        return found
 
     # --- the bottle's side
 

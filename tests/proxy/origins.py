@@ -333,6 +333,13 @@ async def _reflect_in_pieces(seen: Seen, send: Send) -> bool:
     return True
 
 
+async def _in_pieces(seen: Seen, send: Send) -> bool:
+    for piece in (b"HTTP/1.1 200 OK\r\nContent-", b"Length: 9\r\n\r\n", b"in pi", b"eces"):
+        await send(piece)
+        await asyncio.sleep(0.1)
+    return True
+
+
 async def _hints(seen: Seen, send: Send) -> bool:
     await send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + _plain(b"done"))
     return True
@@ -347,6 +354,7 @@ ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "silent": _silent,
     "redirect": _redirect,
     "reflect": _reflect,
+    "in-pieces": _in_pieces,
     "reflect-in-pieces": _reflect_in_pieces,
     "hints": _hints,
 }

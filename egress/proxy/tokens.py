@@ -1,0 +1,18 @@
+"""Who asks on the TCP port: a bottle's slug and token, as Basic credentials for the proxy."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+
+def slug_and_token(value: bytes) -> tuple[str, bytes]:
+    """Empty for anything that is not Basic credentials: no bottle has that slug."""
+    scheme, _, encoded = value.partition(b" ")
+    if scheme.lower() != b"basic":
+        return "", b""
+    try:
+        slug, _, token = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+        return slug.decode("ascii"), token
+    except (binascii.Error, UnicodeDecodeError):
+        return "", b""

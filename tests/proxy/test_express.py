@@ -1,0 +1,155 @@
+"""The short way for usual requests: what turns out to be unusual goes on as if it had never taken it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.lab import Client, Lab, eventually, get, pinned, request, running_lab
+
+pytestmark = pytest.mark.process
+HOST = "api.example.com"
+WIDE = pinned(HOST, methods=["GET", "HEAD", "OPTIONS", "POST"])
+
+
+@pytest.fixture
+def warm(lab: Lab) -> Client:
+    """A connection for which the proxy has a kept connection to the origin at hand."""
+    lab.publish("agent-a", [WIDE])
+    return warmed(lab)
+
+
+def warmed(lab: Lab) -> Client:
+    client = lab.secured(HOST)
+    assert client.ask(get("/first", HOST)).status == 200
+    lab.origins.forget()
+    return client
+
+
+def flows(lab: Lab) -> int:
+    return int(lab.control("GET", "/status")["bottles"]["agent-a"]["flows"])
+
+
+def test_a_usual_request_leaves_the_same_record(lab: Lab, warm: Client) -> None:
+    assert warm.ask(get("/usual?x=1", HOST, "X-Mine: yes")).json["target"] == "/usual?x=1"
+    assert lab.requests[0].values("x-mine") == ["yes"]
+    assert lab.origins.connections == []  # a kept one served it
+    record = lab.records()[-1]
+    assert (record["method"], record["host"], record["path"], record["status"]) == (
+        "GET",
+        HOST,
+        "/usual",
+        200,
+    )
+    assert (record["verdict"], record["route"], record["bytes_in"] > 0) == ("allowed", HOST, True)
+    assert record["first_byte_ms"] <= record["duration_ms"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body"),
+    [
+        ("/chunked", 200, b"hello world"),
+        ("/until-close", 200, b"all of it"),
+        ("/status/204", 204, b""),
+        ("/status/304", 304, b""),
+        ("/in-pieces", 200, b"in pieces"),
+        ("/two-lengths", 502, None),
+        ("/fake-101", 502, None),
+        ("/no-answer", 502, None),
+        ("/big/1000000", 200, None),
+    ],
+)
+def test_every_kind_of_answer_arrives(warm: Client, path: str, status: int, body: bytes | None) -> None:
+    answer = warm.ask(get(path, HOST))
+    assert answer.status == status
+    assert body is None or answer.body == body
+
+
+def test_hints_come_before_the_answer(warm: Client) -> None:
+    warm.send(get("/hints", HOST))
+    assert [warm.answer().status, warm.answer().body] == [103, b"done"]
+
+
+def test_the_answer_to_head_has_no_body(warm: Client) -> None:
+    assert warm.ask(request("HEAD", "/x", HOST)).headers["x-head"] == "yes"
+    assert warm.ask(get("/again", HOST)).status == 200
+
+
+def test_requests_that_pile_up_are_answered_in_order(warm: Client) -> None:
+    for number in range(20):
+        warm.send(get(f"/n/{number}", HOST))
+    assert [warm.answer().json["target"] for _ in range(20)] == [f"/n/{number}" for number in range(20)]
+
+
+def test_a_refusal_waits_for_its_turn(lab: Lab, warm: Client) -> None:
+    warm.send(get("/in-pieces", HOST))
+    eventually(lambda: lab.requests, "the first request")
+    warm.send(request("DELETE", "/x", HOST))
+    assert [warm.answer().status, warm.answer().status] == [200, 403]
+
+
+def test_a_request_in_two_pieces_is_put_together(warm: Client) -> None:
+    message = get("/x", HOST)
+    warm.send(message[:10])
+    warm.send(message[10:])
+    assert warm.answer().json["target"] == "/x"
+
+
+def test_a_request_with_a_body_goes_the_long_way(warm: Client) -> None:
+    answer = warm.ask(request("POST", "/x", HOST, "Content-Length: 5", body=b"hello"))
+    assert answer.json["body"] == "hello"
+
+
+def test_a_revoke_cuts_it(lab: Lab, warm: Client) -> None:
+    warm.send(get("/silent", HOST))
+    eventually(lambda: flows(lab) == 1, "the request")
+    lab.publish("agent-a", [])
+    assert warm.everything() == b""
+    assert flows(lab) == 0
+
+
+def test_a_client_that_leaves_takes_it_along(lab: Lab, warm: Client) -> None:
+    warm.send(get("/silent", HOST))
+    eventually(lambda: flows(lab) == 1, "the request")
+    warm.close()
+    eventually(lambda: flows(lab) == 0, "its end")
+    eventually(lambda: lab.records()[-1]["path"] == "/silent", "its record")
+
+
+def test_a_new_table_counts_from_the_next_request(lab: Lab, warm: Client) -> None:
+    assert warm.ask(get("/x", HOST)).status == 200
+    lab.publish("agent-a", [pinned(HOST, path_allowlist=["/elsewhere"])])
+    assert warm.ask(get("/x", HOST)).reason == "path"
+
+
+def test_a_secret_is_found_in_headers_and_urls_that_were_clean_before(lab: Lab, warm: Client) -> None:
+    token = "ghp_" + "a1B2" * 9
+    assert warm.ask(get("/x", HOST, "X-Note: none")).status == 200
+    assert warm.ask(get("/x", HOST, f"X-Note: {token}")).reason == "dlp"
+    assert warm.ask(get(f"/x?{token}", HOST, "X-Note: none")).reason == "dlp"
+    assert len(lab.requests) == 1
+
+
+def test_a_method_override_is_taken_out(lab: Lab, warm: Client) -> None:
+    warm.ask(get("/x", HOST, "X-HTTP-Method-Override: DELETE"))
+    assert lab.requests[0].values("x-http-method-override") == []
+
+
+def test_an_origin_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h", EGRESS_RESPONSE_SECONDS="0.5") as lab:
+        lab.publish("agent-a", [WIDE])
+        answer = warmed(lab).ask(get("/silent", HOST))
+        assert (answer.status, answer.reason) == (504, "upstream-timeout")
+
+
+def test_a_stop_lets_it_finish(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h") as lab:
+        lab.publish("agent-a", [WIDE])
+        client = warmed(lab)
+        client.send(get("/in-pieces", HOST))
+        eventually(lambda: lab.requests, "the request")
+        lab.process.send_signal(signal.SIGTERM)
+        assert client.answer().body == b"in pieces"
+        assert lab.process.wait(20) == 0
