@@ -21,6 +21,7 @@ from .head import parse_request
 from .listeners import Listeners, bind_unix
 from .plane import DataPlane
 from .reading import read_head
+from .records import Batch
 from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
@@ -65,8 +66,8 @@ class Control:
                     raise Refusal("bad-body", "The control socket takes no request bodies.", 400)
                 wire.deadline = float("inf")
                 path, _, query = head.target.decode("ascii").partition("?")
-                status, plain = await self._answer(head.method, path, parse_qs(query))
-                wire.write(_response(status, plain))
+                status, answer = await self._answer(head.method, path, parse_qs(query))
+                wire.write(_response(status, answer))
         except Refusal as refusal:
             wire.write(_response(refusal.status, {"error": refusal.sentence}))
         except Gone:
@@ -102,7 +103,7 @@ class Control:
             }
         return 200, ack.as_dict()
 
-    async def _records(self, query: dict[str, list[str]]) -> dict[str, Any]:
+    async def _records(self, query: dict[str, list[str]]) -> Batch:
         try:
             number = int(query.get("after", ["0"])[0])
             wait = min(float(query.get("wait", ["0"])[0]), _MAX_WAIT)
@@ -111,7 +112,7 @@ class Control:
         return await self._plane.records.after(number, boot=query.get("boot", [""])[0], wait=wait)
 
 
-def _response(status: int, plain: Any) -> bytes:
-    body = json.dumps(plain).encode("ascii")
+def _response(status: int, answer: Any) -> bytes:
+    body = (answer.as_json() if isinstance(answer, Batch) else json.dumps(answer)).encode("ascii")
     start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
     return f"{start}Content-Length: {len(body)}\r\n\r\n".encode("ascii") + body

@@ -15,7 +15,7 @@ from .bottles import Bottle
 from .errors import Refusal
 from .exchange import REPEATABLE, Exchange
 from .head import RequestHead, ResponseHead, parse_request, parse_response
-from .inspection import search_head
+from .inspection import conceal, search_head
 from .origin import METHOD_OVERRIDES, Origin
 from .plane import DataPlane
 from .records import Record
@@ -81,7 +81,7 @@ class Express:
             return False
         try:
             head = parse_request(data, max_fields=self._limits.head_fields)
-            if head.method not in REPEATABLE or head.length or head.single.keys() & _UNUSUAL:
+            if head.method not in REPEATABLE or head.length or b"upgrade" in head.single:
                 return False
             target = inner_target(head, "https", self._host, 443)
         except Refusal:
@@ -146,6 +146,8 @@ class Express:
         client.write(response_bytes(answer, answer.travelling, close=False) + body)
         self._upstream = None
         self._bottle.flows.remove(self)
+        if not record.url_is_clean:
+            conceal(self._plane.scanners.scanner(self._bottle), record)
         self._plane.records.add(record)
         if answer.keeps_alive and not upstream.ended:
             self._bottle.pool.give_back(self._key(self.route), upstream)
@@ -185,7 +187,3 @@ class Express:
         if self._is_cut:
             exchange.cut()
         return exchange
-
-
-# Headers that ask for more than an answer.
-_UNUSUAL = frozenset({b"upgrade", b"expect", b"content-length", b"transfer-encoding"})

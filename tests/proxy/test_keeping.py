@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from egress.proxy.ca import Authority, ensure
 from egress.proxy.config import from_environment
@@ -95,38 +99,58 @@ def test_a_damaged_count_file_stops_nothing(tmp_path: Path, content: str) -> Non
 # --- records
 
 
+async def read(records: Records, number: int, boot: str = "", wait: float = 0) -> dict[str, Any]:
+    """As the control plane gets it."""
+    return dict(json.loads((await records.after(number, boot=boot, wait=wait)).as_json()))
+
+
+def bottles(batch: dict[str, Any]) -> list[str]:
+    return [record["bottle"] for record in batch["records"]]
+
+
 async def test_a_reader_gets_every_record_once() -> None:
     records = Records(keep=100)
-    first = await records.after(0, boot="", wait=0)
+    first = await read(records, 0)
     for number in range(5):
         records.add(Record(f"b{number}"))
-    batch = await records.after(first["next"], boot=first["boot"], wait=0)
-    assert [record["bottle"] for record in batch["records"]] == [f"b{number}" for number in range(5)]
-    assert (await records.after(batch["next"], boot=batch["boot"], wait=0))["records"] == []
+    batch = await read(records, first["next"], first["boot"])
+    assert bottles(batch) == [f"b{number}" for number in range(5)]
+    assert bottles(await read(records, batch["next"], batch["boot"])) == []
 
 
 async def test_a_reader_that_falls_behind_is_told_how_many_it_missed() -> None:
     records = Records(keep=3)
-    boot = (await records.after(0, boot="", wait=0))["boot"]
+    boot = (await read(records, 0))["boot"]
     for number in range(10):
         records.add(Record(f"b{number}"))
-    batch = await records.after(2, boot=boot, wait=0)
-    assert ([record["bottle"] for record in batch["records"]], batch["dropped"]) == (["b7", "b8", "b9"], 5)
+    batch = await read(records, 2, boot)
+    assert (bottles(batch), batch["dropped"]) == (["b7", "b8", "b9"], 5)
 
 
 async def test_a_reader_of_an_earlier_run_starts_anew() -> None:
     records = Records()
     records.add(Record("b0"))
-    assert len((await records.after(500, boot="earlier", wait=0))["records"]) == 1
+    assert bottles(await read(records, 500, "earlier")) == ["b0"]
 
 
 async def test_a_reader_can_wait_for_the_next_record() -> None:
     records = Records()
-    boot = (await records.after(0, boot="", wait=0))["boot"]
-    waiting = asyncio.create_task(records.after(0, boot=boot, wait=10))
+    boot = (await read(records, 0))["boot"]
+    waiting = asyncio.create_task(read(records, 0, boot, wait=10))
     await asyncio.sleep(0)
     records.add(Record("b0"))
-    assert len((await waiting)["records"]) == 1
+    assert bottles(await waiting) == ["b0"]
+
+
+@given(st.text(), st.text(max_size=2000))
+def test_a_record_survives_any_text(host: str, path: str) -> None:
+    record = Record("b0")
+    record.host, record.path, record.route = host, path, host
+    record.ask, record.warnings = {"tool": path}, (host,)
+    record.note_end()
+    plain = json.loads(record.as_json())
+    assert (plain["host"], plain["path"], plain["route"]) == (host, path[:1024], host)
+    assert (plain["ask"], plain["warnings"], plain["first_byte_ms"]) == ({"tool": path}, [host], None)
 
 
 # --- settings and imports
