@@ -54,8 +54,8 @@ class Report:
         found = []
         for size in self.sizes:
             needed = LARGE_CROWD_BAR if size == max(self.sizes) else SMALL_CROWD_BAR
-            for verb in Verb:
-                ratio = self._ratio(size, verb, after_decision)
+            for verb, kind in JUDGED.items():
+                ratio = self._ratio(size, verb, kind)
                 found.append(Bar(f"p50 {verb.status} → answered, {size} waiting", ratio, needed))
         idle = self._idle(BASELINE).cpu_percent / max(self._idle(OURS).cpu_percent, 0.01)
         return [*found, Bar(f"idle CPU, {self.idle_at} waiting", idle, IDLE_BAR)]
@@ -159,6 +159,8 @@ def after_action(sample: Sample) -> float:
     return 1000 * ((sample.answered or 0) - sample.started)
 
 
+# From which moment the bars count. An approval is judged with the work of bringing it into force, too.
+JUDGED = {Verb.APPROVE: after_decision, Verb.REJECT: after_decision}
 KINDS = {"decided": after_decision, "settled": after_settling, "action": after_action}
 
 
