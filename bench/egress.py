@@ -15,7 +15,8 @@ TLS to the origin. bot-bottle runs as it ships: a table of 201 routes, one recor
 read, secrets searched for in what leaves. squid writes its access log. mitmproxy runs without an addon, so it
 decides and records nothing. Each is a process of its own. Rounds go through all of them in turn; a ratio is
 the median of the ratios within the rounds. Load, proxy and origin share the machine's cores, so that ratios
-are far below 1 for everything; processor time per request is the steadier figure.
+are far below 1 for everything; processor time per request is the steadier figure, and what new connections
+are compared by, because the load's own handshakes limit how many it can open in a second.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def _acknowledged(bottle: Bottle, written: int) -> int:
 
 
 def _write_identity(bottle: Bottle) -> None:
-    """By which token the proxy knows the bottle. Rarely new, and a synced write is what publishing costs most."""
+    """By which token the proxy knows the bottle. Rarely new, and synced writes cost the most here."""
     path = bottle_directory(bottle) / "identity.json"
     text = json.dumps({"slug": bottle.slug, "token_sha256": bottle.token_digest}) + "\n"
     if not path.is_file() or path.read_text() != text:

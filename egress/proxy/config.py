@@ -29,7 +29,7 @@ class Limits:
     tunnel_idle_seconds: float = 3600
     stop_seconds: float = 10
     connections: int = 512
-    pooled: int = 32
+    pooled: int = 128  # fewer than the requests under way at once would mean a handshake for each
 
 
 @dataclass(frozen=True, slots=True)
