@@ -159,8 +159,9 @@ def after_action(sample: Sample) -> float:
     return 1000 * ((sample.answered or 0) - sample.started)
 
 
-# From which moment the bars count. An approval is judged with the work of bringing it into force, too.
-JUDGED = {Verb.APPROVE: after_decision, Verb.REJECT: after_decision}
+# From which moment the bars count. An approval is answered only once the proxy serves the new table; the
+# baseline applies nothing, so what is compared is the waking.
+JUDGED = {Verb.APPROVE: after_settling, Verb.REJECT: after_decision}
 KINDS = {"decided": after_decision, "settled": after_settling, "action": after_action}
 
 

@@ -7,8 +7,9 @@ What is measured, the same way for both:
 - *decided → answered*: from the moment just before others can see the decision until the agent has read the
   last byte of its answer. For the baseline that is just before the response file is renamed into place; for
   bot-bottle, just before the decision's transaction is committed, as noted by a database backend of this
-  directory's own. The bars are about this column, for each verb.
-- *once in force*: the part of it after the commit that says that the decision is in force.
+  directory's own. For rejections the bars are about this column.
+- *once in force*: the part of it after the commit that says that the decision is in force. For approvals the
+  bars are about this column: until then the call is held on purpose, while the new table is made live.
 - *action → answered*: from the first byte of the operator's HTTP request, so the work of deciding counts too.
 
 A rejection is what the baseline does: a decision that is only told. An approval is more: bot-bottle answers
