@@ -132,6 +132,7 @@ async def test_a_reader_can_wait_for_the_next_record() -> None:
 # --- settings and imports
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "value"),
     [
