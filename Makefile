@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-REAL   := browser or services or clients or process or tools
+REAL   := browser or services or clients or process or tools or fuzz
 
 .PHONY: up test unit real lint types clients bench screenshots clean
 .DEFAULT_GOAL := up

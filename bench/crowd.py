@@ -98,7 +98,7 @@ class Crowd:
 
     async def _until_filed(self) -> None:
         deadline = time.monotonic() + FILING_SECONDS
-        while time.monotonic() < deadline and self._subject.pending_count() < len(self._calls):  # noqa: ASYNC110
+        while time.monotonic() < deadline and self._subject.pending_count() < len(self._calls):
             await asyncio.sleep(0.01)
 
     async def _decide_share(self, hosts: Iterable[str]) -> list[_Decided]:

@@ -54,8 +54,8 @@ class Report:
         found = []
         for size in self.sizes:
             needed = LARGE_CROWD_BAR if size == max(self.sizes) else SMALL_CROWD_BAR
-            for verb in Verb:
-                ratio = self._ratio(size, verb, after_decision)
+            for verb, kind in JUDGED.items():
+                ratio = self._ratio(size, verb, kind)
                 found.append(Bar(f"p50 {verb.status} → answered, {size} waiting", ratio, needed))
         idle = self._idle(BASELINE).cpu_percent / max(self._idle(OURS).cpu_percent, 0.01)
         return [*found, Bar(f"idle CPU, {self.idle_at} waiting", idle, IDLE_BAR)]
@@ -159,6 +159,9 @@ def after_action(sample: Sample) -> float:
     return 1000 * ((sample.answered or 0) - sample.started)
 
 
+# From which moment the bars count. An approval is answered only once the proxy serves the new table; the
+# baseline applies nothing, so what is compared is the waking.
+JUDGED = {Verb.APPROVE: after_settling, Verb.REJECT: after_decision}
 KINDS = {"decided": after_decision, "settled": after_settling, "action": after_action}
 
 

@@ -7,13 +7,14 @@ What is measured, the same way for both:
 - *decided → answered*: from the moment just before others can see the decision until the agent has read the
   last byte of its answer. For the baseline that is just before the response file is renamed into place; for
   bot-bottle, just before the decision's transaction is committed, as noted by a database backend of this
-  directory's own. The bars are about this column, for each verb.
-- *once in force*: the part of it after the commit that says that the decision is in force.
+  directory's own. For rejections the bars are about this column.
+- *once in force*: the part of it after the commit that says that the decision is in force. For approvals the
+  bars are about this column: until then the call is held on purpose, while the new table is made live.
 - *action → answered*: from the first byte of the operator's HTTP request, so the work of deciding counts too.
 
 A rejection is what the baseline does: a decision that is only told. An approval is more: bot-bottle answers
-it when the merged route table has been written and synced for the proxy. The baseline authenticates nobody,
-checks nothing, syncs nothing and applies nothing, and its operator has its own process: all that favours it.
+it when the merged route table is written and synced and the proxy serves it. The baseline authenticates
+nobody, checks, syncs and applies nothing, and its operator has its own process: all that favours it.
 Rounds alternate between the servers, each on a fresh one and alone, since the baseline's polling takes the
 cores that the other would be measured on. Decisions fall at random moments on random calls. All moments are
 read from the same machine's wall clock.

@@ -149,8 +149,7 @@ def _write(bottle: Bottle) -> int:
         written_at=timezone.now().isoformat(timespec="seconds"),
     )
     directory = bottle_directory(bottle)
-    identity = {"slug": bottle.slug, "token_sha256": newest.bottle.token_digest}
-    write_atomically(directory / "identity.json", json.dumps(identity) + "\n")
+    _write_identity(newest.bottle)
     # The gate goes first: a host that is only at the gate reaches nothing.
     write_atomically(directory / "gate.yaml", render_gate(snapshot))
     write_atomically(directory / "routes.yaml", render_routes(snapshot))
@@ -165,6 +164,14 @@ def _acknowledged(bottle: Bottle, written: int) -> int:
         why = (ack.problem or f"it serves version {ack.version}").rstrip(".")
         raise NotPublished(f"the egress proxy did not take version {written}: {why}")
     return written
+
+
+def _write_identity(bottle: Bottle) -> None:
+    """By which token the proxy knows the bottle. Rarely new, and synced writes cost the most here."""
+    path = bottle_directory(bottle) / "identity.json"
+    text = json.dumps({"slug": bottle.slug, "token_sha256": bottle.token_digest}) + "\n"
+    if not path.is_file() or path.read_text() != text:
+        write_atomically(path, text)
 
 
 def _unpublish(bottle: Bottle) -> None:

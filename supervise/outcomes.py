@@ -118,4 +118,4 @@ def _explain_applied(proposal: Proposal, decision: Decision) -> str:
             f"{host} is on the gate's allowlist (version {decision.live_version}). The gate is the second "
             "check: see with list-egress-routes whether a route leads there; if none does, use egress-block."
         )
-    return f"The route is in version {decision.live_version} of the published table. Retry your request now."
+    return f"The route is live in table version {decision.live_version}. Retry your request now."

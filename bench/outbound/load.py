@@ -161,8 +161,8 @@ async def keep_asking(lane: Lane, context: ssl.SSLContext, order: dict[str, Any]
     await asyncio.gather(*(connection.answered for connection in connections))
     before, cpu, began = _sums(connections), lane.cpu_seconds(), time.perf_counter()
     await asyncio.sleep(order["seconds"])
-    while _sums(connections)[0] == before[0]:  # a large answer may outlast a short window
-        await asyncio.sleep(0.05)
+    while _sums(connections)[0] == before[0]:
+        await asyncio.sleep(order["seconds"])
     elapsed, cpu, after = time.perf_counter() - began, lane.cpu_seconds() - cpu, _sums(connections)
     if not all(connection.again for connection in connections):
         raise ConnectionError("a connection failed while it was measured")

@@ -19,6 +19,7 @@ from egress.proxy.writing import request_bytes
 from tests.attack.test_authority import hello
 from tests.proxy.lab import Lab
 
+pytestmark = pytest.mark.fuzz
 HOST = "api.example.com"
 LINES = [
     b"GET /allowed HTTP/1.1",

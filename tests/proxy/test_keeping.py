@@ -156,6 +156,7 @@ def test_a_record_survives_any_text(host: str, path: str) -> None:
 # --- settings and imports
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "value"),
     [

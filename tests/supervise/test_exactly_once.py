@@ -94,6 +94,7 @@ def test_two_last_votes_make_one_decision(
     assert Counter(type(result) for result in results) == {Approval: 1, Decision: 1}
 
 
+@pytest.mark.fuzz
 def test_a_hundred_asks_and_decisions_from_eight_threads_meet_no_locked_database(
     agent_a: Bottle, agent_b: Bottle, operator: User
 ) -> None:

@@ -55,7 +55,7 @@ def test_what_was_ignored_is_named() -> None:
         ("rejected", "egress-block", "nothing", "Rejected: nothing changed.", True),
         ("withdrawn", "egress-block", "nothing", "Withdrawn: nothing changed.", True),
         ("expired", "egress-block", "nothing", "Expired: nobody decided in time", True),
-        ("approved", "egress-block", "live", "The route is in version 7 of the published table", True),
+        ("approved", "egress-block", "live", "The route is live in table version 7", True),
         ("modified", "egress-block", "live", "The operator changed your proposal:", True),
         ("approved", "egress-block", "waiting", "Approved, and being applied.", False),
         ("approved", "egress-block", "failed", "Approved, but not live: disk full.", True),

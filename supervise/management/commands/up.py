@@ -58,7 +58,6 @@ class Command(BaseCommand):
         self.stdout.write(
             f"console  http://{settings.CONSOLE_BIND}:{ports['operator']}/\n"
             f"agents   http://{settings.SUPERVISE_BIND}:{ports['agent']}/mcp\n"
-            f"{_proxy_line()}"
             f"bottle   {_python()} manage.py bottle create demo"
         )
         self.stdout.flush()
@@ -83,16 +82,6 @@ def _children(opened: list[listeners.Listener]) -> list[Child]:
             Child("egress", [*program, "egress"], {}, [], serves=_egress_answers, stop_seconds=patience)
         )
     return children
-
-
-def _proxy_line() -> str:
-    if not settings.EGRESS_PROXY:
-        return ""
-    try:
-        port = store.data_plane().status()["port"]
-    except DataPlaneDown:  # it died this very moment, and is about to be restarted
-        port = settings.EGRESS_PORT
-    return f"proxy    http://{settings.EGRESS_BIND}:{port}\n"
 
 
 def _egress_answers() -> bool:
