@@ -83,15 +83,21 @@ class AgentHandler(JsonHandler):
     def _wait_for_decision(self, arguments: dict[str, Any]) -> dict[str, Any]:
         proposal_id = uuid.uuid4().hex
         write_atomically(self.server.proposal(proposal_id), {"id": proposal_id, **arguments})
-        response = self.server.response(proposal_id)
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not response.exists() and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
         decision = {"status": "pending", "notes": "", "proposal_id": proposal_id}
-        if response.exists():
-            decision |= json.loads(response.read_text())
+        decision |= self._poll(self.server.response(proposal_id)) or {}
         text = f"status: {decision['status']}\nnotes: {decision['notes']}"
         return {"content": [{"type": "text", "text": text}], "structuredContent": decision, "isError": False}
+
+    def _poll(self, response: Path) -> dict[str, Any] | None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                decision: dict[str, Any] = json.loads(response.read_text())
+            except FileNotFoundError:
+                time.sleep(POLL_SECONDS)
+            else:
+                return decision
+        return None
 
 
 class OperatorHandler(JsonHandler):

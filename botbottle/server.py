@@ -46,6 +46,13 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
             return self._too_large()
         return super().process()
 
+    def finish(self) -> None:
+        """The last bytes go to the socket now: a call that waited long should not wait for another turn."""
+        transport = self.channel.transport if self.channel else None
+        super().finish()
+        if isinstance(transport, tcp.Connection) and not transport.disconnecting:
+            transport.doWrite()
+
     @property
     def limit(self) -> int:
         agents = self.channel.factory.plane is not Plane.OPERATOR

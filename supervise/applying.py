@@ -77,6 +77,7 @@ def _settle(decision: Decision, applied: str, **columns: object) -> Decision:
             proposal_id=decision.proposal_id,
             details={"live_version": decision.live_version, "problem": decision.apply_error},
         )
-        transaction.on_commit(lambda: hub.tell(outcome_of(decision.proposal, decision)), robust=True)
+        outcome = outcome_of(decision.proposal, decision)
+        transaction.on_commit(lambda: hub.tell(outcome), robust=True)
         events.announce(applied, decision.proposal)
     return decision

@@ -172,7 +172,8 @@ def _record(
         events.announce("decided", proposal, wake=False)  # the call waits on, until it is live
         transaction.on_commit(lambda: applying.apply(decision), robust=True)
     else:
-        transaction.on_commit(lambda: hub.tell(outcome_of(proposal, decision)), robust=True)
+        outcome = outcome_of(proposal, decision)
+        transaction.on_commit(lambda: hub.tell(outcome), robust=True)
         events.announce("decided", proposal)
     return decision
 

@@ -319,6 +319,7 @@ async def test_a_waited_call_is_logged_once_at_its_end(
     await asyncio.gather(reading, return_exceptions=True)
     settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS = 0.01
     await read_all(await agent.apost(ask()))
+    await asyncio.sleep(0)  # the line is written after the last bytes
     first, second = map(json.loads, lines)
     assert (first["tool"], first["status"], first["client"]) == ("egress-block", 200, "gone")
     assert "client" not in second
