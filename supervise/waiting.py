@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
+from pathlib import Path
 
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
@@ -209,10 +209,12 @@ class _CommitWatch:
                 return
 
     def _changed(self) -> bool:
-        """Every commit writes to the log beside the database. A look at that file costs a tenth of a query;
-        a change that falls into the same tick of the file system's clock is found a sweep later."""
+        """Every commit writes to the log beside the database, and a look at it is cheaper than a query.
+
+        A change that falls into the same tick of the file system's clock is found by the next sweep.
+        """
         try:
-            log_file = os.stat(f"{connection.settings_dict['NAME']}-wal")
+            log_file = Path(f"{connection.settings_dict['NAME']}-wal").stat()
         except FileNotFoundError:
             return False
         now = (log_file.st_mtime_ns, log_file.st_size)

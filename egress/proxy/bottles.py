@@ -20,6 +20,7 @@ from egress import snapshot as snapshots
 from egress.errors import BadSnapshot
 from egress.policy import RouteTable, Snapshot
 
+from . import current_config
 from .ca import Authority
 from .flows import Flows
 from .upstream import Pool
@@ -83,6 +84,9 @@ class Bottle:
             try:
                 self._token_sha256 = read_identity(self.directory, self.slug)
                 self._swap(await _load_steadily(self.directory, self.slug))
+                await asyncio.to_thread(
+                    current_config.write, self.directory, self.snapshot, datetime.now(UTC)
+                )
             except (OSError, ValueError) as error:
                 self.problem = f"{_sentence(error)} Version {self.snapshot.version} stays live."
             return self.ack()

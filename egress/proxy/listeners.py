@@ -20,6 +20,7 @@ from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
 _BACKLOG = 1024
+SOCKETS = "sockets"  # a directory of their own: mounted into the bottle, so that new sockets appear there too
 _SOCKETS = {"proxy.sock": Door.PROXY_SOCKET, "agent.sock": Door.AGENT_SOCKET}
 
 
@@ -87,8 +88,10 @@ class Listeners:
     async def _open(self, bottle: Bottle) -> list[asyncio.Server]:
         loop = asyncio.get_running_loop()
         servers = []
+        directory = bottle.directory / SOCKETS
+        directory.mkdir(mode=0o755, exist_ok=True)
         for name, door in _SOCKETS.items():
-            listening = bind_unix(bottle.directory / name, mode=0o666)
+            listening = bind_unix(directory / name, mode=0o666)
 
             def accepted(door: Door = door) -> Wire:
                 return self._wire(door, bottle)
@@ -100,7 +103,7 @@ class Listeners:
         for server in self._servers.pop(slug, []):
             server.close()
         for name in _SOCKETS:
-            (self._plane.config.bottles / slug / name).unlink(missing_ok=True)
+            (self._plane.config.bottles / slug / SOCKETS / name).unlink(missing_ok=True)
 
     def _wire(self, door: Door, bottle: Bottle | None) -> Wire:
         bell = Doorbell()

@@ -254,7 +254,7 @@ class Lab:
     def client(self, slug: str = "agent-a", name: str = "proxy.sock") -> Client:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(TIMEOUT)
-        connection.connect(str(self.home / "bottles" / slug / name))
+        connection.connect(str(self.home / "bottles" / slug / "sockets" / name))
         return self._kept(Client(connection))
 
     def tcp_client(self) -> Client:

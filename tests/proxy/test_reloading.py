@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.proxy.lab import (
     USUAL_ROUTES,
@@ -201,7 +202,20 @@ def test_without_any_table_everything_is_denied(lab: Lab) -> None:
         (directory / "identity.json").unlink()
     assert lab.control("POST", "/reload/agent-new")["version"] == 0
     assert "agent-new" not in lab.control("GET", "/status")["bottles"]
-    assert not (directory / "proxy.sock").exists()
+    assert not (directory / "sockets" / "proxy.sock").exists()
+
+
+def test_the_bottle_reads_its_live_table_as_files_without_any_secrets_name(lab: Lab) -> None:
+    config = lab.home / "bottles" / "agent-a" / "current-config"
+    auth = {"scheme": "Bearer", "token_ref": "CANARY_TOKEN"}
+    version = lab.publish("agent-a", [pinned("api.example.com", auth=auth), pinned("unmirrored.example.com")],
+                          gate=["api.example.com"])  # fmt: skip
+    live = yaml.safe_load((config / "routes.yaml").read_text())
+    assert (live["version"], [route["host"] for route in live["routes"]]) == (version, ["api.example.com"])
+    assert (config / "allowlist").read_text() == "api.example.com\n"
+    assert "CANARY_TOKEN" not in (config / "routes.yaml").read_text()
+    lab.publish("agent-a", [])
+    assert (config / "allowlist").read_text() == ""
 
 
 def test_sighup_reads_every_table_again(lab: Lab) -> None:

@@ -86,7 +86,7 @@ def open_websocket(lab: Lab) -> Client:
 
 
 def start_load(lab: Lab) -> subprocess.Popen[str]:
-    socket = lab.home / "bottles" / "agent-a" / "proxy.sock"
+    socket = lab.home / "bottles" / "agent-a" / "sockets" / "proxy.sock"
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.proxy.load", str(socket), str(lab.origins.http_port)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -136,7 +136,10 @@ def refusal_in(text: str) -> dict[str, Any]:
 
 @contextmanager
 def running_workshop(home: Path) -> Iterator[Workshop]:
-    with running_lab(home) as lab, _bridge(home / "bottles" / "agent-a" / "proxy.sock") as bridge_port:
+    with (
+        running_lab(home) as lab,
+        _bridge(home / "bottles" / "agent-a" / "sockets" / "proxy.sock") as bridge_port,
+    ):
         repositories = home / "repositories"
         repositories.mkdir()
         services: dict[str, Service] = {"/echo": echo, "/download": download, "/upload": upload}

@@ -1,0 +1,37 @@
+"""The live table as files that its bottle can read: written with every swap, mounted read-only.
+
+Trust boundary: the agent reads these: nothing about other bottles in them, and no secret's name.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from egress.policy import Snapshot
+
+DIRECTORY = "current-config"
+
+
+def write(directory: Path, snapshot: Snapshot, now: datetime) -> None:
+    """Raises OSError. Not synced to the disk: the next swap, or the next start, writes them again."""
+    target = directory / DIRECTORY
+    target.mkdir(mode=0o755, exist_ok=True)
+    open_routes = [
+        route.as_public_dict()
+        for route in snapshot.table.routes
+        if not route.is_over(now) and snapshot.table.gate_allows(route.host)
+    ]
+    table: dict[str, Any] = {"bottle": snapshot.bottle, "version": snapshot.version, "routes": open_routes}
+    _replace(target / "routes.yaml", yaml.safe_dump(table, sort_keys=False))
+    _replace(target / "allowlist", "".join(f"{route['host']}\n" for route in open_routes))
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.chmod(0o644)  # read by the bottle's user, whatever its id
+    temporary.replace(path)
