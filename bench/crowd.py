@@ -13,7 +13,7 @@ from uuid import UUID
 from subjects import Moments, Subject, Verb
 from wire import Answer, Connection, Lost
 
-FILING_SECONDS = 60.0  # for a batch; what is not filed by then is lost
+FILING_SECONDS = 30.0  # for a batch; what is not filed by then is lost, and no more are sent
 LOST_SECONDS = 60.0  # an answer that takes longer is lost
 BATCH = 100
 PAUSE_SECONDS = 0.1  # at most: two polling intervals, so that decisions fall anywhere in one
@@ -57,11 +57,13 @@ class Crowd:
 
     async def grow(self, count: int) -> None:
         """Add waiting calls, each on its own connection; returns when the operator could see all of them."""
-        while count > 0:
+        filing = True
+        while count > 0 and filing:
             batch = min(BATCH, count)
             await asyncio.gather(*(self._ask() for _ in range(batch)))
-            await self._until_filed()
+            filing = await self._until_filed()
             count -= batch
+        self.lost_before_deciding += count
         self._ids = self._subject.pending()
         for host in [host for host in self._calls if host not in self._ids]:
             self._calls.pop(host).connection.close()
@@ -96,10 +98,13 @@ class Crowd:
         connection = await Connection.open(self._subject.agent_port)
         self._calls[host] = _Call(connection, connection.send(self._subject.ask(host)))
 
-    async def _until_filed(self) -> None:
+    async def _until_filed(self) -> bool:
         deadline = time.monotonic() + FILING_SECONDS
-        while time.monotonic() < deadline and self._subject.pending_count() < len(self._calls):
+        while time.monotonic() < deadline:
+            if self._subject.pending_count() >= len(self._calls):
+                return True
             await asyncio.sleep(0.01)
+        return False
 
     async def _decide_share(self, hosts: Iterable[str]) -> list[_Decided]:
         operator = await Connection.open(self._subject.operator_port)
