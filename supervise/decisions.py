@@ -21,9 +21,9 @@ from egress import store
 from egress.merge import Merge
 from egress.models import RouteTableVersion
 
-from . import applying, audit, events
+from . import applying, audit, events, refusals
 from .canonical import digest
-from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview
+from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview, TooRisky
 from .models import Approval, Decision, Proposal
 from .outcomes import left_out, outcome_of
 from .permissions import may_decide
@@ -35,12 +35,21 @@ from .waiting import hub
 Status = Proposal.Status
 
 
-def approve(proposal_id: UUID | str, *, actor: User, seen_digest: str, note: str = "") -> Decision | Approval:
+def approve(
+    proposal_id: UUID | str,
+    *,
+    actor: User,
+    seen_digest: str,
+    note: str = "",
+    at_most: Level = Level.HIGH,
+) -> Decision | Approval:
     """Grant what was asked. An Approval instead of a Decision means: more operators must say yes.
 
-    Raises NotPermitted, NoSuchProposal, AlreadyDecided, StaleReview.
+    Raises NotPermitted, NoSuchProposal, AlreadyDecided, StaleReview; TooRisky when it is above `at_most`.
     """
-    return _grant(proposal_id, Status.APPROVED, None, actor=actor, seen_digest=seen_digest, note=note)
+    return _grant(
+        proposal_id, Status.APPROVED, None, actor=actor, seen_digest=seen_digest, note=note, at_most=at_most
+    )
 
 
 def modify(
@@ -52,15 +61,23 @@ def modify(
     return _grant(proposal_id, Status.MODIFIED, payload, actor=actor, seen_digest=seen_digest, note=note)
 
 
-def reject(proposal_id: UUID | str, *, actor: User, seen_digest: str, note: str) -> Decision:
-    """Refuse, with a reason that the agent reads. Raises as `approve`, and MissingReason."""
+def reject(
+    proposal_id: UUID | str, *, actor: User, seen_digest: str, note: str, stop_asking: bool = False
+) -> Decision:
+    """Refuse, with a reason that the agent reads. Raises as `approve`, and MissingReason.
+
+    With `stop_asking`, the same ask of this bottle gets this answer at once, until an operator lifts it.
+    """
     _check_permission(actor)
     if not note.strip():
         raise MissingReason("Say why: the agent reads the reason and acts on it.")
     with transaction.atomic():
         proposal, version = _lock(proposal_id)
         _as_seen(review(proposal, version), seen_digest)
-        return _record(proposal, Status.REJECTED, actor=actor, notes=note, seen_digest=seen_digest)
+        decision = _record(proposal, Status.REJECTED, actor=actor, notes=note, seen_digest=seen_digest)
+        if stop_asking:
+            refusals.stand(decision)
+        return decision
 
 
 def withdraw(proposal_id: UUID | str, *, bottle: Bottle) -> Decision:
@@ -85,6 +102,7 @@ def _grant(
     actor: User,
     seen_digest: str,
     note: str,
+    at_most: Level = Level.HIGH,
 ) -> Decision | Approval:
     _check_permission(actor)
     with transaction.atomic():
@@ -93,11 +111,15 @@ def _grant(
         edited = None if payload is None else checked_payload(proposal, payload)
         final = edited or proposal.payload
         seen = _as_seen(review(proposal, version, now=now, edited=edited), seen_digest)
+        if seen.risk.level > at_most:
+            raise TooRisky(f"It is {seen.risk.level.word} risk: decide it on its own page.")
         # The risk of what would be granted: an operator's edit can add a credential, or drop one.
         if seen.risk.level is Level.HIGH and settings.SUPERVISE_QUORUM > 1:
             vote = _vote(proposal, actor, digest([status, seen_digest, final]), note)
             if not _completes_quorum(vote):
                 return vote
+        if proposal.filed_by:  # by an operator: the only way past a standing refusal
+            refusals.supersede(proposal, actor.get_username())
         changes = _change(proposal, final, version, actor, now=now, by_operator=edited is not None)
         return _record(
             proposal, status, actor=actor, notes=note, seen_digest=seen_digest, final_payload=final, **changes

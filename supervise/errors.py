@@ -60,6 +60,12 @@ class StaleReview(SuperviseError):
     code = "stale_review"
 
 
+class TooRisky(SuperviseError):
+    """Riskier than this way of approving allows."""
+
+    code = "too_risky"
+
+
 class AlreadyDecided(SuperviseError):
     """Somebody else was first; `decision` says who."""
 

@@ -1,4 +1,7 @@
-"""Filing an ask: one pending card for equal asks, within the bottle's limits."""
+"""Filing an ask: one pending card for equal asks, within the bottle's limits.
+
+An ask that an operator refused for good makes no card: it is answered with the earlier decision.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress import store
 
-from . import audit, events
+from . import audit, events, refusals
 from .canonical import digest
 from .errors import AskedTooOften, BadAsk, TooManyPending
 from .models import Proposal
@@ -25,12 +28,18 @@ from .sanitize import storable, storable_json
 
 @dataclass(frozen=True, slots=True)
 class Filed:
+    """`proposal` may be an earlier one: a pending one that was joined, or one that was refused for good."""
+
     proposal: Proposal
     joined: bool
 
 
-def file_proposal(bottle: Bottle, tool: str, payload: dict[str, Any], justification: str) -> Filed:
+def file_proposal(
+    bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, *, operator: str = ""
+) -> Filed:
     """Queue an ask that was already checked; an equal pending one is joined instead.
+
+    With `operator`, that one files it for the bottle, whatever was refused or asked too often before.
 
     Raises TooManyPending, AskedTooOften, or BadAsk when the bottle was deleted; then nothing was queued.
     """
@@ -39,28 +48,32 @@ def file_proposal(bottle: Bottle, tool: str, payload: dict[str, Any], justificat
     equal = Proposal.objects.filter(bottle=bottle, ask_digest=ask_digest)
     for _ in range(3):  # each round loses only to a decision or an equal ask made in the same instant
         pending = equal.filter(status=Proposal.Status.PENDING)
-        if pending.update(joined=F("joined") + 1):
+        if pending.update(joined=F("joined") + 1, asked_at=timezone.now()):
             proposal = pending.select_related("bottle").first()
             if proposal is not None:
                 events.announce("joined", proposal)
                 return Filed(proposal, joined=True)
         try:
-            return Filed(_insert(bottle, tool, payload, justification, ask_digest), joined=False)
+            return _insert(bottle, tool, payload, justification, ask_digest, operator=operator)
         except IntegrityError:
             continue
     raise AskedTooOften("This ask was filed and decided several times in one instant. Ask again.")
 
 
 def _insert(
-    bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, ask_digest: str
-) -> Proposal:
+    bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, ask_digest: str, *, operator: str
+) -> Filed:
     with transaction.atomic():
         # Locked, so that neither the limits nor the bottle's end can be passed by two at once.
         version = store.lock(bottle)
         bottle.refresh_from_db(fields=["state"])
         if bottle.state == Bottle.State.DELETED:
             raise BadAsk("This bottle was deleted. Stop here: nobody will decide for it any more.")
-        _check_limits(bottle)
+        if not operator:
+            refused = refusals.answer(bottle, ask_digest)
+            if refused is not None:
+                return Filed(refused, joined=True)
+            _check_limits(bottle)
         proposal = Proposal(
             id=uuid4(),
             bottle=bottle,
@@ -69,6 +82,7 @@ def _insert(
             justification=storable(justification),
             ask_digest=ask_digest,
             base_version=version.version,
+            filed_by=operator,
         )
         proposal.digest = digest(
             [str(proposal.id), bottle.slug, tool, payload, proposal.justification, proposal.base_version]
@@ -76,14 +90,14 @@ def _insert(
         proposal.risk_when_filed = review(proposal, version).risk.level
         proposal.save(force_insert=True)
         audit.append(
-            "filed",
-            actor_name=f"bottle {bottle.slug}",
+            "filed for the bottle" if operator else "filed",
+            actor_name=operator or f"bottle {bottle.slug}",
             bottle_slug=bottle.slug,
             proposal_id=proposal.id,
             details={"tool": tool, "digest": proposal.digest},
         )
         events.announce("filed", proposal, wake=False)
-    return proposal
+    return Filed(proposal, joined=False)
 
 
 def _check_limits(bottle: Bottle) -> None:

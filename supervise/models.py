@@ -8,13 +8,14 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
 
 
 class Proposal(models.Model):
-    """An agent's ask. Immutable once filed but for its status, which only `supervise.decisions` changes."""
+    """An agent's ask. What it asks never changes; its status changes only in `supervise.decisions`."""
 
     class Tool(models.TextChoices):
         EGRESS = "egress-block"
@@ -44,6 +45,14 @@ class Proposal(models.Model):
         default=0, help_text="So that the riskiest are shown even when there are too many to show."
     )
     joined = models.PositiveIntegerField(default=0, help_text="How often the same ask was filed again.")
+    filed_by = models.CharField(
+        max_length=150, blank=True, help_text="The operator who filed it for the bottle; empty: its agent."
+    )
+    asked_at = models.DateTimeField(
+        default=timezone.now, help_text="When a call last began to wait for the answer."
+    )
+    snoozed_until = models.DateTimeField(null=True, blank=True, help_text="Out of the queue until then.")
+    snoozed_by = models.CharField(max_length=150, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -57,6 +66,7 @@ class Proposal(models.Model):
         indexes = [
             models.Index(fields=["status", "-risk_when_filed", "-created_at"]),
             models.Index(fields=["bottle", "created_at"]),
+            models.Index(fields=["ask_digest"]),
         ]
         ordering = ["-created_at"]
         permissions = [("decide_proposal", "Can approve, modify and reject proposals")]
@@ -122,6 +132,32 @@ class Approval(models.Model):
 
     def __str__(self) -> str:
         return f"{self.actor} for {self.proposal_id}"
+
+
+class StandingRefusal(models.Model):
+    """ "Stop asking": until it is lifted, the same ask of this bottle is answered with the earlier reason."""
+
+    decision = models.OneToOneField(Decision, on_delete=models.PROTECT, related_name="standing_refusal")
+    bottle = models.ForeignKey(Bottle, on_delete=models.PROTECT, related_name="standing_refusals")
+    ask_digest = models.CharField(max_length=64)
+    repeats = models.PositiveIntegerField(default=0, help_text="How often it answered.")
+    last_asked_at = models.DateTimeField(null=True, blank=True)
+    lifted_at = models.DateTimeField(null=True, blank=True)
+    lifted_by = models.CharField(max_length=150, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["bottle", "ask_digest"],
+                condition=Q(lifted_at=None),
+                name="one_standing_refusal_per_ask",
+            ),
+        ]
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"{self.bottle_id}: {self.ask_digest[:8]}"
 
 
 class AuditEvent(models.Model):
