@@ -35,6 +35,7 @@ class Bottle(models.Model):
 
     class State(models.TextChoices):
         CREATED = "created"
+        STARTING = "starting"
         RUNNING = "running"
         STOPPED = "stopped"
         DELETED = "deleted"
@@ -45,6 +46,17 @@ class Bottle(models.Model):
     token_digest = models.CharField(max_length=64, unique=True, editable=False)
     token_rotated_at = models.DateTimeField(auto_now_add=True)
     dockerfile = models.TextField(blank=True, help_text="The last approved Dockerfile.")
+    manifest = models.TextField(blank=True, help_text="The manifest it was last started with.")
+    image = models.CharField(max_length=500, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True, help_text="Of the last run that ended.")
+    problem = models.TextField(blank=True, help_text="Why the last start failed.")
+    backend_problem = models.TextField(
+        blank=True, help_text="Why its backend cannot be asked: the state is the last known one."
+    )
+    journal_read = models.PositiveBigIntegerField(
+        default=0, editable=False, help_text="How much of its journal the state and the audit record show."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     # DRF asks its "user" this; a bottle only becomes one after its token or socket was checked.
@@ -58,6 +70,7 @@ class Bottle(models.Model):
             ),
         ]
         ordering = ["slug"]
+        permissions = [("run_bottle", "Can start and stop bottles")]
 
     def __str__(self) -> str:
         return self.slug

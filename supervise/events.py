@@ -10,10 +10,13 @@ from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.db import transaction
 
+from botbottle.models import Bottle
+
 from .models import Proposal
 
 WAITERS = "supervise.waiters"
 QUEUE = "supervise.queue"
+BOTTLES = "supervise.bottles"
 log = logging.getLogger(__name__)
 _loop: asyncio.AbstractEventLoop | None = None
 
@@ -30,6 +33,12 @@ def announce(kind: str, proposal: Proposal, *, wake: bool = True) -> None:
     groups = [WAITERS, QUEUE] if wake else [QUEUE]
     # robust: the change stands whatever happens to the message; sweepers and reloads find it.
     transaction.on_commit(lambda: _send({**event, "groups": groups}), robust=True)
+
+
+def announce_bottle(bottle: Bottle, state: str) -> None:
+    """Tell the pages that show bottles, once the transaction has committed."""
+    event = {"type": "bottle.event", "id": bottle.pk, "state": state, "groups": [BOTTLES]}
+    transaction.on_commit(lambda: _send(event), robust=True)
 
 
 def _send(event: dict[str, Any]) -> None:

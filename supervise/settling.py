@@ -1,0 +1,155 @@
+"""Makes bottles' states in the database true: after every verb, every few seconds, and after any crash.
+
+The only writer of a living bottle's state. "Alive" is what the backend says, never what the database says.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+
+from botbottle import backends, journal
+from botbottle.backends.base import Backend, BackendError, Life
+from botbottle.journal import Reading
+from botbottle.models import Bottle
+from egress import store
+
+from . import audit, events
+from .story import BY_ITSELF, Story, tell
+
+log = logging.getLogger(__name__)
+LOCK = ".settle.lock"
+_LOOKS = 3
+
+
+def backend_of(bottle: Bottle) -> Backend:
+    """Raises BackendError."""
+    return backends.get(bottle.backend, Path(settings.BOTTLE_HOME))
+
+
+def reconcile() -> None:
+    """Every bottle of this home as it is now, and no sandbox that nobody knows.
+
+    One reconciler at a time: who finds it being done leaves. What one backend cannot answer stops no other.
+    """
+    with suppress(BlockingIOError), _held(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
+        settle_all()
+        _remove_orphans()
+
+
+def settle_all() -> None:
+    for bottle in Bottle.objects.exclude(state=Bottle.State.DELETED).defer("dockerfile", "manifest"):
+        # Another home may share the database: its bottles are not for us to judge.
+        if not journal.exists(store.bottle_directory(bottle)):
+            continue
+        try:
+            settle(bottle)
+        except Exception:
+            log.exception("The state of bottle %s could not be made true.", bottle.slug)
+
+
+def settle(bottle: Bottle) -> Bottle:
+    """The bottle with its true state, written down with one audit row for each thing that happened.
+
+    A backend that does not answer changes nothing but `backend_problem`.
+    """
+    directory = store.bottle_directory(bottle)
+    with _held(directory / LOCK, wait=True):
+        bottle.refresh_from_db()
+        if bottle.state == Bottle.State.DELETED:
+            return bottle
+        try:
+            reading, life = _look(bottle, directory)
+        except BackendError as error:
+            _note(bottle, str(error))
+            return bottle
+        _note(bottle, "")
+        _write_down(bottle, reading, life)
+    return bottle
+
+
+def _look(bottle: Bottle, directory: Path) -> tuple[Reading, Life]:
+    """Journal and system at one moment, as far as that can be: neither changed while the other was read."""
+    backend = backend_of(bottle)
+    reading, life = journal.read(directory, bottle.journal_read), backend.life(bottle.slug)
+    for _ in range(_LOOKS):
+        again = journal.read(directory, bottle.journal_read)
+        if again == reading:
+            break
+        reading, life = again, backend.life(bottle.slug)
+    return reading, life
+
+
+def _write_down(bottle: Bottle, reading: Reading, life: Life) -> None:
+    before = Story(
+        bottle.state,
+        bottle.started_at.timestamp() if bottle.started_at else None,
+        bottle.exit_code,
+        bottle.problem,
+    )
+    story = tell(before, [entry for entry, _ in reading.entries], life)
+    position = reading.entries[story.told - 1][1] if story.told else reading.start
+    if replace(story, told=0) == before and position == bottle.journal_read:
+        return  # nearly always
+    columns = {
+        "state": story.state,
+        "started_at": datetime.fromtimestamp(story.started_at, UTC) if story.started_at else None,
+        "exit_code": story.exit_code,
+        "problem": story.problem,
+        "journal_read": position,
+    }
+    with transaction.atomic():
+        # The condition: a bottle that was deleted meanwhile stays deleted.
+        living = Bottle.objects.filter(pk=bottle.pk).exclude(state=Bottle.State.DELETED)
+        if living.update(**columns) != 1:
+            return
+        for action, who, details in story.happened:
+            facts = {"backend": bottle.backend, **details}
+            audit.append(action, actor_name=who, bottle_slug=bottle.slug, details=facts)
+        events.announce_bottle(bottle, story.state)
+    for name, value in columns.items():
+        setattr(bottle, name, value)
+
+
+def _note(bottle: Bottle, problem: str) -> None:
+    if bottle.backend_problem != problem:
+        Bottle.objects.filter(pk=bottle.pk).update(backend_problem=problem)
+        bottle.backend_problem = problem
+        events.announce_bottle(bottle, bottle.state)
+
+
+def _remove_orphans() -> None:
+    living = Bottle.objects.exclude(state=Bottle.State.DELETED)
+    for name in Bottle.objects.order_by().values_list("backend", flat=True).distinct():
+        known = list(living.filter(backend=name).values_list("slug", flat=True))
+        try:
+            backend = backends.get(name, Path(settings.BOTTLE_HOME))
+            for slug in backend.orphans(known):
+                # Asked again: its record may be younger than our list.
+                if not living.filter(backend=name, slug=slug).exists():
+                    backend.remove(slug)
+                    _record_orphan(name, slug)
+        except BackendError as error:
+            log.debug("backend %s: orphans cannot be looked for: %s", name, error)
+
+
+def _record_orphan(backend: str, slug: str) -> None:
+    with transaction.atomic():
+        audit.append("orphan removed", actor_name=BY_ITSELF, bottle_slug=slug, details={"backend": backend})
+
+
+@contextmanager
+def _held(path: Path, *, wait: bool) -> Iterator[None]:
+    """An exclusive lock on a file, which stays. Raises BlockingIOError when not waiting and it is taken."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
