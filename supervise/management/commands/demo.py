@@ -1,0 +1,201 @@
+"""manage.py demo: an agent in a real bottle is refused, asks and waits; after a yes its retry succeeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from botbottle import backends
+from botbottle.backends.base import Unavailable
+from botbottle.demo import agent as scripted_agent
+from botbottle.demo.internet import Internet, Site, small_internet
+
+HOST, PAGE = "packages.example.com", "/simple/left-pad/"
+START_SECONDS = 60.0
+PENDING_SECONDS = 60.0
+STOP_SECONDS = 20.0
+MANIFEST = """\
+backend: local
+agent: none
+workspace:
+  path: {workspace}
+  mode: ro
+"""
+
+
+class Command(BaseCommand):
+    help = "Show the whole loop in a minute, with a real bottle and everything on loopback."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--auto", action="store_true", help="approve without a person, for tests")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        home = Path(settings.BOTTLE_HOME) / "demo"  # its own: the operator's bottles are left alone
+        try:
+            backends.get("local", home).available()
+        except Unavailable as error:
+            raise CommandError(str(error)) from error
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(mode=0o700)
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, home, ignore_errors=True)
+            stack.enter_context(_stoppable())
+            internet = stack.enter_context(small_internet(home, {HOST: PackageIndex}))
+            server = stack.enter_context(_Server.start(home, internet))
+            succeeded = self._walk(server, auto=options["auto"])
+        if not succeeded:
+            raise CommandError("The agent did not get through. The lines above say where it stopped.")
+
+    def _walk(self, server: _Server, *, auto: bool) -> bool:
+        self._say(f"bot-bottle runs. Console: {server.console_url}")
+        with server.agent(f"https://{HOST}{PAGE}") as lines:
+            for step in lines:
+                self._tell(step, server)
+                if step["step"] == "refused" and auto:
+                    self._say("Nobody has to click: --auto approves it.")
+                    server.approve_first()
+        return bool(step["step"] == "tried again" and step["status"] == 200)
+
+    def _tell(self, step: dict[str, Any], server: _Server) -> None:
+        match step["step"]:
+            case "tried":
+                self._say(f"The agent in its bottle: GET {step['url']} → {step['status']}")
+            case "refused":
+                self._say(f"  {step['message']}")
+                self._say(f"The agent asks over MCP: {step['ask']['tool']} {json.dumps(_short(step['ask']))}")
+                self._say(f"It waits. Open {server.console_url} and sign in: {server.credentials}")
+                self._say(f"Look at the card about {HOST}, press Approve…, then “Approve as asked”.")
+            case "answered" if step["status"] == "pending":
+                self._say("Nobody decided yet; the agent asks again and goes on waiting.")
+            case "answered":
+                version = f", live as table version {step['live_version']}" if step["live_version"] else ""
+                self._say(f"The waiting call returns: {step['status']}{version}")
+            case "tried again":
+                self._say(f"The agent tries again: GET {step['url']} → {step['status']} {step['body']}")
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
+
+
+class PackageIndex(Site):
+    """The one place on the demo's internet."""
+
+    def do_GET(self) -> None:
+        if self.path == PAGE:
+            self.answer(200, b"left-pad 1.3.0 is yours\n")
+        else:
+            self.answer(404, b"nothing here\n")
+
+
+class _Server:
+    """`manage.py up` in the demo's own home."""
+
+    def __init__(self, home: Path, environment: dict[str, str]) -> None:
+        self._home, self._environment = home, environment
+        self.console_url = ""
+
+    @classmethod
+    @contextmanager
+    def start(cls, home: Path, internet: Internet) -> Iterator[_Server]:
+        environment = {
+            **os.environ,
+            "BOTTLE_HOME": str(home),
+            "EGRESS_UPSTREAM_PROXY": internet.proxy_url,
+            "EGRESS_UPSTREAM_CA": str(internet.authority),
+            **dict.fromkeys(("SUPERVISE_PORT", "CONSOLE_PORT", "EGRESS_PORT"), "0"),
+        }
+        server = cls(home, environment)
+        with (home / "server.log").open("w") as log:
+            process = subprocess.Popen(server._command("up"), env=environment, stdout=log, stderr=log)  # noqa: S603
+        try:
+            server._wait(process)
+            yield server
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(STOP_SECONDS)
+
+    @property
+    def credentials(self) -> str:
+        return ", ".join((self._home / "operator.txt").read_text().split("\n")).strip(", ")
+
+    @contextmanager
+    def agent(self, url: str) -> Iterator[Iterator[dict[str, Any]]]:
+        """The agent's steps as it reports them, from a bottle that is stopped at the end."""
+        workspace = self._home / "workspace"
+        workspace.mkdir()
+        shutil.copy(str(scripted_agent.__file__), workspace / "agent.py")
+        manifest = self._home / "bottles" / "demo.yaml"
+        manifest.parent.mkdir(exist_ok=True)
+        manifest.write_text(MANIFEST.format(workspace=json.dumps(str(workspace))))
+        python = str(Path(sys.base_prefix) / "bin" / "python3")
+        command = self._command("bottle", "run", "demo", "--", python, "-I", "/workspace/agent.py", url)
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            yield (json.loads(line) for line in process.stdout or ())
+        finally:
+            process.terminate()
+            process.wait(STOP_SECONDS)
+
+    def approve_first(self) -> None:
+        deadline = time.monotonic() + PENDING_SECONDS
+        while time.monotonic() < deadline:
+            listed = json.loads(self._manage("proposals", "list", "--json"))
+            if listed:
+                self._manage("proposals", "approve", listed[0]["id"], "--note", "Fine for the demo.")
+                return
+            time.sleep(0.1)
+        raise CommandError("The agent's ask did not arrive in the queue.")
+
+    def _manage(self, *arguments: str) -> str:
+        finished = subprocess.run(  # noqa: S603 - our own interpreter and script
+            self._command(*arguments), env=self._environment, capture_output=True, text=True, check=False
+        )
+        if finished.returncode != 0:
+            raise CommandError(f"manage.py {arguments[0]} failed: {finished.stderr.strip()}")
+        return finished.stdout
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        log = self._home / "server.log"
+        while time.monotonic() < deadline and process.poll() is None:
+            for line in log.read_text().splitlines():
+                if line.startswith("console "):
+                    self.console_url = line.split()[1]
+                    return
+            time.sleep(0.1)
+        raise CommandError(f"bot-bottle did not start:\n{log.read_text()[-2000:]}")
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM unwinds like Ctrl-C, so that nothing is left behind."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandError("stopped") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _short(ask: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in ask["arguments"].items() if key != "justification"}
