@@ -1,0 +1,495 @@
+"""The first program of every bottle: bridges two loopback ports to the sockets, starts the agent, reaps.
+
+Runs inside, beside a hostile agent, as `python3 -I -S init.py` (3.8 or newer). It holds nothing that the
+agent does not have anyway, and the host believes nothing it says but an exit code.
+"""
+
+# ruff: noqa: PTH123, PTH208, SIM105, PLC0415
+# pathlib and contextlib take longer to import than the whole of this program takes to start.
+from __future__ import annotations
+
+# The underscored modules are what `signal` and `socket` wrap: a third of the start-up time and 1 MB less.
+import _signal as signal  # type: ignore[import-not-found]
+import _socket as socket
+import errno
+import os
+import select
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Call = Callable[[int], None]
+
+SOCKETS = "/run/bot-bottle/sockets"
+PROXY_PORT, AGENT_PORT = 9101, 9100
+CHUNK = 65536
+CONNECT_SECONDS = 5.0  # the egress process may be restarting
+RETRY_SECONDS = 0.05
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGWINCH)
+NOT_NOW = (errno.EAGAIN, errno.ENOENT, errno.ECONNREFUSED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
+PR_SET_DUMPABLE = 4
+RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # struct linger {1, 0}
+NOT_FOUND, NOT_EXECUTABLE, BROKEN = 127, 126, 125
+
+
+class Loop:
+    """What to call when a descriptor is ready."""
+
+    def __init__(self) -> None:
+        self.epoll = select.epoll()
+        self.calls: dict[int, Call | None] = {}
+        self.masks: dict[int, int] = {}
+
+    def watch(self, fd: int, mask: int, call: Call | None) -> None:
+        """A mask of 0 takes the descriptor out: epoll would report a hang-up that nobody may act on yet."""
+        known = self.masks.get(fd, 0)
+        if mask and known:
+            self.epoll.modify(fd, mask)
+        elif mask:
+            self.epoll.register(fd, mask)
+        elif known:
+            self.epoll.unregister(fd)
+        self.masks[fd], self.calls[fd] = mask, call
+
+    def forget(self, fd: int) -> None:
+        if self.masks.pop(fd, 0):
+            self.epoll.unregister(fd)
+        self.calls.pop(fd, None)
+
+    def turn(self, seconds: float) -> None:
+        for fd, events in self.epoll.poll(seconds):
+            call = self.calls.get(fd)  # an earlier call of this turn may have closed it
+            if call is not None:
+                call(events)
+
+
+class End:
+    """One of the two sockets of a bridged connection. Holds at most one chunk that it could not send yet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.peer = self  # until it is joined
+        self.pending = b""
+        self.ended = False  # it sends no more
+
+
+class Bridge:
+    """Loopback ports in, Unix sockets out: bytes as they come, half-closes kept, never more than a chunk."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.paused: list[tuple[socket.socket, str]] = []
+        self.connecting: list[tuple[float, socket.socket, str]] = []  # until when, accepted, path
+
+    def listen(self, port: int, path: str) -> None:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(1024)
+        listener.setblocking(False)
+        self.resume(listener, path)
+
+    def resume(self, listener: socket.socket, path: str) -> None:
+        self.loop.watch(listener.fileno(), select.EPOLLIN, lambda _: self.accept(listener, path))
+
+    def accept(self, listener: socket.socket, path: str) -> None:
+        try:
+            fd, _ = listener._accept()  # type: ignore[attr-defined]
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self.loop.watch(listener.fileno(), 0, None)  # else it would be called again at once, for ever
+                self.paused.append((listener, path))
+            return
+        client = socket.socket(fileno=fd)
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self.connect(client, path):
+            self.connecting.append((time.monotonic() + CONNECT_SECONDS, client, path))
+
+    def connect(self, client: socket.socket, path: str) -> bool:
+        """Whether the matter is settled: connected, or hopeless and closed."""
+        upstream = None
+        try:
+            upstream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            upstream.setblocking(False)
+            upstream.connect(path)
+        except OSError as error:
+            if upstream is not None:
+                upstream.close()
+            if error.errno in NOT_NOW:
+                return False
+            client.close()
+            return True
+        self.join(End(client), End(upstream))
+        return True
+
+    def tick(self) -> float:
+        """Try again what had to wait; returns after how long to call again, or -1."""
+        now, waiting = time.monotonic(), self.connecting
+        self.connecting = []
+        for deadline, client, path in waiting:
+            if self.connect(client, path):
+                continue
+            if now < deadline:
+                self.connecting.append((deadline, client, path))
+            else:
+                client.close()
+        paused, self.paused = self.paused, []
+        for listener, path in paused:
+            self.resume(listener, path)
+        return RETRY_SECONDS if self.connecting or paused else -1
+
+    def join(self, left: End, right: End) -> None:
+        left.peer, right.peer = right, left
+        self.interest(left)
+        self.interest(right)
+
+    def interest(self, end: End) -> None:
+        """Read only while the other side can take it; wait for room only while something is pending."""
+        mask = 0 if end.ended or end.peer.pending else select.EPOLLIN
+        if end.pending:
+            mask |= select.EPOLLOUT
+        self.loop.watch(end.sock.fileno(), mask, lambda events: self.ready(end, events))
+
+    def ready(self, end: End, events: int) -> None:
+        try:
+            if events & select.EPOLLOUT and end.pending:
+                self.send(end, end.pending)
+            if events & ~select.EPOLLOUT and not end.ended and not end.peer.pending:
+                self.receive(end)
+            elif events & select.EPOLLERR:
+                raise ConnectionResetError
+        except BlockingIOError:
+            return
+        except OSError:
+            self.cut(end)
+            return
+        if end.ended and end.peer.ended and not end.pending and not end.peer.pending:
+            self.close(end)
+            return
+        self.interest(end)
+        self.interest(end.peer)
+
+    def receive(self, end: End) -> None:
+        chunk = end.sock.recv(CHUNK)
+        if chunk:
+            self.send(end.peer, chunk)
+            return
+        end.ended = True
+        if not end.peer.pending:
+            end.peer.sock.shutdown(socket.SHUT_WR)
+
+    def send(self, end: End, chunk: bytes) -> None:
+        try:
+            sent = end.sock.send(chunk)
+        except BlockingIOError:
+            sent = 0
+        end.pending = chunk[sent:]
+        if end.peer.ended and not end.pending:
+            end.sock.shutdown(socket.SHUT_WR)
+
+    def cut(self, end: End) -> None:
+        """Broken on one side: the other must not take it for a proper end."""
+        for broken in (end, end.peer):
+            if broken.sock.family == socket.AF_INET:
+                broken.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        self.close(end)
+
+    def close(self, end: End) -> None:
+        for done in (end, end.peer):
+            self.loop.forget(done.sock.fileno())
+            done.sock.close()
+
+
+class Init:
+    """Process 1: the main command, the commands executed later, their ends."""
+
+    def __init__(self, loop: Loop, variables: bytes | None, control: socket.socket | None) -> None:
+        self.loop, self.variables, self.control = loop, variables, control
+        self.main = 0
+        self.code: int | None = None
+        self.statuses: dict[int, int] = {}  # pid → where its exit code goes
+        self.wake, wakeup = os.pipe()
+        for fd in (self.wake, wakeup):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *FORWARDED):
+            signal.signal(number, lambda *_: None)
+        loop.watch(self.wake, select.EPOLLIN, self.signalled)
+        if control is not None:
+            loop.watch(control.fileno(), select.EPOLLIN, self.asked)
+
+    def start(self, argv: list[str]) -> None:
+        """Start the main command, and tell the keeper once it runs."""
+        if argv:
+            read, write = os.pipe()
+            terminal = os.isatty(0)
+            if terminal:
+                release_terminal()
+            self.main = os.fork()
+            if self.main == 0:
+                become(argv, self.variables, terminal=terminal, failed=write)
+            os.close(write)
+            failed = os.read(read, 1)  # ends when the command is executed: the pipe closes by itself
+            os.close(read)
+            if failed:
+                return
+        if self.control is not None:
+            self.control.send(b"started")
+
+    def signalled(self, _: int) -> None:
+        for number in os.read(self.wake, 4096):
+            if number == signal.SIGCHLD:
+                self.reap()
+            else:
+                self.forward(number)
+
+    def forward(self, number: int) -> None:
+        if self.main:
+            os.kill(self.main, number)
+        elif number != signal.SIGWINCH:
+            self.code = 0  # idle, and asked to end
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+            if pid == self.main:
+                self.code = code
+            elif pid in self.statuses:
+                self.report(pid, code)
+
+    def report(self, pid: int, code: int) -> None:
+        fd = self.statuses.pop(pid)
+        self.loop.forget(fd)
+        try:
+            os.write(fd, b"%d" % code)
+        except OSError:  # whoever asked is gone
+            pass
+        os.close(fd)
+
+    def asked(self, _: int) -> None:
+        """From the keeper: `kill N`, or `exec JSON` with stdin, stdout, stderr and where the code goes."""
+        assert self.control is not None  # noqa: S101 (it is what called)
+        fds: list[int] = []
+        received = self.control.recvmsg(CHUNK, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
+        for part in received[1]:
+            fds += memoryview(part[2]).cast("i").tolist()
+        data = received[0]
+        kind, rest = data[:4], data[5:]
+        if kind == b"exec" and len(fds) == 4:
+            self.execute(rest, fds)
+        elif kind == b"kill":
+            self.forward(int(rest))
+        elif not data:
+            self.code = 128 + signal.SIGKILL  # the keeper is gone
+        for fd in fds:
+            os.close(fd)
+
+    def execute(self, request: bytes, fds: list[int]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            execute(request, fds, self.variables)
+        status = os.dup(fds[3])
+        self.statuses[pid] = status
+        self.loop.watch(status, select.EPOLLERR, lambda _: self.hang_up(pid))
+
+    def hang_up(self, pid: int) -> None:
+        """Whoever asked for it has gone away: as when a terminal is closed."""
+        self.loop.forget(self.statuses[pid])
+        try:
+            os.killpg(pid, signal.SIGHUP)
+        except OSError:
+            pass
+
+
+def release_terminal() -> None:
+    """So that the command can have it for a session of its own; Ctrl-C then reaches only that."""
+    import fcntl
+    import termios
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        fcntl.ioctl(0, termios.TIOCNOTTY)
+    except OSError:  # it was not ours
+        pass
+    signal.signal(signal.SIGHUP, before)
+
+
+def execute(request: bytes, fds: list[int], variables: bytes | None) -> None:
+    """In the child: what the keeper asked for, on the descriptors it sent."""
+    code = BROKEN
+    try:
+        import json
+
+        wanted = json.loads(request)
+        for number, fd in enumerate(fds[:3]):
+            os.dup2(fd, number)
+        extra = wanted.get("env") or {}
+        become(wanted["argv"], variables, cwd=wanted.get("cwd"), terminal=wanted.get("tty"), extra=extra)
+    except BaseException as error:  # never fall back into the parent's loop
+        say(f"cannot be executed: {error}")
+    finally:
+        os._exit(code)
+
+
+def become(
+    argv: list[str],
+    variables: bytes | None,
+    *,
+    cwd: str | None = None,
+    terminal: bool = False,
+    extra: dict[str, str] | None = None,
+    failed: int | None = None,
+) -> None:
+    """Turn this child into the command, in a session of its own; does not return."""
+    code = BROKEN
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, a program expects them
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        if terminal:
+            import fcntl
+            import termios
+
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        code = replace(argv, variables, cwd, extra)
+    except BaseException as error:
+        say(f"cannot be started: {error}")
+    finally:
+        if failed is not None:
+            os.write(failed, b"!")
+        os._exit(code)
+
+
+def replace(
+    argv: list[str], variables: bytes | None, cwd: str | None = None, extra: dict[str, str] | None = None
+) -> int:
+    """Execute the command with these variables and no others; returns an exit code when that fails."""
+    environment = dict(os.environ) if variables is None else parse(variables)
+    environment.update(extra or {})
+    program = cwd or argv[0]
+    try:
+        if cwd:
+            os.chdir(cwd)
+        program = argv[0]
+        os.execvpe(program, argv, environment)  # noqa: S606
+    except (FileNotFoundError, NotADirectoryError):
+        where = "" if "/" in program else f", in PATH={environment.get('PATH', os.defpath)}"
+        say(f"{program}: not found in this bottle{where}")
+        return NOT_FOUND
+    except OSError as error:
+        say(f"{program}: cannot be executed: {error.strerror}")
+        return NOT_EXECUTABLE
+
+
+def parse(variables: bytes) -> dict[str, str]:
+    """JSON {name: value}, or NAME=value each ended by a NUL: that is quicker, and needs no module."""
+    if variables[:1] == b"{":
+        import json
+
+        parsed: dict[str, str] = json.loads(variables)
+        return parsed
+    pairs = (item.partition(b"=") for item in variables.split(b"\0") if item)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def say(sentence: str) -> None:
+    os.write(2, os.fsencode(f"bot-bottle: {sentence}\n"))
+
+
+def guard_memory() -> None:
+    """The agent has our uid: keep it from tracing us and from taking our descriptors."""
+    try:
+        import _ctypes  # the public module takes ten times as long to import
+    except ImportError:  # an interpreter without it; the host trusts us with nothing either way
+        return
+    this = _ctypes.dlopen(None, os.RTLD_NOW)  # type: ignore[arg-type]
+    prctl = _ctypes.dlsym(this, "prctl")
+    _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+
+def shed(keep: set[int]) -> None:
+    """Close what was inherited by accident; what we open ourselves never passes on."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            try:
+                os.close(int(name))
+            except OSError:  # the listing's own
+                pass
+    for fd in keep:
+        os.set_inheritable(fd, False)
+
+
+def options(arguments: list[str]) -> tuple[str, dict[str, str], list[str]]:
+    """(mode, options, command) of our command line."""
+    mode = "init"
+    if arguments[:1] == ["exec"]:
+        mode, arguments = "exec", arguments[1:]
+    found: dict[str, str] = {}
+    while arguments and arguments[0] != "--":
+        name, arguments = arguments[0], arguments[1:]
+        if name == "--no-supervise":
+            found[name] = ""
+        elif name in ("--env-file", "--env-fd", "--control-fd") and arguments:
+            found[name], arguments = arguments[0], arguments[1:]
+        else:
+            raise SystemExit(
+                "usage: init.py [exec] [--env-file PATH | --env-fd N] [--control-fd N] "
+                "[--no-supervise] -- COMMAND…"
+            )
+    return mode, found, arguments[1:]
+
+
+def read_variables(found: dict[str, str]) -> bytes | None:
+    """The raw bytes, or None: then the command inherits ours."""
+    if "--env-file" in found:
+        with open(found["--env-file"], "rb") as file:
+            return file.read()
+    if "--env-fd" in found:
+        with open(int(found["--env-fd"]), "rb") as file:
+            return file.read()
+    return None
+
+
+def serve(found: dict[str, str], variables: bytes | None, argv: list[str]) -> int:
+    control = socket.socket(fileno=int(found["--control-fd"])) if "--control-fd" in found else None
+    loop = Loop()
+    bridge = Bridge(loop)
+    bridge.listen(PROXY_PORT, SOCKETS + "/proxy.sock")
+    if "--no-supervise" not in found:
+        bridge.listen(AGENT_PORT, SOCKETS + "/agent.sock")
+    init = Init(loop, variables, control)
+    init.start(argv)
+    while init.code is None:
+        loop.turn(bridge.tick())
+    return init.code
+
+
+def main() -> int:
+    mode, found, argv = options(sys.argv[1:])
+    shed({int(found[name]) for name in ("--env-fd", "--control-fd") if name in found})
+    variables = read_variables(found)
+    if mode == "exec":
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        return replace(argv, variables)
+    guard_memory()
+    try:
+        return serve(found, variables, argv)
+    except OSError as error:
+        say(f"the bridge cannot start: {error}")
+        return BROKEN
+
+
+if __name__ == "__main__":
+    os._exit(main())
