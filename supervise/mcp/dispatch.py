@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from botbottle.models import Bottle
-from supervise.errors import SuperviseError
+from supervise import context, context_text
+from supervise.errors import BadAsk, SuperviseError
 from supervise.outcomes import Outcome
 
 from . import answers, catalog, tasks, tools
@@ -25,6 +26,8 @@ from .versions import (
     server_info,
     shape_result,
 )
+
+SESSION_CONTEXT = "session/context"  # ours; MCP has no method for what a host asks before there is a model
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,15 @@ def _call_tool(call: Call) -> Json | Wait:
     return tasks.created(call.bottle, answer.proposal_id) if call.declares_tasks else Wait(answer.proposal_id)
 
 
+def _session_context(call: Call) -> Json:
+    try:
+        ask = context.parse_ask(call.params)
+    except BadAsk as error:
+        raise ProtocolError(INVALID_PARAMS, error.message) from error
+    told = context.session_context(call.bottle, ask)
+    return {"text": context_text.render(told)} if ask.format is context.Format.TEXT else told
+
+
 def _task_method(serve: Callable[[Bottle, Mapping[str, Any]], Json]) -> Callable[[Call], Json]:
     def handler(call: Call) -> Json:
         tasks.check_declared(call.declares_tasks)
@@ -133,11 +145,13 @@ _METHODS: Mapping[Era, Mapping[str, Callable[[Call], Json | Wait]]] = {
         "ping": _ping,
         "tools/list": _list_tools,
         "tools/call": _call_tool,
+        SESSION_CONTEXT: _session_context,
     },
     Era.MODERN: {
         "server/discover": _discover,
         "tools/list": _list_tools,
         "tools/call": _call_tool,
+        SESSION_CONTEXT: _session_context,
         "tasks/get": _task_method(tasks.get),
         "tasks/update": _task_method(tasks.update),
         "tasks/cancel": _task_method(tasks.cancel),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from . import views
+from . import rpc, views
 
 urlpatterns = [
     path("", views.McpView.as_view(), name="mcp-root"),
     re_path(r"^mcp/?$", views.McpView.as_view(), name="mcp"),
+    path("rpc", rpc.RpcView.as_view(), name="rpc"),
+    re_path(r"^(?:memory/)?session-context$", rpc.ContextView.as_view(), name="session-context"),
     path("health", views.health, name="health"),
     path("healthz", views.healthz, name="healthz"),
     re_path(r"", views.not_found),

@@ -32,34 +32,66 @@ from .versions import Era, http_status
 log = logging.getLogger(__name__)
 
 
-class McpView(APIView):
-    """`POST /` and `POST /mcp`: Streamable HTTP, without sessions, in both eras."""
+class AgentView(APIView):
+    """What every endpoint for proven bottles shares: the checks, the refusals, the line in the log."""
 
     authentication_classes = [BottleAuthentication]
     permission_classes = []
     parser_classes = []
     renderer_classes = []
     http_method_names = ["post"]
+    allow = "POST"
+    advice = ""  # for who uses another method
     schema = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Instead of DRF's own: no content negotiation, and the cheap refusals before the database."""
         self.entry = AccessEntry(request.method or "", request.path)
-        if request.method != "POST":
-            raise MethodNotAllowed(
-                request.method or "", "Send MCP messages with POST. There is no GET stream."
-            )
+        if (request.method or "").lower() not in self.http_method_names:
+            raise MethodNotAllowed(request.method or "", self.advice)
         edge.check_host(request.headers, settings.SUPERVISE_BIND)
         edge.check_origin(request.headers, settings.SUPERVISE_BIND)
         self.perform_authentication(request)
         self.bottle = cast(Bottle, request.user)
         self.entry.bottle = self.bottle.slug
-        edge.check_length(request.headers, settings.SUPERVISE_MAX_BODY_BYTES)
-        edge.check_content_type(request.headers)
+        if request.method == "POST":
+            edge.check_length(request.headers, settings.SUPERVISE_MAX_BODY_BYTES)
+            edge.check_content_type(request.headers)
+
+    def refusal(self, error: ProtocolError) -> Json:
+        """How this endpoint puts an error."""
+        return error.as_response()
+
+    # DRF's stubs want its own Response from the next two; any HttpResponse serves.
+    def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
+        if isinstance(exc, ProtocolError):
+            return json_response(self.refusal(exc), exc.http_status)
+        if isinstance(exc, APIException):
+            error = ProtocolError(INVALID_REQUEST, str(exc.detail))
+            response = json_response(self.refusal(error), exc.status_code)
+            if exc.status_code == 401:
+                response.headers["WWW-Authenticate"] = self.get_authenticate_header(self.request) or "Bearer"
+            return response
+        log.error("A request failed.", exc_info=exc)
+        return json_response(self.refusal(ProtocolError(INTERNAL_ERROR, "Internal error.")), 500)
+
+    def finalize_response(  # type: ignore[override]
+        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        response.headers["Allow"] = self.allow
+        if isinstance(response, HttpResponse):
+            _complete(response, self.entry)
+        return response
+
+
+class McpView(AgentView):
+    """`POST /` and `POST /mcp`: Streamable HTTP, without sessions, in both eras."""
+
+    advice = "Send MCP messages with POST. There is no GET stream."
 
     def post(self, request: Request) -> HttpResponseBase:
         accepted = edge.accepted(request.headers)
-        post = parse(_read_body(request._request), request.headers)
+        post = parse(read_body(request._request), request.headers)
         self._note(post)
         ready: list[Json] = []
         calls: list[WaitingCall] = []
@@ -93,30 +125,6 @@ class McpView(APIView):
                 name = message.params.get("name") if message.method == "tools/call" else None
                 self.entry.mcp = message.method
                 self.entry.tool = name if isinstance(name, str) else None
-
-    # DRF's stubs want its own Response from the next two; any HttpResponse serves.
-    def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
-        if isinstance(exc, ProtocolError):
-            return _json(exc.as_response(), exc.http_status)
-        if isinstance(exc, APIException):
-            error = ProtocolError(INVALID_REQUEST, str(exc.detail))
-            response = _json(error.as_response(), exc.status_code)
-            if exc.status_code == 405:
-                response.headers["Allow"] = "POST"
-            if exc.status_code == 401:
-                response.headers["WWW-Authenticate"] = self.get_authenticate_header(self.request) or "Bearer"
-            return response
-        log.error("A request failed.", exc_info=exc)
-        error = ProtocolError(INTERNAL_ERROR, "Internal error.")
-        return _json(error.as_response(), 500)
-
-    def finalize_response(  # type: ignore[override]
-        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
-        response.headers["Allow"] = "POST"
-        if isinstance(response, HttpResponse):
-            _complete(response, self.entry)
-        return response
 
 
 def _serve(bottle: Bottle, message: McpRequest, started: float) -> Json | WaitingCall | None:
@@ -156,7 +164,7 @@ def _addressed(error: ProtocolError, message: McpRequest) -> ProtocolError:
     return error
 
 
-def _read_body(request: HttpRequest) -> bytes:
+def read_body(request: HttpRequest) -> bytes:
     body = request.read(settings.SUPERVISE_MAX_BODY_BYTES + 1)
     if len(body) > settings.SUPERVISE_MAX_BODY_BYTES:  # sent in chunks, so no length announced it
         raise edge.too_large(settings.SUPERVISE_MAX_BODY_BYTES)
@@ -168,15 +176,17 @@ def _respond(
 ) -> HttpResponseBase:
     """JSON for what is ready, events for what waits, and always what the client can read."""
     if calls and accepted.sse:
-        return _stream(streams.sse_body(ready, calls), "text/event-stream", entry)
+        return stream_response(streams.sse_body(ready, calls), "text/event-stream", entry)
     if calls:
-        return _stream(streams.json_body(ready, calls, is_batch=post.is_batch), "application/json", entry)
+        return stream_response(
+            streams.json_body(ready, calls, is_batch=post.is_batch), "application/json", entry
+        )
     if accepted.json:
-        return _json(ready if post.is_batch else ready[0], 200)
+        return json_response(ready if post.is_batch else ready[0], 200)
     return HttpResponse(b"".join(map(streams.sse_event, ready)), content_type="text/event-stream")
 
 
-def _stream(body: Any, content_type: str, entry: AccessEntry) -> StreamingHttpResponse:
+def stream_response(body: Any, content_type: str, entry: AccessEntry) -> StreamingHttpResponse:
     logged = streams.then(body, lambda complete: entry.write(200, gone=not complete))
     response = StreamingHttpResponse(logged, content_type=content_type)
     response.headers["X-Accel-Buffering"] = "no"
@@ -191,7 +201,7 @@ def _complete(response: HttpResponse, entry: AccessEntry) -> None:
     entry.write(response.status_code)
 
 
-def _json(message: Json | list[Json], status: int) -> HttpResponse:
+def json_response(message: Json | list[Json], status: int) -> HttpResponse:
     return HttpResponse(encode(message), status=status, content_type="application/json")
 
 
@@ -234,5 +244,9 @@ def healthz(request: HttpRequest) -> HttpResponse:
 @_logged
 def not_found(request: HttpRequest) -> HttpResponse:
     return JsonResponse(
-        {"error": "There is nothing here. MCP is at POST /mcp, health at GET /health."}, status=404
+        {
+            "error": "There is nothing here. MCP is at POST /mcp, health at GET /health, "
+            "what this bottle is at GET /session-context."
+        },
+        status=404,
     )

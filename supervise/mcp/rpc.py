@@ -1,0 +1,120 @@
+"""The same methods without MCP's envelope: `POST /rpc` for programs, `GET /session-context` for hosts.
+
+Only a proven bottle gets this far; bodies and queries are an agent's, unchecked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from django.core.exceptions import SuspiciousOperation
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.request import Request
+
+from . import streams
+from .dispatch import SESSION_CONTEXT, Done, Wait, dispatch
+from .jsonrpc import INVALID_PARAMS, INVALID_REQUEST, Json, ProtocolError, decode, encode
+from .protocol import McpRequest
+from .streams import WaitingCall
+from .versions import NEWEST_HANDSHAKE, Era, http_status
+from .views import AgentView, json_response, read_body, stream_response
+
+VERSION = NEWEST_HANDSHAKE  # its results are plain: nothing of the protocol stands among their fields
+CONTEXT_PARAMETERS = ("format", "depth", "session_id")
+
+
+class BareView(AgentView):
+    """Answers `{"result": …}` or `{"error": {"code", "message"}}`, the error with its HTTP status."""
+
+    def refusal(self, error: ProtocolError) -> Json:
+        return bare(error.as_response())
+
+    def serve(self, method: str, params: Mapping[str, Any]) -> Done | Wait:
+        self.entry.mcp = method
+        name = params.get("name")
+        self.entry.tool = name if method == "tools/call" and isinstance(name, str) else None
+        try:
+            return dispatch(self.bottle, method, params, version=VERSION)
+        except ProtocolError as error:
+            error.http_status = http_status(error.code, Era.MODERN)
+            raise
+
+
+class RpcView(BareView):
+    advice = 'Send {"method": …, "params": {…}} with POST.'
+
+    def post(self, request: Request) -> HttpResponseBase:
+        method, params = read_call(read_body(request._request))
+        answer = self.serve(method, params)
+        if isinstance(answer, Done):
+            return json_response({"result": answer.result}, 200)
+        call = WaitingCall(
+            bottle_id=self.bottle.pk,
+            request=McpRequest(Era.HANDSHAKE, VERSION, method, params),
+            request_id=f"rpc {uuid4()}",  # nobody else's: no MCP client cancels this call by counting alike
+            proposal_id=answer.proposal_id,
+            started=self.entry.started,
+            limit_seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS,
+        )
+        return stream_response(_bare_body(call), "application/json", self.entry)
+
+
+class ContextView(BareView):
+    """For hosts that cannot be pushed to: they fetch this when a session begins."""
+
+    http_method_names = ["get", "head"]
+    allow = "GET, HEAD"
+    advice = "Read the session context with GET."
+
+    def get(self, request: Request) -> HttpResponse:
+        answer = self.serve(SESSION_CONTEXT, _query(request))
+        assert isinstance(answer, Done)  # noqa: S101 - nobody has to decide what a bottle may read
+        if (text := answer.result.get("text")) is not None:
+            return HttpResponse(text, content_type="text/plain; charset=utf-8")
+        return json_response(answer.result, 200)
+
+
+def read_call(body: bytes) -> tuple[str, Json]:
+    """Raises ProtocolError. Pure."""
+    value = decode(body)
+    if not isinstance(value, dict) or not set(value) <= {"method", "params"}:
+        raise ProtocolError(
+            INVALID_REQUEST, 'Send {"method": …, "params": {…}} and nothing else. JSON-RPC goes to POST /mcp.'
+        )
+    method, params = value.get("method"), value.get("params")
+    if not isinstance(method, str) or not method:
+        raise ProtocolError(INVALID_REQUEST, "method must be a non-empty string.")
+    if params is None:
+        params = {}
+    if not isinstance(params, dict):
+        raise ProtocolError(INVALID_PARAMS, "params must be an object.")
+    return method, params
+
+
+def bare(response: Mapping[str, Any]) -> Json:
+    """A JSON-RPC response without its envelope."""
+    return {key: value for key, value in response.items() if key not in ("jsonrpc", "id")}
+
+
+def _query(request: Request) -> Json:
+    """Which of two equal parameters counts, readers disagree on."""
+    try:
+        query = request.query_params
+    except SuspiciousOperation:  # Django counts them
+        raise ProtocolError(INVALID_REQUEST, "The query has too many parameters. Send fewer.") from None
+    for name in CONTEXT_PARAMETERS:
+        if len(query.getlist(name)) > 1:
+            raise ProtocolError(INVALID_PARAMS, f"{name} is there twice. Send it once.")
+    return {name: query[name] for name in CONTEXT_PARAMETERS if name in query}
+
+
+async def _bare_body(call: WaitingCall) -> AsyncGenerator[bytes]:
+    async with aclosing(streams.json_body((), (call,), is_batch=False)) as chunks:
+        async for chunk in chunks:
+            yield chunk if chunk == streams.JSON_KEEP_ALIVE else encode(bare(json.loads(chunk)))
