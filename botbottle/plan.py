@@ -1,0 +1,341 @@
+"""From a manifest to a plan: everything that is decided before a bottle starts. Nothing here runs anything.
+
+Imports little, as reading a kept plan is part of every start's time. A plan never holds a secret variable's
+value, only where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .backends.base import (
+    CONFIG_INSIDE,
+    HOME_INSIDE,
+    SOCKETS_INSIDE,
+    TRUST_INSIDE,
+    UID_INSIDE,
+    USER_INSIDE,
+    WORKSPACE_INSIDE,
+    File,
+    Limits,
+    Mount,
+    Plan,
+    Variable,
+)
+from .provision import agents, codex_config, homes, notes, sources, variables
+
+if TYPE_CHECKING:
+    from .manifest import Manifest
+
+FORMAT = 1
+KEPT = "run/launch.json"
+WORKSPACE, TRUST = "workspace", "ca"  # in the bottle's directory
+
+Existing = Callable[[str], str | None]  # a text file of the image, by its path in the bottle
+
+
+def compile(
+    manifest: Manifest, *, slug: str, home: Path, existing: Existing, extra_command: tuple[str, ...] = ()
+) -> Plan:
+    """`home` is BOTTLE_HOME; `extra_command` takes the place of the manifest's.
+
+    Raises BadManifest, or BadConfiguration when an agent's own configuration cannot be merged. The bottle's
+    own workspace may not exist yet: who starts the bottle makes it.
+    """
+    directory = Path(os.path.realpath(home)) / "bottles" / slug
+    mounts = _mounts(manifest, directory, home)
+    writable = [mount.source for mount in mounts if mount.writable]
+    return Plan(
+        slug=slug,
+        backend=manifest.backend,
+        directory=str(directory),
+        image=_image(manifest, home, writable),
+        dockerfile=_read_by_the_host(manifest, "dockerfile", manifest.dockerfile, writable),
+        agent=manifest.agent,
+        command=extra_command or _command(manifest),
+        variables=_variables(manifest, writable),
+        files=_files(manifest, home, mounts, existing),
+        mounts=mounts,
+        limits=manifest.limits,
+        supervise=manifest.supervise,
+    )
+
+
+def _command(manifest: Manifest) -> tuple[str, ...]:
+    return agents.command(manifest.agent) if manifest.command is None else manifest.command
+
+
+def _mounts(manifest: Manifest, directory: Path, home: Path) -> tuple[Mount, ...]:
+    workspace = _workspace(manifest, directory, home)
+    extra: list[Mount] = []
+    for index, mount in enumerate(manifest.mounts):
+        key = f"mounts[{index}]"
+        for other in extra:
+            if Path(mount.target).is_relative_to(other.target) or Path(other.target).is_relative_to(
+                mount.target
+            ):
+                raise manifest.refuse(f"{key}.target", f"{mount.target} and {other.target} cover each other.")
+        extra.append(
+            Mount(_source(manifest, f"{key}.path", mount.source, home), mount.target, mount.writable)
+        )
+    for index, mount in enumerate(extra):
+        others = [other for other in (workspace, *extra) if other is not mount and other.writable]
+        _read_by_the_host(manifest, f"mounts[{index}].path", mount.source, [each.source for each in others])
+    own = [
+        Mount(str(directory / "sockets"), SOCKETS_INSIDE),
+        Mount(str(directory / "current-config"), CONFIG_INSIDE),
+        Mount(str(directory / TRUST), TRUST_INSIDE),
+    ]
+    return (workspace, *own, *extra)
+
+
+def _workspace(manifest: Manifest, directory: Path, home: Path) -> Mount:
+    own = directory / WORKSPACE
+    writable = manifest.workspace.writable
+    if not manifest.workspace.path:
+        return Mount(str(own), WORKSPACE_INSIDE, writable)
+    source = _source(manifest, "workspace.path", manifest.workspace.path, home, own=own)
+    if not Path(source).is_dir():
+        raise manifest.refuse("workspace.path", f"{source} is not a directory.")
+    if writable and manifest.path:
+        _read_by_the_host(manifest, "workspace.path", manifest.path, [source])
+    return Mount(source, WORKSPACE_INSIDE, writable)
+
+
+def _source(manifest: Manifest, key: str, path: str, home: Path, *, own: Path | None = None) -> str:
+    try:
+        return sources.check_source(path, home=home, own=own)
+    except ValueError as error:
+        raise manifest.refuse(key, str(error)) from error
+
+
+def _read_by_the_host(manifest: Manifest, key: str, path: str, writable: list[str]) -> str:
+    """The path itself, unless the bottle could change what is there."""
+    try:
+        if path:
+            sources.check_not_writable(path, writable)
+    except ValueError as error:
+        raise manifest.refuse(key, str(error)) from error
+    return path
+
+
+def _image(manifest: Manifest, home: Path, writable: list[str]) -> str:
+    if not manifest.image or manifest.backend == "docker":
+        return manifest.image
+    return _read_by_the_host(manifest, "image", _source(manifest, "image", manifest.image, home), writable)
+
+
+def _variables(manifest: Manifest, writable: list[str]) -> dict[str, Variable]:
+    for name, variable in manifest.env.items():
+        _read_by_the_host(manifest, f"env.{name}.from_file", variable.from_file or "", writable)
+    own = variables.identity_variables() | variables.proxy_variables() | variables.trust_variables()
+    defaults = {name: Variable(value) for name, value in variables.default_variables().items()}
+    return defaults | dict(manifest.env) | {name: Variable(value) for name, value in own.items()}
+
+
+def _files(manifest: Manifest, home: Path, mounts: tuple[Mount, ...], existing: Existing) -> tuple[File, ...]:
+    brought = {file.path: file for file in _home_files(manifest, home, mounts)}
+
+    def seen(path: str) -> str | None:
+        return brought[path].content if path in brought else existing(path)
+
+    made = agents.files(
+        manifest.agent, mcp_url=variables.MCP_URL, existing=seen, supervise=manifest.supervise
+    )
+    files = brought | {file.path: file for file in made}
+    for path in files:
+        for index, mount in enumerate(manifest.mounts):
+            if Path(path).is_relative_to(mount.target):
+                raise manifest.refuse(f"mounts[{index}].target", f"{mount.target} would hide {path}.")
+    return tuple(files.values())
+
+
+def _home_files(manifest: Manifest, home: Path, mounts: tuple[Mount, ...]) -> tuple[File, ...]:
+    if not manifest.home:
+        return ()
+    source = _source(manifest, "home", manifest.home, home)
+    _read_by_the_host(manifest, "home", source, [mount.source for mount in mounts if mount.writable])
+    if not Path(source).is_dir():
+        raise manifest.refuse("home", f"{source} is not a directory.")
+    try:
+        return homes.home_files(Path(source))
+    except ValueError as error:
+        raise manifest.refuse("home", str(error)) from error
+
+
+def describe(plan: Plan, manifest: Manifest | None = None) -> str:
+    """What would be started and what the agent will see, for people. With the manifest: also its routes."""
+    parts = [
+        (f"Bottle {plan.slug}", _described_bottle(plan)),
+        (
+            "Mounted",
+            [f"{'rw' if each.writable else 'ro'}  {each.target}  from {each.source}" for each in plan.mounts],
+        ),
+        ("Variables", [_described_variable(*entry) for entry in sorted(plan.variables.items())]),
+        ("Files", [f"{file.path}  ({len(file.content.encode())} bytes)" for file in plan.files]),
+    ]
+    if manifest is not None:
+        parts.append(("Open at the first start", _described_routes(manifest)))
+    note = next((file.content for file in plan.files if file.path == agents.NOTES.get(plan.agent)), "")
+    parts.append(("The agent reads", note.splitlines()))
+    return "\n".join(
+        line for title, lines in parts if lines for line in (title, *(f"  {each}" for each in lines), "")
+    )
+
+
+def _described_bottle(plan: Plan) -> list[str]:
+    limits = plan.limits
+    limited = [
+        f"{limits.cpus:g} cpus" if limits.cpus else "",
+        f"{limits.memory / 1024**2:.0f} MiB of memory" if limits.memory else "",
+        f"{limits.pids} processes" if limits.pids else "",
+    ]
+    entry = f"{agents.SERVER} at {variables.MCP_URL}"
+    if plan.agent == "none":
+        entry += " (no entry is written for an agent of kind none)"
+    return [
+        f"backend   {plan.backend}",
+        f"image     {plan.image or plan.dockerfile or 'the programs of this host, read-only'}",
+        *([f"built     from {plan.dockerfile}"] if plan.image and plan.dockerfile else []),
+        f"agent     {plan.agent}",
+        f"command   {' '.join(map(_shown, plan.command)) or 'none: idle until something is executed in it'}",
+        f"user      {USER_INSIDE} ({UID_INSIDE}), in {plan.workdir}; {HOME_INSIDE} is new at each start",
+        f"limits    {', '.join(filter(None, limited)) or 'none'}",
+        f"network   none but the proxy at {variables.PROXY_URL}, which denies by default",
+        f"MCP       {entry if plan.supervise else 'none: supervise is false'}",
+    ]
+
+
+def _described_variable(name: str, variable: Variable) -> str:
+    if variable.value is not None:
+        return f"{name}={_shown(variable.value)}"
+    source = (
+        f"variable {variable.from_env}" if variable.from_env is not None else f"file {variable.from_file}"
+    )
+    return f"{name}  (secret, from the host's {source})"
+
+
+def _described_routes(manifest: Manifest) -> list[str]:
+    lines = []
+    for route in manifest.routes:
+        words = [", ".join(route.get("methods", ())) or "every method", "on"]
+        words += [", ".join(route.get("path_allowlist", ())) or "every path"]
+        if "auth" in route:
+            words.append(f"with {route['auth']['token_ref']}, added by the proxy")
+        if "lease" in route:
+            words.append(", ".join(f"{key} {value}" for key, value in route["lease"].items()))
+        lines.append(f"{route['host']}  {' '.join(words)}")
+    return lines + [f"{host}  at the gate" for host in manifest.gate_hosts]
+
+
+def _shown(text: str) -> str:
+    """As it is where that is plain, else quoted and escaped: a terminal obeys what it prints."""
+    return text if text.isprintable() and text and " " not in text else ascii(text)
+
+
+def to_json(plan: Plan) -> str:
+    """Exactly what `from_json` reads back."""
+    plain: dict[str, Any] = {name: getattr(plan, name) for name in Plan.__match_args__}
+    plain["variables"] = {
+        name: [variable.value, variable.from_env, variable.from_file]
+        for name, variable in plan.variables.items()
+    }
+    plain["files"] = [[file.path, file.content, file.mode] for file in plan.files]
+    plain["mounts"] = [[mount.source, mount.target, mount.writable] for mount in plan.mounts]
+    plain["limits"] = [plan.limits.cpus, plan.limits.memory, plan.limits.pids]
+    return json.dumps({"format": FORMAT, **plain})
+
+
+def from_json(text: str) -> Plan:
+    """Raises ValueError for what this version did not write."""
+    try:
+        plain = json.loads(text)
+        if plain.pop("format") != FORMAT:
+            raise ValueError("another format")
+        plain["command"] = tuple(plain["command"])
+        plain["variables"] = {name: Variable(*entry) for name, entry in plain["variables"].items()}
+        plain["files"] = tuple(File(*entry) for entry in plain["files"])
+        plain["mounts"] = tuple(Mount(*entry) for entry in plain["mounts"])
+        plain["limits"] = Limits(*plain["limits"])
+        return Plan(**plain)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"this is not a plan of format {FORMAT}: {error!r}") from error
+
+
+def digest_of_inputs(manifest: Path, directory: Path, *, home: str = "", image: str = "") -> str:
+    """What a plan of the bottle in `directory` was made from: the manifest, the files of its `home` and
+    `image`, the CA and the public roots, and this program. Raises OSError when the manifest is gone."""
+    digest = hashlib.sha256()
+    for part in _inputs(manifest, directory, home, image):
+        digest.update(b"%d:" % len(part) + part)
+    return digest.hexdigest()
+
+
+def _inputs(manifest: Path, directory: Path, home: str, image: str) -> Iterator[bytes]:
+    yield str((FORMAT, manifest, directory, home, image)).encode()
+    yield manifest.read_bytes()
+    for module in (agents, codex_config, homes, notes, sources, variables):
+        yield _stamp(str(module.__file__))
+    yield _stamp(__file__)
+    yield _content(directory / "ca.pem")
+    trusted = _content(directory / TRUST / ".inputs")
+    yield trusted
+    yield _stamp(trusted.decode("utf-8", "replace").partition("\n")[2].strip() or os.devnull)
+    for path in homes.walked(Path(home)) if home else ():
+        yield str(path).encode("utf-8", "surrogateescape") + b"%o" % path.lstat().st_mode
+        yield b"" if path.is_symlink() else _content(path)
+    for name in agents.paths() if image else ():
+        yield _content(Path(image + name))
+
+
+def _stamp(path: str) -> bytes:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - of a path that may be anything
+    except OSError:
+        return b"-"
+    return f"{path} {found.st_mtime_ns} {found.st_size}".encode("utf-8", "surrogateescape")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b"-"
+
+
+def keep(plan: Plan, manifest: Manifest) -> None:
+    """Keep a compiled plan for the next start (0600). Only where every input is a file of this host.
+
+    Call it after `provision.trust.write`: the trust files are among the inputs. Raises OSError.
+    """
+    if plan.backend != "local" or not manifest.path:
+        return
+    path = Path(plan.directory, KEPT)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    inputs = {"manifest": manifest.path, "home": manifest.home, "image": plan.image}
+    digest = digest_of_inputs(Path(manifest.path), Path(plan.directory), home=manifest.home, image=plan.image)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(json.dumps({"digest": digest, "inputs": inputs, "plan": to_json(plan)}))
+    temporary.replace(path)
+
+
+def kept(directory: Path, manifest: Path) -> Plan | None:
+    """The kept plan of the bottle in `directory`, when it was made from this manifest and nothing changed."""
+    try:
+        plain = json.loads((directory / KEPT).read_bytes())
+        inputs = plain["inputs"]
+        if inputs["manifest"] != str(manifest.absolute()):
+            return None
+        fresh = digest_of_inputs(
+            manifest.absolute(), directory.resolve(), home=inputs["home"], image=inputs["image"]
+        )
+        return from_json(plain["plan"]) if fresh == plain["digest"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,152 @@
+"""What each kind of agent finds in its home: the MCP entry, quiet defaults, and a note on life in a bottle.
+
+Pure. What is already in a configuration stays; one that cannot be read is refused, never overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE, BackendError, File
+
+from . import codex_config
+from .notes import merged_note
+
+KINDS: Final = ("claude", "codex", "gemini", "opencode", "none")
+SERVER: Final = "supervise"
+TOOL_SECONDS: Final = 600  # the server answers 'pending' long before; this must only never be the shorter one
+
+NOTES: Final = {
+    "claude": f"{HOME_INSIDE}/.claude/CLAUDE.md",
+    "codex": f"{HOME_INSIDE}/.codex/AGENTS.md",
+    "gemini": f"{HOME_INSIDE}/.gemini/GEMINI.md",
+    "opencode": f"{HOME_INSIDE}/.config/opencode/AGENTS.md",
+}
+CLAUDE, CLAUDE_SETTINGS = f"{HOME_INSIDE}/.claude.json", f"{HOME_INSIDE}/.claude/settings.json"
+CODEX = f"{HOME_INSIDE}/.codex/config.toml"
+GEMINI, GEMINI_TRUST = (f"{HOME_INSIDE}/.gemini/{name}.json" for name in ("settings", "trustedFolders"))
+OPENCODE = f"{HOME_INSIDE}/.config/opencode/opencode.json"
+
+Existing = Callable[[str], str | None]
+
+
+class BadConfiguration(BackendError):
+    """An agent's configuration that cannot be merged; the message names the file and says what to do."""
+
+
+def command(kind: str) -> tuple[str, ...]:
+    """What is started when the manifest names no command; nothing for `none`."""
+    return () if kind == "none" else (kind,)
+
+
+def paths() -> tuple[str, ...]:
+    """Every file that may be read to be merged."""
+    return (CLAUDE, CLAUDE_SETTINGS, CODEX, GEMINI, GEMINI_TRUST, OPENCODE, *NOTES.values())
+
+
+def files(kind: str, *, mcp_url: str, existing: Existing, supervise: bool) -> tuple[File, ...]:
+    """`existing` gives the text at a path in the bottle, or None. Raises BadConfiguration."""
+    if kind == "none":
+        return ()
+    make = {"claude": _claude, "codex": _codex, "gemini": _gemini, "opencode": _opencode}[kind]
+    made = make(mcp_url if supervise else "", existing)
+    note = merged_note(existing(NOTES[kind]), supervise=supervise)
+    return (*(File(path, text, 0o600) for path, text in made.items()), File(NOTES[kind], note))
+
+
+def _claude(url: str, existing: Existing) -> dict[str, str]:
+    state = _Json(CLAUDE, existing)
+    state.default(True, "hasCompletedOnboarding")
+    state.default(True, "projects", WORKSPACE_INSIDE, "hasTrustDialogAccepted")
+    if not url:
+        return {CLAUDE: state.text()}
+    state.set({"type": "http", "url": url, "timeout": TOOL_SECONDS * 1000}, "mcpServers", SERVER)
+    settings = _Json(CLAUDE_SETTINGS, existing)
+    settings.include(f"mcp__{SERVER}", "permissions", "allow")  # asking is safe: an operator answers
+    return {CLAUDE: state.text(), CLAUDE_SETTINGS: settings.text()}
+
+
+def _codex(url: str, existing: Existing) -> dict[str, str]:
+    try:
+        return {CODEX: codex_config.merged(existing(CODEX), server=SERVER, url=url, seconds=TOOL_SECONDS)}
+    except ValueError as error:
+        raise BadConfiguration(f"{CODEX} {error}") from error
+
+
+def _gemini(url: str, existing: Existing) -> dict[str, str]:
+    settings, trusted = _Json(GEMINI, existing), _Json(GEMINI_TRUST, existing)
+    settings.default(False, "privacy", "usageStatisticsEnabled")
+    settings.default(False, "general", "enableAutoUpdate")
+    trusted.default("TRUST_FOLDER", WORKSPACE_INSIDE)
+    if url:
+        settings.set({"httpUrl": url, "timeout": TOOL_SECONDS * 1000, "trust": True}, "mcpServers", SERVER)
+        if settings.has("mcp", "allowed"):  # a list that leaves us out would hide the tools
+            settings.include(SERVER, "mcp", "allowed")
+    return {GEMINI: settings.text(), GEMINI_TRUST: trusted.text()}
+
+
+def _opencode(url: str, existing: Existing) -> dict[str, str]:
+    settings = _Json(
+        OPENCODE,
+        existing,
+        comments="rename it to opencode.jsonc: OpenCode reads both, and that one stays as it is",
+    )
+    settings.default(False, "autoupdate")
+    if url:
+        server = {"type": "remote", "url": url, "enabled": True, "oauth": False}
+        settings.set({**server, "timeout": TOOL_SECONDS * 1000}, "mcp", SERVER)
+    return {OPENCODE: settings.text()}
+
+
+class _Json:
+    """A JSON object to add to; keys that we do not know stay, in their order."""
+
+    def __init__(self, path: str, existing: Existing, *, comments: str = "take comments out of it") -> None:
+        self._path = path
+        text = (existing(path) or "").removeprefix("\ufeff")
+        try:
+            self._root = json.loads(text) if text.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise BadConfiguration(
+                f"{path} is not plain JSON ({error}), and adding to it would lose what it says."
+                f" Put it right, or {comments}."
+            ) from error
+        self._object(self._root)
+
+    def has(self, *keys: str) -> bool:
+        place = self._root
+        for key in keys:
+            if not isinstance(place, dict) or key not in place:
+                return False
+            place = place[key]
+        return True
+
+    def set(self, value: object, *keys: str) -> None:
+        self._place(keys)[keys[-1]] = value
+
+    def default(self, value: object, *keys: str) -> None:
+        self._place(keys).setdefault(keys[-1], value)
+
+    def include(self, value: str, *keys: str) -> None:
+        entries = self._place(keys).setdefault(keys[-1], [])
+        if not isinstance(entries, list):
+            raise BadConfiguration(f"{self._path}: {'.'.join(keys)} must be a list. Put it right.")
+        if value not in entries:
+            entries.append(value)
+
+    def text(self) -> str:
+        return json.dumps(self._root, indent=2, ensure_ascii=False) + "\n"
+
+    def _place(self, keys: tuple[str, ...]) -> dict[str, Any]:
+        place = self._root
+        for depth, key in enumerate(keys[:-1]):
+            place = self._object(place.setdefault(key, {}), *keys[: depth + 1])
+        return self._object(place)
+
+    def _object(self, value: object, *keys: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            where = f": {'.'.join(keys)}" if keys else ""
+            raise BadConfiguration(f"{self._path}{where} must be an object in braces. Put it right.")
+        return value

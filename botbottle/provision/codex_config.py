@@ -1,0 +1,75 @@
+"""Codex's config.toml: our own table is written as text, everything else stays byte for byte. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+from botbottle.backends.base import WORKSPACE_INSIDE
+
+# Only for a file that is not there yet: whoever has one has decided for themselves.
+_FRESH = f"""\
+# The bottle is the sandbox. Codex's own would hide the proxy from the commands that it runs.
+sandbox_mode = "danger-full-access"
+check_for_update_on_startup = false
+
+[analytics]
+enabled = false
+
+[projects."{WORKSPACE_INSIDE}"]
+trust_level = "trusted"
+"""
+_HEADER = re.compile(r"\s*\[")
+
+
+def merged(existing: str | None, *, server: str, url: str, seconds: int) -> str:
+    """Without a URL there is no table of ours. Raises ValueError: the end of a sentence about the file."""
+    text = existing if existing and existing.strip() else _FRESH
+    before = _parsed(text)
+    if not url:
+        return text
+    table = {"url": url, "tool_timeout_sec": seconds}
+    ours = f"[mcp_servers.{server}]\n" + "".join(
+        f"{key} = {json.dumps(value)}\n" for key, value in table.items()
+    )
+    kept = _without_table(text, server)
+    result = kept + ("" if kept.endswith("\n") else "\n") + "\n" + ours
+    _check(before, result, server, table)
+    return result
+
+
+def _without_table(text: str, server: str) -> str:
+    """All but the lines from our table's header, or one below it, to the next header."""
+    own = re.compile(rf"""\s*\[\s*mcp_servers\s*\.\s*["']?{re.escape(server)}["']?\s*(\.[^\]]*)?\]""")
+    kept: list[str] = []
+    inside = False
+    for line in text.splitlines(keepends=True):
+        if _HEADER.match(line):
+            inside = own.match(line) is not None
+        if not inside:
+            kept.append(line)
+    return "".join(kept).rstrip("\n") + "\n"
+
+
+def _check(before: dict[str, Any], result: str, server: str, table: dict[str, Any]) -> None:
+    """Nothing but our table may differ: a text that looks like a header may be inside of a string."""
+    servers = before.get("mcp_servers", {})
+    wanted = before | {"mcp_servers": {**servers, server: table}} if isinstance(servers, dict) else None
+    try:
+        found = tomllib.loads(result)
+    except tomllib.TOMLDecodeError:
+        found = {}
+    if found != wanted:
+        raise ValueError(
+            f"has its mcp_servers in a form that cannot be added to. Write them as [mcp_servers.NAME] tables,"
+            f" without {server!r}."
+        )
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"is not valid TOML ({error}). Put it right: it is not overwritten.") from error
