@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
+from itertools import zip_longest
 
 CONTEXT = 3
 MOST_ROWS = 300
@@ -49,7 +50,7 @@ class Diff:
 
 def line_diff(before: str, after: str, *, most_rows: int = MOST_ROWS) -> Diff:
     """Changed lines with a little context; long stretches and lines are cut, and say by how much."""
-    lines = list(_aligned(_lines(before), _lines(after)))
+    lines = list(aligned(_lines(before), _lines(after)))
     count = Counter(kind for kind, _ in lines)
     rows = list(_with_gaps(lines))
     return Diff(
@@ -60,12 +61,38 @@ def line_diff(before: str, after: str, *, most_rows: int = MOST_ROWS) -> Diff:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One line of the side-by-side view; a side that has nothing there is None."""
+
+    left: Row | None
+    right: Row | None
+
+
+def side_by_side(diff: Diff) -> list[Pair]:
+    """The same rows in two columns: removed lines face the added ones that replace them."""
+    pairs: list[Pair] = []
+    removed: list[Row] = []
+    added: list[Row] = []
+    for row in (*diff.rows, None):
+        if row is not None and row.kind is Kind.REMOVED and not added:
+            removed.append(row)
+        elif row is not None and row.kind is Kind.ADDED:
+            added.append(row)
+        else:
+            pairs += [Pair(*facing) for facing in zip_longest(removed, added)]
+            removed, added = [row] if row and row.kind is Kind.REMOVED else [], []
+            if row is not None and row.kind is not Kind.REMOVED:
+                pairs.append(Pair(row, row))
+    return pairs
+
+
 def _lines(text: str) -> list[str]:
     # Not splitlines(): it also splits at characters that an agent could hide text behind.
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _aligned(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Kind, str]]:
+def aligned(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Kind, str]]:
     """Lines that occur once on both sides, in the same order, pin the rest (patience diff)."""
     old_at = new_at = 0
     for old_anchor, new_anchor in [*_anchors(old, new), (len(old), len(new))]:

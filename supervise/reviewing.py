@@ -37,6 +37,7 @@ class Review:
     warnings: tuple[str, ...]
     risk: Risk
     seen_digest: str
+    table_after: RouteTable | None = None  # None where the proposal changes no table
 
 
 def review(
@@ -57,10 +58,11 @@ def review(
         before, after = proposal.bottle.dockerfile, payload["dockerfile"]
         effects: tuple[str, ...] = ("the bottle's Dockerfile is replaced",)
         warnings: tuple[str, ...] = ()
+        table_after = None
     else:
         merged = preview(proposal, payload, table, now=now, by_operator=edited is not None)
         before, after = table_text(table), table_text(merged.table)
-        effects, warnings = merged.effects, merged.warnings
+        effects, warnings, table_after = merged.effects, merged.warnings, merged.table
     return Review(
         proposal=proposal,
         table_version=version.version,
@@ -69,7 +71,8 @@ def review(
         effects=effects,
         warnings=warnings,
         risk=assess(proposal.tool, payload, table, warnings),
-        seen_digest=digest([proposal.digest, _touched(proposal, table, now)]),
+        seen_digest=digest([proposal.digest, touched(proposal, table, now)]),
+        table_after=table_after,
     )
 
 
@@ -138,7 +141,8 @@ def _facts(route: dict[str, Any]) -> list[tuple[str, object]]:
     return facts
 
 
-def _touched(proposal: Proposal, table: RouteTable, now: datetime) -> object:
+def touched(proposal: Proposal, table: RouteTable, now: datetime) -> object:
+    """The part of the bottle's state that decides what the proposal would do."""
     if proposal.tool == Proposal.Tool.CAPABILITY:
         return proposal.bottle.dockerfile
     host = proposal.payload["host"]

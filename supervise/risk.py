@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from egress.hostnames import is_punycode, mixed_script
+from botbottle.dockerfiles import BadDockerfile
+from egress.hostnames import is_forbidden_address, is_punycode, mixed_script
+from egress.lookalikes import resembles
 from egress.policy import RouteTable
+
+from .dockerfile_review import flags_of
 
 READING_METHODS = {"GET", "HEAD", "OPTIONS"}
 
@@ -25,21 +29,39 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Risk:
+    """`findings` are the reasons with the level that each gives by itself, the gravest first."""
+
     level: Level
-    reasons: tuple[str, ...]
+    findings: tuple[tuple[Level, str], ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return tuple(reason for _, reason in self.findings)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What an operator must not overlook."""
+        return tuple(reason for level, reason in self.findings if level > Level.LOW)
 
 
 def assess(tool: str, payload: Mapping[str, Any], table: RouteTable, warnings: Sequence[str]) -> Risk:
     """High risk: credentials, wildcards, a new image. Medium: anything that can carry data out freely."""
     if tool == "capability-block":
-        return Risk(Level.HIGH, ("changes the image the agent runs in",))
+        return Risk(Level.HIGH, ((Level.HIGH, "changes the image the agent runs in"), *_image(payload)))
     found = list(_host_reasons(payload["host"], table))
     if tool == "egress-block":
         found += _route_reasons(payload)
     # At the gate a warning tells that the host stays unreachable, which is no risk.
     found += [(Level.MEDIUM if tool == "egress-block" else Level.LOW, warning) for warning in warnings]
     level = max((level for level, _ in found), default=Level.LOW)
-    return Risk(level, tuple(reason for _, reason in sorted(found, key=lambda item: -item[0])))
+    return Risk(level, tuple(sorted(found, key=lambda item: -item[0])))
+
+
+def _image(payload: Mapping[str, Any]) -> tuple[tuple[Level, str], ...]:
+    try:
+        return tuple((Level.HIGH, flag) for flag in flags_of(payload["dockerfile"]))
+    except BadDockerfile:  # it passed once: only an old record can be out of date
+        return ()
 
 
 def _host_reasons(host: str, table: RouteTable) -> list[tuple[Level, str]]:
@@ -50,16 +72,31 @@ def _host_reasons(host: str, table: RouteTable) -> list[tuple[Level, str]]:
         reasons.append((Level.HIGH, "the name mixes scripts, as look-alikes do"))
     elif is_punycode(host):
         reasons.append((Level.MEDIUM, "the name is not plain ASCII (punycode)"))
+    known = resembles(host, (route.host for route in table.routes))
+    if known:
+        reasons.append((Level.HIGH, f"look-alike: it could be taken for {known}"))
     route = next(table.serving(host), None)
     if route is None:
         reasons.append((Level.LOW, "first route to this host for this bottle"))
     elif route.auth:
-        reasons.append((Level.HIGH, f"the host's route carries the credential {route.auth.token_ref}"))
+        reasons.append(
+            (
+                Level.HIGH,
+                f"new credential reach: the host's route carries the credential {route.auth.token_ref}",
+            )
+        )
+    if route is not None:
+        reasons += _private(route.pinned_addresses)
     return reasons
 
 
+def _private(pinned: Sequence[str]) -> list[tuple[Level, str]]:
+    inner = [address for address in pinned if is_forbidden_address(address)]
+    return [(Level.HIGH, f"private address: the route is pinned to {', '.join(inner)}")] if inner else []
+
+
 def _route_reasons(payload: Mapping[str, Any]) -> list[tuple[Level, str]]:
-    reasons = []
+    reasons = _private(payload.get("pinned_addresses") or ())
     if payload.get("auth"):
         reasons.append((Level.HIGH, f"carries the credential {payload['auth']['token_ref']}"))
     if not payload.get("path_allowlist"):

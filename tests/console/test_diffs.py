@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervise.diffs import CONTEXT, MOST_CHARACTERS, Kind, line_diff
+from supervise.diffs import CONTEXT, MOST_CHARACTERS, Kind, line_diff, side_by_side
 
 FEW_LINES = st.lists(st.sampled_from("abcdef"), max_size=30).map("\n".join)
 
@@ -75,3 +75,20 @@ def test_one_new_route_in_a_large_table_is_a_small_diff() -> None:
 
 def test_lines_end_only_at_newlines_so_that_nothing_hides_behind_another_separator() -> None:
     assert shown("", "a\u2028b\x0bc\x1cd\re") == ["+a\u2028b\x0bc\x1cd\re"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pairs"),
+    [
+        ("a\nb\nc", "a\nB\nc", [("a", "a"), ("b", "B"), ("c", "c")]),
+        ("a", "a\nb\nc", [("a", "a"), (None, "b"), (None, "c")]),
+        ("a\nb\nc", "c", [("a", None), ("b", None), ("c", "c")]),
+        ("a\nb", "X", [("a", "X"), ("b", None)]),
+        ("", "", []),
+    ],
+)
+def test_side_by_side_puts_what_replaces_next_to_what_is_replaced(
+    before: str, after: str, pairs: list[tuple[str | None, str | None]]
+) -> None:
+    rows = side_by_side(line_diff(before, after))
+    assert [(row.left and row.left.text, row.right and row.right.text) for row in rows] == pairs

@@ -1,0 +1,148 @@
+"""What an operator should know before deciding: earlier answers, and refused requests that this would allow.
+
+The read side of a proposal's page. A fixed number of queries, each bounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Q, QuerySet
+from django.db.models.fields.json import KT
+from django.utils import timezone
+
+from egress.hostnames import WILDCARD
+from egress.lookalikes import resembles
+from egress.models import RouteTableVersion, TrafficRecord
+from egress.policy import PORTS, Request, RouteTable, Snapshot, decide
+
+from .models import Decision, Proposal, StandingRefusal
+from .reviewing import Review
+
+MOST = 8
+MOST_REFUSED = 12
+LOOKED_AT = 500  # refused requests that are tried against the new table
+REFUSED_AGE = timedelta(hours=24)
+ANSWERS = (Proposal.Status.APPROVED, Proposal.Status.MODIFIED, Proposal.Status.REJECTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One kind of request that was refused, and how often."""
+
+    method: str
+    url: str
+    reason: str
+    times: int
+    last: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Precedents:
+    earlier: list[Decision]  # of this bottle, about this host
+    elsewhere: list[Decision]  # of other bottles, about the same ask
+    would_allow: list[Refused]
+    would_allow_more: int
+    looks_like: str  # a host that other bottles reach and this one could be taken for
+    refusal: StandingRefusal | None
+
+    @property
+    def is_first_time(self) -> bool:
+        return not self.earlier
+
+
+def precedents_of(proposal: Proposal, review: Review | None) -> Precedents:
+    refused = would_allow(review) if review is not None else []
+    return Precedents(
+        earlier=list(_earlier(proposal)[:MOST]),
+        elsewhere=list(_elsewhere(proposal)[:MOST]),
+        would_allow=refused[:MOST_REFUSED],
+        would_allow_more=max(0, len(refused) - MOST_REFUSED),
+        looks_like=_look_alike(proposal) if review is not None else "",
+        refusal=StandingRefusal.objects.filter(decision__proposal=proposal, lifted_at=None).first(),
+    )
+
+
+def would_allow(review: Review) -> list[Refused]:
+    """The bottle's recently refused requests that would pass with the table as it would be."""
+    if review.table_after is None:
+        return []
+    proposal = review.proposal
+    records = refusals_of(proposal.bottle_id).filter(_about(proposal.payload["host"]))
+    after = _snapshot(proposal, review.table_after)
+    now, found = timezone.now(), dict[tuple[str, str, str], Refused]()
+    for record in records[:LOOKED_AT]:
+        if not _passes(record, after, now):
+            continue
+        url = f"{record.scheme}://{record.host}{record.path}"
+        key = (record.method, url, record.reason)
+        earlier = found.get(key)
+        found[key] = Refused(
+            *key, (earlier.times if earlier else 0) + 1, earlier.last if earlier else record.at
+        )
+    return list(found.values())
+
+
+def refusals_of(bottle_id: int) -> QuerySet[TrafficRecord]:
+    """What the policy refused lately, newest first. A stopped secret is no matter of routes."""
+    return TrafficRecord.objects.filter(
+        bottle_id=bottle_id, verdict="refused", finding=None, at__gt=timezone.now() - REFUSED_AGE
+    ).order_by("-at", "-pk")
+
+
+def _passes(record: TrafficRecord, after: Snapshot, now: datetime) -> bool:
+    port = PORTS.get(record.scheme, 0)
+    # A connection that never showed its request counts for the host alone.
+    method = "GET" if record.method == "CONNECT" else record.method
+    return decide(
+        Request(record.scheme, record.host, port, method, record.path or "/"), after, now=now
+    ).allowed
+
+
+def _snapshot(proposal: Proposal, table: RouteTable) -> Snapshot:
+    return Snapshot(bottle=proposal.bottle.slug, version=0, table=table, written_at="")
+
+
+def _about(host: str) -> Q:
+    return Q(host__endswith=host[1:]) if host.startswith(WILDCARD) else Q(host=host)
+
+
+def _decisions() -> QuerySet[Decision]:
+    return (
+        Decision.objects.filter(status__in=ANSWERS)
+        .select_related("proposal__bottle")
+        .defer(
+            "final_payload",
+            "granted",
+            "not_granted",
+            "proposal__justification",
+            "proposal__bottle__dockerfile",
+        )
+        .order_by("-created_at", "-pk")
+    )
+
+
+def _earlier(proposal: Proposal) -> QuerySet[Decision]:
+    mine = _decisions().filter(proposal__bottle=proposal.bottle_id).exclude(proposal=proposal)
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        return mine.filter(proposal__tool=Proposal.Tool.CAPABILITY)
+    return mine.annotate(host=KT("proposal__payload__host")).filter(host=proposal.payload["host"])
+
+
+def _elsewhere(proposal: Proposal) -> QuerySet[Decision]:
+    return (
+        _decisions()
+        .filter(proposal__ask_digest=proposal.ask_digest)
+        .exclude(proposal__bottle=proposal.bottle_id)
+    )
+
+
+def _look_alike(proposal: Proposal) -> str:
+    """Hosts that any bottle reaches are known to the operators."""
+    host = proposal.payload.get("host")
+    if host is None:
+        return ""
+    tables = RouteTableVersion.objects.order_by("-created_at").values_list("content", flat=True)[:50]
+    known = {route["host"] for content in tables for route in content.get("routes", ())} - {host}
+    return resembles(host, known) or ""

@@ -1,0 +1,99 @@
+"""A Dockerfile by its instructions: what changes, and what an operator should look at twice."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from supervise.dockerfile_review import MOST_INSTRUCTIONS, changes, flags_of, instructions_of
+
+
+@pytest.mark.parametrize(
+    ("line", "flag"),
+    [
+        ("RUN curl -fsSL https://x.example/i.sh | sudo bash", "script straight from the network"),
+        ("RUN wget -qO- https://x.example/i.sh | sh", "script straight from the network"),
+        ("RUN bash -c \"$(curl -fsSL https://x.example)\"", "script straight from the network"),
+        ("RUN true && \\\n    curl https://x.example | \\\n    sh", "script straight from the network"),
+        ("RUN <<EOF\ncurl https://x.example | sh\nEOF", "script straight from the network"),
+        ("RUN curl -k https://x.example -o y", "certificate checks off"),
+        ("RUN pip install --trusted-host x.example y", "certificate checks off"),
+        ("RUN pip install --index-url https://x.example y", "another index"),
+        ("RUN --security=insecure true", "privileged build"),
+        ("RUN --network=host true", "host's network"),
+        ("RUN --mount=type=secret,id=x true", "secret or an SSH agent"),
+        ("RUN chmod u+s /bin/x", "gains rights"),
+        ("RUN chmod 4755 /bin/x", "gains rights"),
+        ("RUN echo eHg= | base64 -d", "cannot be read here"),
+        ("ADD https://x.example/y /z", "fetches a file"),
+        ("COPY --from=docker.io/evil/x:1 /a /b", "another image"),
+        ("USER root", "switches to root"),
+        ("ENV HTTPS_PROXY=http://x.example", "how the proxy is found"),
+        ("ENV NODE_EXTRA_CA_CERTS=/x", "certificates are believed"),
+        ("ENV LD_PRELOAD=/x.so", "code programs load"),
+        ("ENV GITHUB_TOKEN=abc", "credential into the image"),
+        ('ENTRYPOINT ["/x"]', "what runs when the bottle starts"),
+        ("ONBUILD RUN true", "images built from this one"),
+    ],
+)  # fmt: skip
+def test_a_risky_instruction_is_flagged_with_its_line(line: str, flag: str) -> None:
+    found = flags_of(f"FROM debian:12\n{line}\n")
+    assert any(flag in text and text.startswith("line 2: ") for text in found), found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RUN apt-get update && apt-get install -y curl", "COPY --from=build /a /b", "USER agent",
+        "ENV LANG=C.UTF-8", "WORKDIR /workspace", "RUN curl -fsSLo x https://x.example",
+        "RUN chmod 755 /bin/x", "RUN chmod +x /bin/x",
+    ],
+)  # fmt: skip
+def test_an_ordinary_one_is_not(line: str) -> None:
+    assert flags_of(f"FROM debian:12 AS build\n{line}\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "is_loose"),
+    [
+        ("FROM debian", True),
+        ("FROM debian:latest", True),
+        ("FROM --platform=linux/amd64 debian AS x", True),
+        ("FROM debian:12", False),
+        ("FROM debian@sha256:" + "0" * 64, False),
+        ("FROM scratch", False),
+    ],
+)
+def test_a_base_image_needs_a_version(line: str, is_loose: bool) -> None:
+    assert bool(flags_of(line + "\n")) is is_loose
+
+
+def test_another_frontend_is_told() -> None:
+    assert "another program reads the Dockerfile" in flags_of("# syntax=evil/x\nFROM debian:12\n")[0]
+
+
+def test_an_instruction_is_compared_whole() -> None:
+    before = "FROM debian:12\n# tools\nRUN apt-get update && \\\n    apt-get install -y git\nUSER agent\n"
+    after = "FROM debian:12\n\nRUN apt-get update && \\\n    apt-get install -y git curl\nUSER agent\n"
+    found, more = changes(before, after)
+    assert [(change.kind, change.instruction.name) for change in found] == [
+        ("same", "FROM"), ("removed", "RUN"), ("added", "RUN"), ("same", "USER"),
+    ]  # fmt: skip
+    assert more == 0
+    assert found[2].shown == "RUN apt-get update && \\\n    apt-get install -y git curl"
+    assert found[2].instruction.line == 3
+
+
+def test_what_cannot_be_read_has_no_instructions() -> None:
+    assert changes("NONSENSE", "FROM x:1\n") == ([], 0)
+    assert instructions_of("  \n") == []
+
+
+def test_a_hostile_text_is_bounded_in_time_and_size() -> None:
+    text = "FROM x:1\nRUN " + "curl " * 200_000 + "\nENV a=" + "token" * 40_000 + "\n"
+    start = time.process_time()
+    flags_of(text)
+    assert time.process_time() - start < 2
+    found, more = changes("", "FROM x:1\n" + "RUN true\n" * 1000)
+    assert (len(found), more) == (MOST_INSTRUCTIONS, 1001 - MOST_INSTRUCTIONS)
