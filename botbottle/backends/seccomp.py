@@ -1,0 +1,199 @@
+"""System calls no bottle may make: one table, rendered for bubblewrap (cBPF) and for Docker (JSON). Pure.
+
+What namespaces do not contain (AF_VSOCK, io_uring, keyrings, TIOCSTI) and what a sandbox never needs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from .base import Unavailable
+
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+CLONE_NEWTIME = 0x00000080  # where clone() keeps its exit signal: only unshare() reads it so
+NAMESPACES = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+ODD_PERSONALITIES = (0x0100000, 0x0200000, 0x0400000)  # map page zero, old layout, readable is executable
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Refused unless the argument is one of these small numbers."""
+
+    argument: int
+    allowed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """Refused when the argument's low 32 bits, which are all the kernel looks at, are one of these."""
+
+    argument: int
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyBit:
+    """Refused when one of these bits is set."""
+
+    argument: int
+    bits: tuple[int, ...]
+
+
+Condition = Only | Equals | AnyBit
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    calls: tuple[str, ...]
+    error: int = errno.EPERM
+    when: Condition | None = None  # always, without one
+
+
+def _calls(names: str) -> tuple[str, ...]:
+    return tuple(names.split())
+
+
+REFUSALS = (
+    Refusal(
+        ("socket", "socketpair"),
+        errno.EAFNOSUPPORT,
+        Only(0, (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)),  # not AF_VSOCK: no network namespace contains it
+    ),
+    Refusal(("ioctl",), errno.EPERM, Equals(1, (TIOCSTI, TIOCLINUX))),  # typing into a terminal
+    Refusal(("clone",), errno.EPERM, AnyBit(0, NAMESPACES)),
+    Refusal(("unshare",), errno.EPERM, AnyBit(0, (CLONE_NEWTIME, *NAMESPACES))),
+    Refusal(("clone3",), errno.ENOSYS),  # its flags are in memory, out of a filter's sight; libc uses clone()
+    Refusal(("personality",), errno.EPERM, AnyBit(0, ODD_PERSONALITIES)),
+    Refusal(_calls("io_uring_setup io_uring_enter io_uring_register"), errno.ENOSYS),
+    Refusal(_calls("mount umount2 pivot_root setns open_tree move_mount fsopen fsconfig fsmount fspick")),
+    Refusal(_calls("mount_setattr open_tree_attr open_by_handle_at quotactl quotactl_fd swapon swapoff")),
+    Refusal(_calls("bpf perf_event_open userfaultfd keyctl add_key request_key lookup_dcookie")),
+    Refusal(_calls("init_module finit_module delete_module create_module query_module get_kernel_syms")),
+    Refusal(_calls("kexec_load kexec_file_load reboot acct syslog vhangup iopl ioperm")),
+    Refusal(_calls("settimeofday clock_settime clock_adjtime adjtimex")),
+    Refusal(_calls("nfsservctl uselib sysfs ustat _sysctl")),
+)
+
+_SHARED = {  # numbers that are the same everywhere
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
+    "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435,
+    "mount_setattr": 442, "quotactl_fd": 443, "open_tree_attr": 467,
+}  # fmt: skip
+_X86_64 = _SHARED | {
+    "ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "syslog": 103, "uselib": 134,
+    "personality": 135, "ustat": 136, "sysfs": 139, "vhangup": 153, "pivot_root": 155, "_sysctl": 156,
+    "adjtimex": 159, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167,
+    "swapoff": 168, "reboot": 169, "iopl": 172, "ioperm": 173, "create_module": 174, "init_module": 175,
+    "delete_module": 176, "get_kernel_syms": 177, "query_module": 178, "quotactl": 179,
+    "nfsservctl": 180, "lookup_dcookie": 212, "clock_settime": 227, "kexec_load": 246, "add_key": 248,
+    "request_key": 249, "keyctl": 250, "unshare": 272, "perf_event_open": 298, "open_by_handle_at": 304,
+    "clock_adjtime": 305, "setns": 308, "finit_module": 313, "kexec_file_load": 320, "bpf": 321,
+    "userfaultfd": 323,
+}  # fmt: skip
+_AARCH64 = _SHARED | {
+    "lookup_dcookie": 18, "ioctl": 29, "umount2": 39, "mount": 40, "pivot_root": 41, "nfsservctl": 42,
+    "vhangup": 58, "quotactl": 60, "acct": 89, "personality": 92, "unshare": 97, "kexec_load": 104,
+    "init_module": 105, "delete_module": 106, "clock_settime": 112, "syslog": 116, "reboot": 142,
+    "settimeofday": 170, "adjtimex": 171, "socket": 198, "socketpair": 199, "add_key": 217,
+    "request_key": 218, "keyctl": 219, "clone": 220, "swapon": 224, "swapoff": 225,
+    "perf_event_open": 241, "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268,
+    "finit_module": 273, "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    audit: int  # what the kernel calls it in a filter
+    docker: str
+    numbers: dict[str, int]
+
+
+ARCHITECTURES = {
+    "x86_64": Architecture(0xC000003E, "SCMP_ARCH_X86_64", _X86_64),
+    "aarch64": Architecture(0xC00000B7, "SCMP_ARCH_AARCH64", _AARCH64),
+}
+
+
+def architecture(machine: str = "") -> Architecture:
+    """Of this host, or by name. Raises Unavailable: without a filter no bottle starts."""
+    machine = machine or os.uname().machine
+    if machine not in ARCHITECTURES:
+        known = " and ".join(ARCHITECTURES)
+        raise Unavailable(f"There is no system-call filter for {machine}: bottles run on {known}.")
+    return ARCHITECTURES[machine]
+
+
+# cBPF, as in linux/filter.h and linux/seccomp.h
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
+_X32 = 0x40000000
+
+
+def _step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, then, otherwise, value)
+
+
+def cbpf(machine: str = "") -> bytes:
+    """The program for `bwrap --seccomp`. A call by another architecture's numbers kills the process."""
+    arch = architecture(machine)
+    kill, steps = _step(_RETURN, _KILL), [_step(_LOAD, _ARCHITECTURE_AT), _step(_EQUAL, arch.audit, 1)]
+    steps += [kill, _step(_LOAD, _NUMBER_AT), _step(_AT_LEAST, _X32, 0, 1), kill]
+    for refusal in REFUSALS:
+        refuse = _step(_RETURN, _ERRNO | refusal.error)
+        for call in refusal.calls:
+            if call in arch.numbers:
+                body = _checked(refusal.when, refuse) if refusal.when else [refuse]
+                steps += [_step(_EQUAL, arch.numbers[call], 0, len(body)), *body]
+    return b"".join([*steps, _step(_RETURN, _ALLOW)])
+
+
+def _checked(when: Condition, refuse: bytes) -> list[bytes]:
+    """The steps that decide by an argument's low half. (Both architectures are little-endian.)"""
+    load, allow = _step(_LOAD, _ARGUMENTS_AT + 8 * when.argument), _step(_RETURN, _ALLOW)
+    if isinstance(when, AnyBit):
+        return [load, _step(_ANY_BIT, sum(when.bits), 0, 1), refuse, allow]
+    values = when.allowed if isinstance(when, Only) else when.values
+    tests = [_step(_EQUAL, value, len(values) - place) for place, value in enumerate(values)]
+    return [load, *tests, allow, refuse] if isinstance(when, Equals) else [load, *tests, refuse, allow]
+
+
+def docker_profile(machine: str = "") -> dict[str, Any]:
+    """The same in the form of Docker's seccomp profiles: what is not refused is allowed."""
+    refused = [
+        {
+            "names": list(refusal.calls),
+            "action": "SCMP_ACT_ERRNO",
+            "errnoRet": refusal.error,
+            "args": arguments,
+        }
+        for refusal in REFUSALS
+        for arguments in _compared(refusal.when)
+    ]
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": [architecture(machine).docker],
+        "syscalls": refused,
+    }
+
+
+def _compared(when: Condition | None) -> list[list[dict[str, Any]]]:
+    """One rule each: comparisons of one argument within one rule do not combine."""
+    if when is None:
+        return [[]]
+    if isinstance(when, Only):
+        highest = max(when.allowed)
+        lower = [number for number in range(highest) if number not in when.allowed]
+        rules = [{"value": number, "op": "SCMP_CMP_EQ"} for number in lower]
+        rules.append({"value": highest, "op": "SCMP_CMP_GT"})  # all 64 bits: what is odd is refused too
+    elif isinstance(when, Equals):
+        rules = [{"value": 0xFFFFFFFF, "valueTwo": low, "op": "SCMP_CMP_MASKED_EQ"} for low in when.values]
+    else:
+        rules = [{"value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"} for bit in when.bits]
+    return [[{"index": when.argument, **rule}] for rule in rules]
