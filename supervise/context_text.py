@@ -71,7 +71,7 @@ def _who(who: Mapping[str, Any]) -> Block:
 
 
 def _reach(reach: Mapping[str, Any]) -> Block:
-    source = "as the proxy says" if reach["source"] == "proxy" else "last known, the proxy does not answer"
+    source = "as the proxy says" if reach["source"] == "proxy" else "as the proxy last acknowledged"
     gate = [[f"- {_name(host)}"] for host in reach["gate_hosts"]]
     more = "call list-egress-routes"
     lines = [
