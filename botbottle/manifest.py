@@ -72,6 +72,7 @@ class Manifest:
     context: bool = True
     mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     path: str = ""  # of the file, absolute; "" when it came from a text
+    text: str = field(default="", compare=False, repr=False)
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def refuse(self, key: str, what: str) -> BadManifest:
@@ -98,7 +99,7 @@ def parse(text: str, name: str, *, path: Path | None = None) -> Manifest:
         plain, lines = manifest_yaml.read(text)
     except manifest_yaml.BadYaml as error:
         raise BadManifest(f"{name}, line {error.line}: {error}") from error
-    return _Reading(name, lines, path.parent if path else Path.cwd()).manifest(plain, str(path or ""))
+    return _Reading(name, lines, path.parent if path else Path.cwd()).manifest(plain, text, str(path or ""))
 
 
 def _refusal(name: str, lines: Mapping[str, int], key: str, what: str) -> BadManifest:
@@ -116,7 +117,7 @@ class _Reading:
     lines: Mapping[str, int]
     directory: Path
 
-    def manifest(self, plain: object, path: str) -> Manifest:
+    def manifest(self, plain: object, text: str, path: str) -> Manifest:
         if plain is None:
             raise BadManifest(f"{self.name}, line 1: it is empty. Write at least 'backend: local'.")
         given = self.mapping(plain, "", KEYS)
@@ -139,6 +140,7 @@ class _Reading:
             context=self.flag(given, "context"),
             mcp_servers=self.each(given, "mcp_servers", self.server),
             path=path,
+            text=text,
             lines=self.lines,
         )
 

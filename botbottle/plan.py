@@ -1,18 +1,16 @@
 """From a manifest to a plan: everything that is decided before a bottle starts. Nothing here runs anything.
 
-Imports little, as reading a kept plan is part of every start's time. A plan never holds a secret variable's
-value, only where it is.
+A plan never holds a secret variable's value, only where it is.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from . import launch
 from .backends.base import (
     CONFIG_INSIDE,
     HOME_INSIDE,
@@ -22,18 +20,18 @@ from .backends.base import (
     USER_INSIDE,
     WORKSPACE_INSIDE,
     File,
-    Limits,
     Mount,
     Plan,
     Variable,
 )
-from .provision import agents, codex_config, homes, notes, sources, variables
+from .launch import digest_of_inputs, from_json, kept, to_json
+from .provision import agents, homes, sources, variables
 
 if TYPE_CHECKING:
     from .manifest import Manifest
 
-FORMAT = 1
-KEPT = "run/launch.json"
+__all__ = ["compile", "describe", "digest_of_inputs", "from_json", "keep", "kept", "to_json"]
+
 WORKSPACE, TRUST = "workspace", "ca"  # in the bottle's directory
 
 Existing = Callable[[str], str | None]  # a text file of the image, by its path in the bottle
@@ -238,104 +236,24 @@ def _shown(text: str) -> str:
     return text if text.isprintable() and text and " " not in text else ascii(text)
 
 
-def to_json(plan: Plan) -> str:
-    """Exactly what `from_json` reads back."""
-    plain: dict[str, Any] = {name: getattr(plan, name) for name in Plan.__match_args__}
-    plain["variables"] = {
-        name: [variable.value, variable.from_env, variable.from_file]
-        for name, variable in plan.variables.items()
-    }
-    plain["files"] = [[file.path, file.content, file.mode] for file in plan.files]
-    plain["mounts"] = [[mount.source, mount.target, mount.writable] for mount in plan.mounts]
-    plain["limits"] = [plan.limits.cpus, plan.limits.memory, plan.limits.pids]
-    return json.dumps({"format": FORMAT, **plain})
-
-
-def from_json(text: str) -> Plan:
-    """Raises ValueError for what this version did not write."""
-    try:
-        plain = json.loads(text)
-        if plain.pop("format") != FORMAT:
-            raise ValueError("another format")
-        plain["command"] = tuple(plain["command"])
-        plain["variables"] = {name: Variable(*entry) for name, entry in plain["variables"].items()}
-        plain["files"] = tuple(File(*entry) for entry in plain["files"])
-        plain["mounts"] = tuple(Mount(*entry) for entry in plain["mounts"])
-        plain["limits"] = Limits(*plain["limits"])
-        return Plan(**plain)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"this is not a plan of format {FORMAT}: {error!r}") from error
-
-
-def digest_of_inputs(manifest: Path, directory: Path, *, home: str = "", image: str = "") -> str:
-    """What a plan of the bottle in `directory` was made from: the manifest, the files of its `home` and
-    `image`, the CA and the public roots, and this program. Raises OSError when the manifest is gone."""
-    digest = hashlib.sha256()
-    for part in _inputs(manifest, directory, home, image):
-        digest.update(b"%d:" % len(part) + part)
-    return digest.hexdigest()
-
-
-def _inputs(manifest: Path, directory: Path, home: str, image: str) -> Iterator[bytes]:
-    yield str((FORMAT, manifest, directory, home, image)).encode()
-    yield manifest.read_bytes()
-    for module in (agents, codex_config, homes, notes, sources, variables):
-        yield _stamp(str(module.__file__))
-    yield _stamp(__file__)
-    yield _content(directory / "ca.pem")
-    trusted = _content(directory / TRUST / ".inputs")
-    yield trusted
-    yield _stamp(trusted.decode("utf-8", "replace").partition("\n")[2].strip() or os.devnull)
-    for path in homes.walked(Path(home)) if home else ():
-        yield str(path).encode("utf-8", "surrogateescape") + b"%o" % path.lstat().st_mode
-        yield b"" if path.is_symlink() else _content(path)
-    for name in agents.paths() if image else ():
-        yield _content(Path(image + name))
-
-
-def _stamp(path: str) -> bytes:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - of a path that may be anything
-    except OSError:
-        return b"-"
-    return f"{path} {found.st_mtime_ns} {found.st_size}".encode("utf-8", "surrogateescape")
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b"-"
-
-
 def keep(plan: Plan, manifest: Manifest) -> None:
-    """Keep a compiled plan for the next start (0600). Only where every input is a file of this host.
+    """Keep a compiled plan for the next start, where every input is a file of this host. Raises OSError.
 
-    Call it after `provision.trust.write`: the trust files are among the inputs. Raises OSError.
+    Call it after `provision.trust.write`: the trust files are among the inputs.
     """
     if plan.backend != "local" or not manifest.path:
         return
-    path = Path(plan.directory, KEPT)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    inputs = {"manifest": manifest.path, "home": manifest.home, "image": plan.image}
-    digest = digest_of_inputs(Path(manifest.path), Path(plan.directory), home=manifest.home, image=plan.image)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps({"digest": digest, "inputs": inputs, "plan": to_json(plan)}))
-    temporary.replace(path)
+    if Path(manifest.path).read_text(encoding="utf-8") == manifest.text:  # else: edited since it was read
+        launch.write(plan, [manifest.path, *_inputs(plan, manifest)])
 
 
-def kept(directory: Path, manifest: Path) -> Plan | None:
-    """The kept plan of the bottle in `directory`, when it was made from this manifest and nothing changed."""
-    try:
-        plain = json.loads((directory / KEPT).read_bytes())
-        inputs = plain["inputs"]
-        if inputs["manifest"] != str(manifest.absolute()):
-            return None
-        fresh = digest_of_inputs(
-            manifest.absolute(), directory.resolve(), home=inputs["home"], image=inputs["image"]
-        )
-        return from_json(plain["plan"]) if fresh == plain["digest"] else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _inputs(plan: Plan, manifest: Manifest) -> Iterator[str]:
+    """Files and directories that the plan came from, there or not."""
+    directory = Path(plan.directory)
+    trust = directory / TRUST
+    yield from map(str, (directory / "ca.pem", trust / "bundle.pem"))
+    if (trust / ".inputs").is_file():
+        yield (trust / ".inputs").read_text(encoding="utf-8").splitlines()[-1]  # the host's public roots
+    if manifest.home:
+        yield from map(str, homes.walked(Path(manifest.home), directories=True))
+    yield from (plan.image + path for path in agents.paths() if plan.image)

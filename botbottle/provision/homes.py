@@ -31,10 +31,12 @@ def home_files(source: Path) -> tuple[File, ...]:
     return tuple(found)
 
 
-def walked(source: Path) -> Iterator[Path]:
+def walked(source: Path, *, directories: bool = False) -> Iterator[Path]:
     """Every file and every link, in one order."""
     for directory, folders, names in os.walk(source, onerror=_refuse):
         folders.sort()
+        if directories:
+            yield Path(directory)
         links = [name for name in folders if Path(directory, name).is_symlink()]
         for name in sorted([*names, *links]):
             yield Path(directory, name)
