@@ -9,18 +9,28 @@ from botbottle.environment import BadSetting
 
 def main() -> int:
     os.umask(0o077)  # whatever we write is nobody else's to read
+    try:
+        return _main()
+    except BadSetting as problem:
+        sys.stderr.write(f"bot-bottle: {problem}\n")
+        return 2
+
+
+def _main() -> int:
     if sys.argv[1:] == ["egress"]:  # the data plane starts in a blink and runs where there is no Django
         from egress.proxy.main import main as egress  # noqa: PLC0415
 
         return egress()
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")
-    try:
-        from django.core.management import execute_from_command_line  # noqa: PLC0415
+    if sys.argv[1:2] == ["bottle"] and sys.argv[2:3] in (["run"], ["exec"], ["attach"]):
+        from botbottle import quick  # noqa: PLC0415 - a bottle whose plan is fresh needs no Django either
 
-        execute_from_command_line(sys.argv)
-    except BadSetting as problem:
-        sys.stderr.write(f"bot-bottle: {problem}\n")
-        return 2
+        code = quick.attempt(sys.argv[2:])
+        if code is not None:
+            return code
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")
+    from django.core.management import execute_from_command_line  # noqa: PLC0415
+
+    execute_from_command_line(sys.argv)
     return 0
 
 

@@ -1,20 +1,26 @@
-"""The admin's face, and the read-only base of all our models: changes are made by verbs, not by forms."""
+"""The admin's face, and the read-only base of all our models: changes are made by verbs, not by forms.
+
+Bottles are started and stopped here, by operators who may run them.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from django.contrib import admin
-from django.db.models import Model
+from django.contrib import admin, messages
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 
-from supervise import sanitize
+from supervise import permissions, running, sanitize
+from supervise.errors import SuperviseError
 
 from .models import Bottle
 
 REFUSALS_SHOWN = 20
+MOST_AT_ONCE = 50
+PAST = {"start": "started", "stop": "stopped"}
 admin.site.site_header = "bot-bottle"
 admin.site.site_title = "bot-bottle"
 admin.site.index_title = "Records"
@@ -56,12 +62,47 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(Bottle)
 class BottleAdmin(ReadOnlyAdmin):
-    list_display = ["slug", "state", "backend", "created_at"]
+    list_display = ["slug", "state", "what_is_wrong", "backend", "started_at", "created_at"]
     list_filter = ["state", "backend"]
     search_fields = ["slug"]
+    actions = ["start", "stop"]
     fields = [
-        "slug", "state", "backend", "created_at", "token_rotated_at", "recent_refusals", "approved_dockerfile"
+        "slug", "state", "what_is_wrong", "backend", "image", "started_at", "exit_code", "created_at",
+        "token_rotated_at", "recent_refusals", "started_with", "approved_dockerfile",
     ]  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Bottle]:
+        return super().get_queryset(request).defer("dockerfile", "manifest")  # the list shows neither
+
+    def has_run_permission(self, request: HttpRequest) -> bool:
+        return permissions.may_run(request.user)
+
+    @admin.action(description="Start", permissions=["run"])
+    def start(self, request: HttpRequest, queryset: QuerySet[Bottle]) -> None:
+        self._begin("start", request, queryset)
+
+    @admin.action(description="Stop", permissions=["run"])
+    def stop(self, request: HttpRequest, queryset: QuerySet[Bottle]) -> None:
+        self._begin("stop", request, queryset)
+
+    def _begin(self, verb: str, request: HttpRequest, queryset: QuerySet[Bottle]) -> None:
+        for bottle in queryset[:MOST_AT_ONCE]:
+            try:
+                running.begin(verb, bottle.slug, actor=request.user)
+            except SuperviseError as error:
+                self.message_user(request, f"{bottle.slug}: {error.message}", messages.ERROR)
+            else:
+                text = f"{bottle.slug}: being {PAST[verb]}. Its state here tells how it went."
+                self.message_user(request, text, messages.SUCCESS)
+
+    @admin.display(description="What is wrong")
+    def what_is_wrong(self, bottle: Bottle) -> str:
+        said = [text for text in (bottle.problem, bottle.backend_problem) if text]
+        return sanitize.one_line(" ".join(said), 400) or "-"
+
+    @admin.display(description="Manifest of the last start")
+    def started_with(self, bottle: Bottle) -> str:
+        return hostile(bottle.manifest) if bottle.manifest else "never started"
 
     @admin.display(description="Recent refusals by the proxy")
     def recent_refusals(self, bottle: Bottle) -> str:

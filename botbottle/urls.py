@@ -5,6 +5,7 @@ from django.urls import include, path
 
 urlpatterns = [
     path("", include("supervise.console_urls")),
+    path("bottles/", include("supervise.bottle_urls")),
     path("api/", include("supervise.api_urls")),
     path("admin/", admin.site.urls),
 ]

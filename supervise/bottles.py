@@ -1,4 +1,7 @@
-"""The life of a bottle's record: create, rotate its token, delete. One verb per change, audited."""
+"""The life of a bottle's record: create, rotate its token, delete. One verb per change, audited.
+
+Its sandbox is started and stopped by `supervise.running`; deleting the record ends that too.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from botbottle.models import Bottle, digest_token, new_token
+from botbottle import journal, launch
+from botbottle.backends.base import BackendError
+from botbottle.models import Bottle, digest_token, new_token, valid_slug
 from egress import store
 
-from . import audit, decisions
+from . import audit, decisions, events, settling
 from .errors import SuperviseError
 from .models import Proposal
 
@@ -56,6 +61,15 @@ def create(slug: str, *, author: str, backend: str = Bottle.Backend.LOCAL) -> Cr
     return Credentials(bottle, token)
 
 
+def check_name(slug: str) -> str:
+    """Raises BadBottle: names become paths, so they are checked before anything is looked for."""
+    try:
+        valid_slug(slug)
+    except ValidationError as error:
+        raise BadBottle(" ".join(error.messages)) from error
+    return slug
+
+
 def get(slug: str) -> Bottle:
     bottle = living().filter(slug=slug).first()
     if bottle is None:
@@ -83,10 +97,12 @@ def rotate_token(slug: str, *, author: str) -> Credentials:
 
 
 def delete(slug: str, *, author: str) -> int:
-    """End the bottle: its token and routes stop, open proposals expire, its history stays.
+    """End the bottle: its sandbox, token and routes stop, open proposals expire, its history stays.
 
-    Returns how many proposals expired.
+    Returns how many proposals expired. A sandbox whose backend does not answer loses its network with the
+    rest, and is removed as an orphan as soon as the backend does.
     """
+    left_behind = _end_sandbox(get(slug), author)
     with transaction.atomic():
         store.lock(get(slug))
         bottle = get(slug)  # again: somebody else may have deleted it while we waited for the lock
@@ -95,7 +111,28 @@ def delete(slug: str, *, author: str) -> int:
         for pk in open_ids:
             decisions.expire(pk, reason="The bottle was deleted.")
         Bottle.objects.filter(pk=bottle.pk).update(state=Bottle.State.DELETED)
-        audit.append("bottle deleted", actor_name=author, bottle_slug=slug)
+        details = {"sandbox": left_behind} if left_behind else {}
+        audit.append("bottle deleted", actor_name=author, bottle_slug=slug, details=details)
+        events.announce_bottle(bottle, Bottle.State.DELETED)
     with suppress(store.NotPublished):
         store.unpublish(bottle)
     return len(open_ids)
+
+
+def _end_sandbox(bottle: Bottle, author: str) -> str:
+    """Returns why there may be something left of it. A bottle of the same name must inherit none of this."""
+    directory = store.bottle_directory(bottle)
+    if not journal.exists(directory):
+        return ""  # it was never started here
+    problem = ""
+    try:
+        backend = settling.backend_of(bottle)
+        if backend.life(bottle.slug).alive:
+            journal.append(directory, journal.STOPPING, who=author)
+        backend.remove(bottle.slug)
+    except BackendError as error:
+        problem = str(error)
+    settling.settle(bottle)
+    (directory / launch.KEPT).unlink(missing_ok=True)
+    journal.forget(directory)
+    return problem

@@ -1,20 +1,22 @@
-"""What must happen without anybody asking: finish what could not be applied, forget what is old."""
+"""What must happen without anybody asking: finish what could not be applied, forget what is old, look after
+bottles that started or ended behind the database's back."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from datetime import timedelta
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import close_old_connections
+from django.db import close_old_connections, connection
 from django.utils import timezone
 
 from egress import intake, secrets, store
 
-from . import applying, decisions
+from . import applying, decisions, settling
 from .errors import AlreadyDecided
 from .models import Proposal
 
@@ -26,20 +28,23 @@ class Caretaker:
     """One per web process. Its work may be done by several at once: every step is safe to repeat."""
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._task = asyncio.get_event_loop().create_task(self._run(), context=Context())
+        # Bottles apart, on a thread of their own: a container engine may take its time to answer.
+        rounds = (sync_to_async(tend), lambda: asyncio.to_thread(look_after_bottles))
+        loop = asyncio.get_event_loop()
+        self._tasks = [loop.create_task(self._run(each), context=Context()) for each in rounds]
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _run(self) -> None:
+    async def _run(self, round_of: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await sync_to_async(tend)()
+                await round_of()
             except Exception:
                 log.exception("A caretaking round failed; the next one is in %s seconds.", ROUND_SECONDS)
             await asyncio.sleep(ROUND_SECONDS)
@@ -52,6 +57,13 @@ def tend() -> None:
     expire_old()
     intake.prune()
     secrets.hand_over_all()
+
+
+def look_after_bottles() -> None:
+    try:
+        settling.reconcile()
+    finally:
+        connection.close()  # the next round may be on another thread
 
 
 def expire_old() -> int:

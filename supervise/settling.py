@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from botbottle.models import Bottle
 from egress import store
 
 from . import audit, events
+from .sanitize import storable, storable_json
 from .story import BY_ITSELF, Story, tell
 
 log = logging.getLogger(__name__)
@@ -35,14 +36,19 @@ def backend_of(bottle: Bottle) -> Backend:
     return backends.get(bottle.backend, Path(settings.BOTTLE_HOME))
 
 
-def reconcile() -> None:
+def reconcile() -> bool:
     """Every bottle of this home as it is now, and no sandbox that nobody knows.
 
-    One reconciler at a time: who finds it being done leaves. What one backend cannot answer stops no other.
+    One reconciler at a time: False says that another one is at it. What one backend cannot answer stops no
+    other.
     """
-    with suppress(BlockingIOError), _held(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
-        settle_all()
-        _remove_orphans()
+    try:
+        with _held(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
+            settle_all()
+            _remove_orphans()
+            return True
+    except BlockingIOError:
+        return False
 
 
 def settle_all() -> None:
@@ -103,7 +109,7 @@ def _write_down(bottle: Bottle, reading: Reading, life: Life) -> None:
         "state": story.state,
         "started_at": datetime.fromtimestamp(story.started_at, UTC) if story.started_at else None,
         "exit_code": story.exit_code,
-        "problem": story.problem,
+        "problem": storable(story.problem),  # a build's last words may be part of it
         "journal_read": position,
     }
     with transaction.atomic():
@@ -112,7 +118,7 @@ def _write_down(bottle: Bottle, reading: Reading, life: Life) -> None:
         if living.update(**columns) != 1:
             return
         for action, who, details in story.happened:
-            facts = {"backend": bottle.backend, **details}
+            facts = {"backend": bottle.backend, **storable_json(details)}
             audit.append(action, actor_name=who, bottle_slug=bottle.slug, details=facts)
         events.announce_bottle(bottle, story.state)
     for name, value in columns.items():
@@ -120,6 +126,7 @@ def _write_down(bottle: Bottle, reading: Reading, life: Life) -> None:
 
 
 def _note(bottle: Bottle, problem: str) -> None:
+    problem = storable(problem)
     if bottle.backend_problem != problem:
         Bottle.objects.filter(pk=bottle.pk).update(backend_problem=problem)
         bottle.backend_problem = problem

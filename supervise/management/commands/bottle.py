@@ -1,86 +1,161 @@
-"""manage.py bottle create|list|token|delete"""
+"""manage.py bottle: bottles from their manifest to their end. What runs inside is shown, never trusted."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import CommandParser
 
+from botbottle import plan as plans
+from botbottle import quick
 from botbottle.models import Bottle
-from supervise import bottles
-from supervise.cli import OperatorCommand, Verbs, local_author
+from supervise import bottle_cli, bottles, running, sanitize
+from supervise.cli import OperatorCommand, Verbs, local_author, named_user
+
+VERBS = {
+    "init": "write a commented manifest to begin with",
+    "plan": "show what would be started, and what the agent will see",
+    "run": "start it on this terminal; ends with the agent's exit code",
+    "start": "start it in the background",
+    "stop": "end it: ask, wait, then kill",
+    "exec": "run one more command in it",
+    "attach": "this terminal on its main command; Ctrl-P Ctrl-Q leaves it running",
+    "logs": "what its main command printed",
+    "ps": "the bottles and whether they run",
+    "rm": "stop it and remove what is left of the sandbox; record and workspace stay",
+    "create": "make a bottle without a sandbox and print its token, once",
+    "list": "the bottles there are",
+    "token": "replace the bottle's token and print the new one, once",
+    "delete": "end the bottle for good; its history stays",
+}
+TAKE_COMMAND = ("run", "start", "exec", "plan")
 
 
 class Command(OperatorCommand):
-    help = "Create, list and delete bottles, and print new tokens."
+    help = "Make, start, use and end bottles."
+    _command: tuple[str, ...] = ()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """What follows -- is the bottle's command, with all its own options."""
+        if "--" in argv and argv[2:3] and argv[2] in TAKE_COMMAND:
+            end = argv.index("--")
+            argv, self._command = argv[:end], tuple(argv[end + 1 :])
+        super().run_from_argv(argv)
 
     def add_own_arguments(self, parser: CommandParser) -> None:
-        verbs = Verbs(parser, "create", "list", "token", "delete")
-        create = verbs.add("create", "make a bottle and print its token, once")
-        create.add_argument("--backend", choices=Bottle.Backend.values, default=Bottle.Backend.LOCAL)
-        verbs.add("list", "the bottles there are")
-        token = verbs.add("token", "replace the bottle's token and print the new one, once")
-        delete = verbs.add("delete", "end the bottle; its history stays")
-        for verb in (create, token, delete):
-            verb.add_argument("slug")
+        verbs = Verbs(parser, *VERBS)
+        own = {name: verbs.add(name, text) for name, text in VERBS.items()}
+        own["init"].add_argument("slug", nargs="?", default="demo")
+        for name in VERBS.keys() - {"init", "ps", "list"}:
+            own[name].add_argument("slug")
+        for name in TAKE_COMMAND:
+            own[name].add_argument(
+                "command", nargs="*", metavar="-- COMMAND", help="instead of the manifest's"
+            )
+        own["run"].add_argument("--rm", action="store_true", help="remove the sandbox's leftovers afterwards")
+        own["exec"].add_argument("-t", dest="tty", action="store_true", default=None, help="with a terminal")
+        own["exec"].add_argument("-T", dest="tty", action="store_false", help="without one")
+        own["logs"].add_argument("-f", "--follow", action="store_true", help="go on as it prints more")
+        own["logs"].add_argument("--raw", action="store_true", help="with its escape sequences, as printed")
+        for name in ("start", "stop"):
+            own[name].add_argument(
+                "--as", dest="operator", metavar="USERNAME", help="in this operator's name"
+            )
+        own["create"].add_argument("--backend", choices=Bottle.Backend.values, default=Bottle.Backend.LOCAL)
 
     def run(self, options: dict[str, Any]) -> Any:
-        author = local_author()
-        match options["verb"]:
-            case "create":
-                return _connection(bottles.create(options["slug"], author=author, backend=options["backend"]))
-            case "token":
-                return _connection(bottles.rotate_token(options["slug"], author=author))
-            case "delete":
-                return {"slug": options["slug"], "expired": bottles.delete(options["slug"], author=author)}
-            case _:
-                return [
-                    {"slug": bottle.slug, "backend": bottle.backend, "state": bottle.state}
-                    for bottle in bottles.living()
-                ]
+        act: Callable[[dict[str, Any]], Any] = getattr(self, f"_{options['verb']}")
+        return act(options)
 
     def show(self, options: dict[str, Any], result: Any) -> None:
-        match options["verb"]:
-            case "create" | "token":
-                self.stdout.write(
-                    f"bottle   {result['slug']}\n"
-                    f"token    {result['token']}   (shown only now)\n"
-                    f"MCP      {result['mcp_url']}\n"
-                    f"proxy    {result['proxy_url']}"
-                )
-            case "delete":
-                self.stdout.write(f"deleted {result['slug']}; {result['expired']} open proposals expired")
-            case _:
-                for row in result:
-                    self.stdout.write(f"{row['slug']:40}  {row['backend']:13} {row['state']}")
-                if not result:
-                    self.stdout.write("No bottles yet. Make one: manage.py bottle create SLUG")
+        printed = bottle_cli.SHOWN[options["verb"]](result)
+        if printed:
+            self.stdout.write(printed)
+
+    # --- one method per verb; what it returns is what --json prints
+
+    def _init(self, options: dict[str, Any]) -> Any:
+        path = running.init(options["slug"])
+        return {"slug": options["slug"], "manifest": str(path)}
+
+    def _plan(self, options: dict[str, Any]) -> Any:
+        manifest, plan = running.plan(options["slug"], command=self._words(options))
+        text = plans.describe(plan, manifest)
+        return {"plan": json.loads(plans.to_json(plan)), "text": text}
+
+    def _run(self, options: dict[str, Any]) -> Any:
+        try:
+            code = running.run(
+                options["slug"], author=local_author(), command=self._words(options), progress=self._progress
+            )
+        finally:
+            if options["rm"] and bottles.living().filter(slug=options["slug"]).exists():
+                running.rm(options["slug"], author=local_author())
+        sys.exit(code)
+
+    def _start(self, options: dict[str, Any]) -> Any:
+        bottle = running.start(
+            options["slug"],
+            author=_author(options),
+            command=self._words(options),
+            progress=self._progress,
+        )
+        return bottle_cli.row(bottle)
+
+    def _stop(self, options: dict[str, Any]) -> Any:
+        return bottle_cli.row(running.stop(options["slug"], author=_author(options)))
+
+    def _exec(self, options: dict[str, Any]) -> Any:
+        words = self._words(options)
+        if not words:
+            raise bottles.BadBottle(f"Say what to run: bottle exec {options['slug']} -- COMMAND.")
+        tty = quick.on_a_terminal() if options["tty"] is None else options["tty"]
+        sys.exit(running.exec(options["slug"], words, author=local_author(), tty=tty))
+
+    def _attach(self, options: dict[str, Any]) -> Any:
+        sys.exit(running.attach(options["slug"], author=local_author()))
+
+    def _logs(self, options: dict[str, Any]) -> Any:
+        plain = bottle_cli.Plain()
+        for chunk in running.logs(options["slug"], follow=options["follow"]):
+            sys.stdout.buffer.write(chunk if options["raw"] else plain.feed(chunk))
+            sys.stdout.buffer.flush()
+        sys.stdout.buffer.write(b"" if options["raw"] else plain.end())
+
+    def _ps(self, options: dict[str, Any]) -> Any:
+        return [bottle_cli.row(bottle) for bottle in running.ps()]
+
+    def _rm(self, options: dict[str, Any]) -> Any:
+        return bottle_cli.row(running.rm(options["slug"], author=local_author()))
+
+    def _create(self, options: dict[str, Any]) -> Any:
+        made = bottles.create(options["slug"], author=local_author(), backend=options["backend"])
+        return bottle_cli.connection(made)
+
+    def _token(self, options: dict[str, Any]) -> Any:
+        return bottle_cli.connection(bottles.rotate_token(options["slug"], author=local_author()))
+
+    def _delete(self, options: dict[str, Any]) -> Any:
+        return {"slug": options["slug"], "expired": bottles.delete(options["slug"], author=local_author())}
+
+    def _list(self, options: dict[str, Any]) -> Any:
+        return [
+            {"slug": bottle.slug, "backend": bottle.backend, "state": bottle.state}
+            for bottle in bottles.living()
+        ]
+
+    def _words(self, options: dict[str, Any]) -> tuple[str, ...]:
+        return self._command or tuple(options["command"])
+
+    def _progress(self, line: str) -> None:
+        self.stderr.write(sanitize.one_line(line, 400))  # a build prints what it likes
+        self.stderr.flush()
 
 
-def _connection(credentials: bottles.Credentials) -> dict[str, str]:
-    slug, token = credentials.bottle.slug, credentials.token
-    host = settings.SUPERVISE_BIND
-    return {
-        "slug": slug,
-        "token": token,
-        "mcp_url": f"http://{host}:{_agent_port()}/mcp",
-        "proxy_url": f"http://{slug}:{token}@{settings.EGRESS_BIND}:{_proxy_port()}",
-    }
-
-
-def _agent_port() -> int:
-    """The port a running server published, else the configured one."""
-    return _published(".http.port", "agent") or int(settings.SUPERVISE_PORT)
-
-
-def _proxy_port() -> int:
-    return _published("run/egress.json", "port") or int(settings.EGRESS_PORT)
-
-
-def _published(file: str, key: str) -> int | None:
-    try:
-        return int(json.loads((settings.BOTTLE_HOME / file).read_text())[key])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _author(options: dict[str, Any]) -> str:
+    if options["operator"] is None:
+        return local_author()
+    return running.operator_name(named_user(options["operator"]))

@@ -1,0 +1,135 @@
+"""The shortest way into a bottle: `bottle run|exec|attach` without Django, when a kept plan is fresh.
+
+Whatever is not plain and in order goes the long way, which says what is wrong and keeps a new plan. The
+database follows by the journal.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from . import journal, launch
+from .backends.base import WORKSPACE_INSIDE, Backend, BackendError, Plan, Progress
+from .environment import text
+
+SOCKETS = ("sockets/proxy.sock", "sockets/agent.sock")
+_SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
+_FLAGS = {"run": (), "exec": ("-t", "-T"), "attach": ()}
+
+
+def attempt(arguments: Sequence[str]) -> int | None:
+    """`arguments` follow "bottle". The exit code, or None for the long way. Nothing was done then."""
+    verb, *rest = arguments
+    flags = []
+    while rest and rest[0] in _FLAGS[verb]:
+        flags.append(rest.pop(0))
+    if not rest or not _SLUG.fullmatch(rest[0]) or (rest[1:] and rest[1] != "--"):
+        return None
+    slug, command = rest[0], tuple(rest[2:])
+    home = Path(text("BOTTLE_HOME", "~/.bot-bottle")).expanduser()
+    manifest = Path(text("BOTTLE_MANIFESTS") or home / "bottles").expanduser() / f"{slug}.yaml"
+    directory = Path(os.path.realpath(home)) / "bottles" / slug
+    if (verb == "exec" and not command) or (verb == "attach" and command):
+        return None
+    plan = launch.kept(directory, manifest)
+    if plan is None or (verb == "run" and not reachable(directory)):
+        return None
+    return _do(verb, plan, command, home, tty="-t" in flags or ("-T" not in flags and on_a_terminal()))
+
+
+def _do(verb: str, plan: Plan, command: tuple[str, ...], home: Path, *, tty: bool) -> int:
+    from .backends.local import LocalBackend  # noqa: PLC0415 - nobody else should pay for it
+
+    backend = LocalBackend(home)
+    try:
+        match verb:
+            case "exec":
+                return execute(
+                    backend, plan.slug, command, tty=tty, directory=Path(plan.directory), who=author()
+                )
+            case "attach":
+                return attach(backend, plan.slug, directory=Path(plan.directory), who=author())
+        chosen = replace(plan, command=command) if command else plan
+        return run(backend, chosen, who=author(), progress=say)
+    except BackendError as error:
+        sys.stderr.write(f"bot-bottle: {error}\n")
+        return 1
+
+
+def run(backend: Backend, plan: Plan, *, who: str, progress: Progress) -> int:
+    """In the foreground, told to the journal. Raises BackendError."""
+    directory = Path(plan.directory)
+    make_workspace(plan)
+    journal.append(directory, journal.STARTING, who=who)
+    try:
+        code = backend.run(plan, progress)
+    except BackendError as error:
+        journal.append(directory, journal.FAILED, who=who, text=str(error))
+        raise
+    journal.append(directory, journal.ENDED, who=who, exit_code=code)
+    return code
+
+
+def execute(
+    backend: Backend, slug: str, command: Sequence[str], *, tty: bool, directory: Path, who: str
+) -> int:
+    """Of the command only the program is told: arguments may be secret. Raises BackendError."""
+    if backend.life(slug).alive:
+        journal.append(directory, journal.USED, who=who, text=command[0])
+    return backend.exec(slug, command, tty=tty)
+
+
+def attach(backend: Backend, slug: str, *, directory: Path, who: str) -> int:
+    """Raises BackendError."""
+    if backend.life(slug).alive:
+        journal.append(directory, journal.USED, who=who, text="attach")
+    return backend.attach(slug)
+
+
+def make_workspace(plan: Plan) -> None:
+    """The bottle's own one. A workspace that the manifest names is there, or the plan was refused."""
+    for mount in plan.mounts:
+        if mount.target == WORKSPACE_INSIDE and Path(mount.source).parent == Path(plan.directory):
+            os.makedirs(mount.source, exist_ok=True)  # noqa: PTH103 - one system call less
+
+
+def reachable(directory: Path) -> bool:
+    """Whether the egress process serves this bottle: its sockets answer. However long their path is."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        for name in SOCKETS:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(2)
+                probe.connect(f"/proc/self/fd/{descriptor}/{name}")
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def author() -> str:
+    """Whoever can run this owns the database; the record says which account that was."""
+    try:
+        return f"{getpass.getuser()} (command line)"
+    except (KeyError, OSError):
+        return "command line"
+
+
+def on_a_terminal() -> bool:
+    return os.isatty(0) and os.isatty(1)
+
+
+def say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,21 @@
+// Keeps the strip of bottles true. It is rendered by the server, where permissions are checked and text escaped.
+"use strict";
+
+(() => {
+  const strip = document.getElementById("bottles");
+  const EVERY_MS = 5000;
+  if (!strip) return;
+
+  async function refresh() {
+    if (document.hidden || strip.matches(":focus-within")) return;
+    const response = await fetch(strip.dataset.url, { credentials: "same-origin" });
+    if (!response.ok || response.redirected) return;
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    if (page.body.textContent === strip.textContent) return;
+    strip.replaceChildren(...[...page.body.childNodes].map((node) => document.adoptNode(node)));
+  }
+
+  const quietly = () => refresh().catch(() => {});
+  setInterval(quietly, EVERY_MS);
+  document.addEventListener("bottle-changed", quietly); // the queue's websocket may know sooner
+})();
