@@ -38,6 +38,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SERVER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
 _MEMORY = re.compile(r"([1-9][0-9]{0,11})([kmgt]?)b?", re.IGNORECASE)
+_FIELD = re.compile(r"([a-z_]+)(?:\.[a-z_]+|\[\d+\])*")
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -105,8 +106,9 @@ def parse(text: str, name: str, *, path: Path | None = None) -> Manifest:
 def _refusal(name: str, lines: Mapping[str, int], key: str, what: str) -> BadManifest:
     known = key
     while known and known not in lines:  # a key that is missing stands where its parent does
-        known = re.sub(r"(\.|^)[^.\[\]]+$|\[\d+\]$", "", known)
-    return BadManifest(f"{name}, line {lines.get(known, 1)}, {key}: {what}")
+        known = known[: max(known.rfind("."), known.rfind("["), 0)]
+    shown = "" if not key else f", {key if key.isprintable() else ascii(key)}"
+    return BadManifest(f"{name}, line {lines.get(known, 1)}{shown}: {what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +287,9 @@ class _Reading:
             merge_route(RouteTable(), asked, now=datetime.now(UTC), operator=True)
         except PolicyError as error:
             # The sentence begins with the field's name, such as lease.ttl_seconds; so the line can be told.
-            named = f"{key}.{str(error).split(' ', 1)[0]}"
-            raise self.refuse(named if named in self.lines else key, f"{error}.") from error
+            named = _FIELD.match(str(error))
+            at = f"{key}.{named[0]}" if named and named[1] in part else key
+            raise self.refuse(at, f"{error}.") from error
         return asked
 
     def gate_host(self, value: object, key: str) -> str:

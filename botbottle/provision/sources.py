@@ -35,7 +35,7 @@ def check_target(target: str) -> None:
 
 def check_source(source: str, *, home: Path, own: Path | None = None) -> str:
     """The path with all links followed, once it may be mounted. `own` is the one part of `home` that may."""
-    path = Path(os.path.realpath(source))
+    path = _resolved(source)
     try:
         kind = path.stat().st_mode
     except OSError as error:
@@ -47,7 +47,7 @@ def check_source(source: str, *, home: Path, own: Path | None = None) -> str:
             raise ValueError(
                 f"{source} would give the bottle {place}, which leads out of it. Name something narrower."
             )
-    _refuse_home(path, source, Path(os.path.realpath(home)), own and Path(os.path.realpath(own)))
+    _refuse_home(path, source, _resolved(home), own and _resolved(own))
     for engine in _engines():
         if path.is_relative_to(engine) or engine.is_relative_to(path):
             raise ValueError(
@@ -58,7 +58,7 @@ def check_source(source: str, *, home: Path, own: Path | None = None) -> str:
 
 def check_not_writable(path: str, writable: Iterable[str]) -> None:
     """What the host reads at a start must not lie where a bottle can have put a link in its place."""
-    for candidate in {Path(path).absolute(), Path(os.path.realpath(path))}:
+    for candidate in {Path(os.path.normpath(path)), _resolved(path)}:
         for place in writable:
             if candidate.is_relative_to(place):
                 raise ValueError(f"{path} lies in {place}, which the agent may write to. Keep it elsewhere.")
@@ -76,4 +76,11 @@ def _refuse_home(path: Path, source: str, home: Path, own: Path | None) -> None:
 def _engines() -> list[Path]:
     scheme, _, address = os.environ.get("DOCKER_HOST", "").partition("://")
     places = [*_ENGINES, *([address] if scheme == "unix" and address else [])]
-    return [Path(os.path.realpath(Path(place).expanduser())) for place in places]
+    return [_resolved(Path(place).expanduser()) for place in places]
+
+
+def _resolved(path: str | Path) -> Path:
+    try:
+        return Path(os.path.realpath(path))
+    except OSError as error:  # a link that may not even be read
+        raise ValueError(f"{path} cannot be used: {error.strerror}. Name another.") from error
