@@ -146,6 +146,8 @@ def _remove_orphans() -> None:
                     _record_orphan(name, slug)
         except BackendError as error:
             log.debug("backend %s: orphans cannot be looked for: %s", name, error)
+        except Exception:
+            log.exception("Orphans of the backend %s could not be looked for.", name)
 
 
 def _record_orphan(backend: str, slug: str) -> None:

@@ -40,7 +40,8 @@ class Command(OperatorCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """What follows -- is the bottle's command, with all its own options."""
-        if "--" in argv and argv[2:3] and argv[2] in TAKE_COMMAND:
+        verb = next((word for word in argv[2:] if not word.startswith("-")), "")
+        if "--" in argv and verb in TAKE_COMMAND:
             end = argv.index("--")
             argv, self._command = argv[:end], tuple(argv[end + 1 :])
         super().run_from_argv(argv)
