@@ -35,7 +35,8 @@ def merged(existing: str | None, *, server: str, url: str, seconds: int) -> str:
         f"{key} = {json.dumps(value)}\n" for key, value in table.items()
     )
     kept = _without_table(text, server)
-    result = kept + ("" if kept.endswith("\n") else "\n") + "\n" + ours
+    gap = "" if not kept or kept.endswith("\n\n") else "\n" if kept.endswith("\n") else "\n\n"
+    result = kept + gap + ours
     _check(before, result, server, table)
     return result
 
@@ -50,7 +51,7 @@ def _without_table(text: str, server: str) -> str:
             inside = own.match(line) is not None
         if not inside:
             kept.append(line)
-    return "".join(kept).rstrip("\n") + "\n"
+    return "".join(kept)
 
 
 def _check(before: dict[str, Any], result: str, server: str, table: dict[str, Any]) -> None:
