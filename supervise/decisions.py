@@ -26,7 +26,7 @@ from .canonical import digest
 from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview, TooRisky
 from .models import Approval, Decision, Proposal
 from .outcomes import left_out, outcome_of
-from .permissions import may_decide
+from .permissions import may_decide, may_decide_for
 from .reviewing import Review, checked_payload, preview, review
 from .risk import Level
 from .sanitize import storable
@@ -73,6 +73,7 @@ def reject(
         raise MissingReason("Say why: the agent reads the reason and acts on it.")
     with transaction.atomic():
         proposal, version = _lock(proposal_id)
+        _check_assignment(actor, proposal.bottle)
         _as_seen(review(proposal, version), seen_digest)
         decision = _record(proposal, Status.REJECTED, actor=actor, notes=note, seen_digest=seen_digest)
         if stop_asking:
@@ -107,6 +108,7 @@ def _grant(
     _check_permission(actor)
     with transaction.atomic():
         proposal, version = _lock(proposal_id)
+        _check_assignment(actor, proposal.bottle)
         now = timezone.now()
         edited = None if payload is None else checked_payload(proposal, payload)
         final = edited or proposal.payload
@@ -249,7 +251,7 @@ def _completes_quorum(vote: Approval) -> bool:
     """Only a yes to exactly this counts, and only of those who may still decide."""
     agreeing = Approval.objects.filter(proposal=vote.proposal, granted_digest=vote.granted_digest)
     voters = [approval.actor for approval in agreeing.select_related("actor")]
-    return sum(may_decide(voter) for voter in voters) >= settings.SUPERVISE_QUORUM
+    return sum(may_decide_for(voter, vote.proposal.bottle) for voter in voters) >= settings.SUPERVISE_QUORUM
 
 
 def _reach(merged: Merge) -> dict[str, Any]:
@@ -262,3 +264,8 @@ def _reach(merged: Merge) -> dict[str, Any]:
 def _check_permission(actor: User) -> None:
     if not may_decide(actor):
         raise NotPermitted("You may look, but deciding needs the permission 'decide_proposal'.")
+
+
+def _check_assignment(actor: User, bottle: Bottle) -> None:
+    if not may_decide_for(actor, bottle):
+        raise NotPermitted(f"The bottle {bottle.slug} has operators of its own, and you are not one of them.")

@@ -208,3 +208,21 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+from .models_access import Assignment, LoginFailure  # noqa: E402
+from .models_webhooks import Delivery, Webhook  # noqa: E402
+
+__all__ = [
+    "ApiKey",
+    "Approval",
+    "Assignment",
+    "AuditEvent",
+    "AuditHead",
+    "Decision",
+    "Delivery",
+    "LoginFailure",
+    "Proposal",
+    "StandingRefusal",
+    "Webhook",
+]

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from django.contrib.auth.models import AnonymousUser, User
 
+from botbottle.models import Bottle
+
+from .models import Assignment
+
 VIEW = "supervise.view_proposal"
 DECIDE = "supervise.decide_proposal"
 RUN = "botbottle.run_bottle"
+ASSIGN = "supervise.add_assignment"
 
 
 def may_decide(user: User | AnonymousUser) -> bool:
@@ -21,3 +26,25 @@ def may_run(user: User | AnonymousUser) -> bool:
 def may_view(user: User | AnonymousUser) -> bool:
     """Whoever may decide may look: nothing is decided unseen."""
     return user.is_active and (user.has_perm(VIEW) or user.has_perm(DECIDE))
+
+
+def may_decide_for(user: User | AnonymousUser, bottle: Bottle) -> bool:
+    """A bottle with assigned operators is decided by them, or by who could assign themselves."""
+    return may_decide(user) and _is_among(user, bottle)
+
+
+def may_run_for(user: User | AnonymousUser, bottle: Bottle) -> bool:
+    return may_run(user) and _is_among(user, bottle)
+
+
+def others_bottles(user: User | AnonymousUser) -> set[int]:
+    """Bottles that only other operators decide for. One query, for pages that show many."""
+    if user.has_perm(ASSIGN):
+        return set()
+    pairs = list(Assignment.objects.values_list("bottle_id", "operator_id"))
+    return {bottle for bottle, _ in pairs} - {bottle for bottle, operator in pairs if operator == user.pk}
+
+
+def _is_among(user: User | AnonymousUser, bottle: Bottle) -> bool:
+    operators = set(Assignment.objects.filter(bottle=bottle).values_list("operator_id", flat=True))
+    return not operators or user.pk in operators or user.has_perm(ASSIGN)

@@ -14,14 +14,24 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress.models import DataPlaneEvent, Secret, TrafficRecord
 from supervise import api_keys, decisions
-from supervise.models import ApiKey, AuditEvent, Decision, Proposal
+from supervise.models import (
+    ApiKey,
+    Assignment,
+    AuditEvent,
+    Decision,
+    Delivery,
+    LoginFailure,
+    Proposal,
+    Webhook,
+)
 from tests.asking import ask, ask_image, seen
 from tests.console.conftest import browser_of
 
 OURS = [
     model for model in admin.site._registry if model._meta.app_label in {"botbottle", "egress", "supervise"}
 ]
-READ_ONLY = [model for model in OURS if model is not Secret]  # secrets have tests of their own
+WITH_TESTS_OF_THEIR_OWN = {Secret, Assignment, Delivery, LoginFailure, Webhook}
+READ_ONLY = [model for model in OURS if model not in WITH_TESTS_OF_THEIR_OWN]
 CHANGELIST = "/admin/supervise/proposal/"
 
 

@@ -1,0 +1,284 @@
+"""What must hold for every address there is: who changes something, how, and that viewers never do."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from channels.testing import WebsocketCommunicator
+from django.apps import apps
+from django.conf import settings
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from botbottle.asgi import websocket_application
+from botbottle.models import Bottle
+from supervise import api_keys, roles
+from supervise.models import Proposal
+from tests.asking import ask, seen
+from tests.console.conftest import browser_of
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+OURS = ("botbottle", "egress", "supervise")
+HERE = "http://127.0.0.1:8000"
+
+
+def routes(part: str) -> list[str]:
+    """All addresses of the console ("" ), the API ("api/") or the admin ("admin/")."""
+    return sorted(
+        route
+        for route in _every(get_resolver().url_patterns, "")
+        if (route.startswith(part) if part else not route.startswith(("api/", "admin/")))
+    )
+
+
+def _every(patterns: list[URLPattern | URLResolver], prefix: str) -> list[str]:
+    found = []
+    for pattern in patterns:
+        route = prefix + str(pattern.pattern)
+        found += _every(pattern.url_patterns, route) if isinstance(pattern, URLResolver) else [route]
+    return found
+
+
+def filled(route: str, **values: object) -> str:
+    """The address of one thing. What is not named becomes something that does not exist."""
+    route = re.sub(r"\(\?P<\w+>[^)]*\)", "x", route)  # regular expressions of the admin
+    stand_ins = {"uuid": NOBODY, "int": "1", "path": "1"}
+
+    def value(match: re.Match[str]) -> str:
+        return str(values.get(match[2], stand_ins.get(match[1] or "str", "x")))
+
+    return "/" + re.sub(r"<(?:(\w+):)?(\w+)>", value, route).replace("^", "").replace("$", "").replace(
+        "\\Z", ""
+    ).replace("\\.", ".")
+
+
+# Sign-in, sign-out and what they need: before anybody is known, there is nothing to guard.
+OPEN = {"admin/login/", "admin/logout/"}
+
+
+@pytest.fixture
+def strict_root(db: None) -> Client:
+    """A superuser's browser that does not know the CSRF token."""
+    return browser_of(
+        User.objects.create_superuser("root", password="correct-horse-battery"), enforce_csrf_checks=True
+    )
+
+
+def is_form(client: Client, route: str) -> bool:
+    return client.get(filled(route)).status_code == 405
+
+
+# --- pages and forms
+
+
+@pytest.mark.parametrize("route", routes("") + routes("api/"))
+def test_an_address_either_shows_or_changes(strict_root: Client, root_key: str, route: str) -> None:
+    """Reading never changes anything, and what changes something takes nothing but POST."""
+    if is_form(strict_root, route):
+        for method in ("head", "put", "patch", "delete"):
+            assert getattr(strict_root, method)(filled(route)).status_code in {403, 405}, method
+    elif route.startswith("api/"):
+        key = {"Authorization": f"Bearer {root_key}"}
+        assert Client().post(filled(route), headers=key).status_code == 405
+    else:
+        assert browser_of(User.objects.get(username="root")).post(filled(route)).status_code == 405
+
+
+@pytest.fixture
+def root_key(strict_root: Client) -> str:
+    return api_keys.create(User.objects.get(username="root"), "script")
+
+
+def test_the_forms_are_found(strict_root: Client) -> None:
+    forms = {route for route in routes("") + routes("api/") if is_form(strict_root, route)}
+    assert {f"proposals/<uuid:proposal_id>/{verb}" for verb in ("approve", "modify", "reject")} < forms
+    assert {f"api/proposals/<str:proposal_id>/{verb}/" for verb in ("approve", "modify", "reject")} < forms
+    assert not forms & {"", "history/", "proposals/<uuid:proposal_id>/", "api/proposals/"}
+
+
+@pytest.mark.parametrize("route", routes("") + routes("api/") + routes("admin/"))
+def test_no_address_takes_a_post_without_the_csrf_token(strict_root: Client, route: str) -> None:
+    content = {"content_type": "application/json"} if route.startswith("api/") else {}
+    answer = strict_root.post(filled(route), **content)
+    if answer.status_code == 302 and route.startswith("admin/"):  # an old address that only leads elsewhere
+        assert strict_root.get(filled(route)).status_code == 302
+        return
+    assert answer.status_code in {403, 405}, answer.status_code
+
+
+@pytest.mark.parametrize("route", routes("") + routes("api/") + routes("admin/"))
+def test_no_address_answers_strangers(db: None, route: str) -> None:
+    if route in OPEN:
+        return
+    for method in ("get", "post", "head", "put", "delete", "options"):
+        answer = getattr(Client(), method)(filled(route))
+        assert answer.status_code in {302, 401, 403, 405}, (method, answer.status_code)
+        if answer.status_code == 302:
+            assert answer.headers["Location"].startswith("/admin/login/")
+
+
+# --- a viewer, by every way there is
+
+
+@pytest.fixture
+def proposal(agent_a: Bottle) -> Proposal:
+    return ask(agent_a, "*.example.com")
+
+
+@pytest.fixture
+def valerie(db: None) -> User:
+    from django.contrib.auth.models import Group
+
+    roles.grant(apps)  # a test that empties the tables may have come before
+    user = User.objects.create_user("valerie", password="correct-horse-battery", is_staff=True)
+    user.groups.add(Group.objects.get(name=roles.VIEWER))
+    return user
+
+
+def world() -> dict[str, list[dict[str, Any]]]:
+    """Every row of ours."""
+    return {
+        model._meta.label: list(model._default_manager.order_by("pk").values())
+        for label in OURS
+        for model in apps.get_app_config(label).get_models()
+        if model._meta.label != "supervise.LoginFailure"
+    }
+
+
+def everything(proposal: Proposal) -> dict[str, Any]:
+    """What any form might want: enough that only the missing right can be why nothing happens."""
+    return {
+        "seen_digest": seen(proposal),
+        f"seen-{proposal.pk}": seen(proposal),
+        "note": "because",
+        "confirmed": "yes",
+        "payload": json.dumps(proposal.payload),
+        "proposal": str(proposal.pk),
+        "_selected_action": str(proposal.pk),
+        "selected": str(proposal.pk),
+        "for": "900",
+        "until": "3600",
+        "version": "1",
+        "seen_version": "1",
+        "host": "*.example.com",
+        "bottle": proposal.bottle.slug,
+        "post": "yes",
+    }
+
+
+@pytest.mark.parametrize("route", routes("") + routes("api/") + routes("admin/"))
+def test_looking_changes_nothing(strict_root: Client, proposal: Proposal, route: str) -> None:
+    before = world()
+    for path in (filled(route), filled(route, proposal_id=proposal.pk, slug=proposal.bottle.slug)):
+        strict_root.get(path, everything(proposal))
+    assert world() == before
+
+
+def test_an_operator_would_get_through_with_that(operator: User, proposal: Proposal) -> None:
+    """Or the tests below would show nothing."""
+    browser_of(operator).post(f"/proposals/{proposal.pk}/approve", everything(proposal))
+    assert Proposal.objects.get().status == "approved"
+
+
+@pytest.mark.parametrize("route", routes(""))
+def test_a_viewer_changes_nothing_by_the_pages(valerie: User, proposal: Proposal, route: str) -> None:
+    before = world()
+    address = filled(route, proposal_id=proposal.pk, slug=proposal.bottle.slug)
+    browser_of(valerie).post(address, everything(proposal))
+    assert world() == before
+
+
+@pytest.mark.parametrize("route", routes("api/"))
+@pytest.mark.parametrize("by", ["key", "session"])
+def test_a_viewer_changes_nothing_by_the_api(valerie: User, proposal: Proposal, route: str, by: str) -> None:
+    key = api_keys.create(valerie, "script")
+    before = world()
+    address = filled(route, proposal_id=proposal.pk, slug=proposal.bottle.slug)
+    body = json.dumps({**everything(proposal), "payload": proposal.payload})
+    if by == "key":
+        answer = Client().post(address, body, "application/json", headers={"Authorization": f"Bearer {key}"})
+    else:
+        answer = browser_of(valerie).post(address, body, "application/json")
+    assert answer.status_code in {403, 405}
+    assert world() == before
+
+
+MODELS = [model for model in admin.site._registry if model._meta.app_label in (*OURS, "auth")]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model._meta.model_name)
+def test_a_viewer_changes_nothing_by_the_admin(valerie: User, proposal: Proposal, model: Any) -> None:
+    browser, before = browser_of(valerie), world()
+    base = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
+    rows = [str(pk) for pk in model._default_manager.values_list("pk", flat=True)]
+    names = ["delete_selected", *(getattr(action, "__name__", action) for action in _actions(model))]
+    for name in names:
+        browser.post(base, {**everything(proposal), "action": name, "_selected_action": rows})
+    for pk in [*rows, "1"]:
+        for page in ("change/", "delete/"):
+            assert browser.post(f"{base}{pk}/{page}", everything(proposal)).status_code in {302, 403, 404}
+    assert browser.post(f"{base}add/", everything(proposal)).status_code == 403
+    assert world() == before
+
+
+def _actions(model: Any) -> Any:
+    return admin.site._registry[model].actions or ()
+
+
+# --- websockets
+
+
+def sockets() -> list[str]:
+    application: Any = websocket_application
+    while not hasattr(application, "routes"):
+        application = getattr(application, "application", None) or application.inner
+    return [str(route.pattern) for route in application.routes]
+
+
+def socket_to(path: str, client: Client | None, origin: str | None) -> WebsocketCommunicator:
+    headers = [(b"host", b"127.0.0.1:8000")]
+    if origin is not None:
+        headers.append((b"origin", origin.encode()))
+    if client is not None:
+        cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+        headers.append((b"cookie", f"{settings.SESSION_COOKIE_NAME}={cookie}".encode()))
+    return WebsocketCommunicator(websocket_application, f"/{path}", headers)
+
+
+def test_the_sockets_are_found() -> None:
+    assert "ws/queue/" in sockets()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("path", sockets())
+async def test_no_socket_takes_strangers_or_other_sites(path: str, valerie: User) -> None:
+    browser = await sync_to_async(browser_of)(valerie)
+    assert (await socket_to(path, browser, HERE).connect())[0], "a viewer at home gets in"
+    for client, origin in [
+        (None, HERE),
+        (browser, "https://evil.example.com"),
+        (browser, "http://127.0.0.1.evil.example.com"),
+        (browser, "null"),
+        (browser, None),
+    ]:
+        assert not (await socket_to(path, client, origin).connect())[0], origin
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("path", sockets())
+async def test_a_viewer_changes_nothing_by_a_socket(path: str, valerie: User, proposal: Proposal) -> None:
+    before = await sync_to_async(world)()
+    socket = socket_to(path, await sync_to_async(browser_of)(valerie), HERE)
+    assert (await socket.connect())[0]
+    facts = await sync_to_async(everything)(proposal)
+    for verb in ("approve", "reject", "modify", "proposal.event", "decide", "bottle.event"):
+        message = {**facts, "type": verb, "kind": verb, "action": verb, "id": str(proposal.pk)}
+        await socket.send_to(text_data=json.dumps(message))
+    await socket.disconnect()
+    assert await sync_to_async(world)() == before
