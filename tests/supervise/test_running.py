@@ -1,0 +1,168 @@
+"""The database follows the sandboxes: what `settle` and `reconcile` write down, and what they leave alone."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from botbottle import journal
+from botbottle.models import Bottle
+from egress import store
+from supervise import audit, bottles, events, running, settling
+from supervise.models import AuditEvent
+from tests.supervise.test_events import sent_by
+from tests.threads import together
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def home(settings: Any, tmp_path: Path) -> Path:
+    settings.BOTTLE_HOME, settings.BOTTLE_MANIFESTS = tmp_path, tmp_path / "bottles"
+    return tmp_path
+
+
+@pytest.fixture
+def lock(agent_a: Bottle) -> Iterator[Path]:
+    """The local backend takes a held lock for a bottle that runs: the same fact as with a real one."""
+    run = store.bottle_directory(agent_a) / "run"
+    run.mkdir(parents=True)
+    yield run / "lock"
+
+
+def happened() -> list[tuple[str, str]]:
+    found = AuditEvent.objects.exclude(action="bottle created").order_by("seq")
+    return [(event.action, event.actor_name) for event in found]
+
+
+def told(bottle: Bottle, *entries: str, who: str = "olivia", **more: Any) -> None:
+    for what in entries:
+        journal.append(store.bottle_directory(bottle), what, who=who, **more)
+
+
+def state(bottle: Bottle) -> str:
+    return Bottle.objects.get(pk=bottle.pk).state
+
+
+def test_a_bottle_that_runs_and_ends_is_written_down_once(agent_a: Bottle, lock: Path) -> None:
+    told(agent_a, journal.STARTING, journal.STARTED)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for _ in range(3):
+            assert settling.reconcile()
+        assert state(agent_a) == "running"
+        assert happened() == [("bottle started", "olivia")]
+    for _ in range(3):
+        settling.reconcile()
+    assert state(agent_a) == "stopped"
+    assert happened() == [("bottle started", "olivia"), ("bottle stopped", "bot-bottle")]
+    assert audit.verify()[1] is None
+
+
+def test_a_failed_start_keeps_its_reason_until_the_next_one(agent_a: Bottle, lock: Path) -> None:
+    told(agent_a, journal.STARTING)
+    told(agent_a, journal.FAILED, text="no image\x00 \ud800")
+    settling.reconcile()
+    agent_a.refresh_from_db()
+    assert (agent_a.state, agent_a.problem) == ("stopped", "no image\u2400 \ufffd")
+    told(agent_a, journal.STARTING, journal.STARTED)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        settling.reconcile()
+    agent_a.refresh_from_db()
+    assert (agent_a.state, agent_a.problem) == ("running", "")
+
+
+def test_bottles_that_this_home_never_started_are_left_alone(agent_a: Bottle) -> None:
+    Bottle.objects.update(state="running")  # by another home that shares the database
+    settling.reconcile()
+    assert state(agent_a) == "running"
+    assert happened() == []
+
+
+def test_a_backend_that_does_not_answer_changes_nothing_but_is_noted(
+    agent_a: Bottle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    Bottle.objects.update(state="running", backend="docker", problem="kept")
+    told(agent_a, journal.STOPPING)
+    settling.reconcile()
+    agent_a.refresh_from_db()
+    assert (agent_a.state, agent_a.problem, agent_a.journal_read) == ("running", "kept", 0)
+    assert agent_a.backend_problem
+    assert happened() == []
+    Bottle.objects.update(backend="local")  # which answers
+    settling.reconcile()
+    agent_a.refresh_from_db()
+    assert (agent_a.state, agent_a.backend_problem) == ("stopped", "")
+
+
+def test_a_bottle_whose_backend_is_away_can_be_deleted(
+    agent_a: Bottle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    Bottle.objects.update(state="running", backend="docker")
+    told(agent_a, journal.STARTING)
+    bottles.delete("agent-a", author="olivia")
+    assert state(agent_a) == "deleted"
+    assert AuditEvent.objects.get(action="bottle deleted").details["sandbox"]
+    assert not journal.exists(store.bottle_directory(agent_a)), "an heir of the name inherits nothing"
+
+
+def test_a_deleted_bottle_stays_deleted(agent_a: Bottle, lock: Path) -> None:
+    told(agent_a, journal.STARTING, journal.STARTED)
+    seen_before = Bottle.objects.get(pk=agent_a.pk)
+    Bottle.objects.update(state="deleted")
+    assert settling.settle(seen_before).state == "deleted"
+    assert happened() == []
+
+
+def test_one_reconciler_at_a_time(agent_a: Bottle, home: Path) -> None:
+    (home / "run").mkdir()
+    with (home / "run" / "reconcile.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert not settling.reconcile()
+        assert running.ps() == [agent_a], "who asks is answered all the same"
+    assert settling.reconcile()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_who_look_at_one_moment_write_it_down_once(agent_a: Bottle, lock: Path) -> None:
+    told(agent_a, journal.STARTING, journal.ENDED, exit_code=3)
+    together([partial(settling.settle, Bottle.objects.get(pk=agent_a.pk)) for _ in range(6)])
+    assert happened() == [("bottle started", "olivia"), ("bottle stopped", "bot-bottle")]
+    assert Bottle.objects.get().exit_code == 3
+
+
+def test_a_quiet_round_writes_nothing(agent_a: Bottle, lock: Path, django_assert_num_queries: Any) -> None:
+    told(agent_a, journal.STARTING, journal.ENDED)
+    settling.reconcile()
+    with django_assert_num_queries(4):  # the bottles, this one anew, the backends in use, the slugs of one
+        settling.reconcile()
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_pages_hear_of_a_change_and_of_nothing_else(agent_a: Bottle, lock: Path) -> None:
+    def change() -> None:
+        told(agent_a, journal.STARTING)
+        told(agent_a, journal.FAILED, text="sneaky")
+        settling.reconcile()
+        settling.reconcile()
+
+    messages = await sent_by(events.BOTTLES, change)
+    assert messages == [{"type": "bottle.event", "id": agent_a.pk, "state": "stopped"}]
+
+
+def test_one_bottle_that_cannot_be_settled_stops_no_other(
+    agent_a: Bottle, agent_b: Bottle, lock: Path, caplog: Any
+) -> None:
+    told(agent_b, journal.STARTING, journal.ENDED)
+    (store.bottle_directory(agent_a) / journal.NAME).mkdir()
+    settling.reconcile()
+    assert state(agent_b) == "stopped"
+    assert "agent-a" in caplog.text
