@@ -1,0 +1,244 @@
+"""What a bottle's container is made of: its settings, and the files staged for it on the host.
+
+Trust boundary: everything here narrows what the container may do. No secret goes into a setting, because
+settings can be inspected; variables are in a file that is gone from the host once the container runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from docker.types import LogConfig  # type: ignore[import-untyped]
+from docker.types import Mount as DockerMount
+
+from botbottle.provision.variables import default_variables
+
+from . import seccomp
+from .base import (
+    HOME_INSIDE,
+    INIT_INSIDE,
+    RUN_INSIDE,
+    TRUST_INSIDE,
+    UID_INSIDE,
+    USER_INSIDE,
+    WORKSPACE_INSIDE,
+    BackendError,
+    File,
+    Mount,
+    Plan,
+)
+
+PLACE_INSIDE = f"{RUN_INSIDE}/place.py"
+FILES_INSIDE = f"{RUN_INSIDE}/files"
+VARIABLES_INSIDE = f"{RUN_INSIDE}/variables.json"
+PYTHON = ("python3", "-I", "-S")
+_INSIDE = Path(__file__).resolve().parent.parent / "inside"
+_IN_MEMORY = (HOME_INSIDE, "/tmp", "/run")  # noqa: S108 - the bottle's own
+_BUNDLE_PLACES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+)
+_CA_PLACE = "/usr/local/share/ca-certificates/bot-bottle.crt"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Whose processes the bottle's are, as the engine's host counts."""
+
+    uid: int
+    gid: int
+
+    def __str__(self) -> str:
+        return f"{self.uid}:{self.gid}"
+
+    def may_write(self, path: str) -> bool:
+        status = Path(path).stat()
+        mode = status.st_mode
+        if status.st_uid == self.uid:
+            return bool(mode & 0o200)
+        return bool(mode & 0o020 if status.st_gid == self.gid else mode & 0o002)
+
+
+def bottle_user(home: Path, security_options: Sequence[str]) -> User:
+    """The operator's own id, so that the workspace stays theirs; never root's."""
+    if any("rootless" in option for option in security_options):
+        return User(0, 0)  # which is the operator, seen from outside, and has no capability inside
+    status = home.stat()
+    return User(status.st_uid, status.st_gid) if status.st_uid else User(UID_INSIDE, UID_INSIDE)
+
+
+def environment(plan: Plan, image_variables: Sequence[str]) -> dict[str, str]:
+    """The plan's variables on top of the image's. Where it has but a default, the image knows better."""
+    image = dict(entry.split("=", 1) for entry in image_variables if "=" in entry)
+    own, defaults = plan.environment(), default_variables()
+    for name in ("PATH", "LANG", "SHELL"):
+        if name in image and own.get(name) == defaults.get(name):
+            own[name] = image[name] if name != "PATH" else f"{HOME_INSIDE}/.local/bin:{image[name]}"
+    return {**image, **own}
+
+
+class Staged:
+    """The bottle's files on the host, under `run/docker`, readable for the bottle's user."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.variables = directory / "variables.json"
+
+    def write(
+        self, plan: Plan, user: User, variables: Mapping[str, str], accounts: Mapping[str, str]
+    ) -> None:
+        self.remove()
+        for name in ("inside", "etc", "files"):
+            (self.directory / name).mkdir(parents=True)
+            (self.directory / name).chmod(0o755)
+        for name in ("init.py", "place.py"):
+            self._put(f"inside/{name}", (_INSIDE / name).read_text(encoding="utf-8"), 0o644)
+        for name, content in accounts.items():
+            self._put(f"etc/{name}", content, 0o644)
+        for number, file in enumerate(plan.files):
+            self._put(f"files/{number}", file.content, 0o644 | file.mode & 0o111)
+        index = [
+            {"name": str(number), "path": file.path, "mode": file.mode}
+            for number, file in enumerate(plan.files)
+            if in_memory(file.path)
+        ]
+        self._put("files/index.json", json.dumps(index), 0o644)
+        self._put("variables.json", json.dumps(dict(variables)), 0o600, user)
+
+    def _put(self, name: str, content: str, mode: int, owner: User | None = None) -> None:
+        descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
+            if owner is not None and os.geteuid() == 0:
+                os.fchown(descriptor, owner.uid, owner.gid)
+            os.fchmod(descriptor, mode)
+
+    def forget_variables(self) -> None:
+        """The container keeps its mount of the file; on the host nothing is left to read."""
+        self.variables.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        if self.directory.is_dir():
+            shutil.rmtree(self.directory)
+
+    def mounts(self, files: Sequence[File]) -> list[Mount]:
+        mounts = [
+            Mount(f"{self.directory}/inside/init.py", INIT_INSIDE),
+            Mount(f"{self.directory}/inside/place.py", PLACE_INSIDE),
+            Mount(f"{self.directory}/files", FILES_INSIDE),
+            Mount(str(self.variables), VARIABLES_INSIDE),
+            *(
+                Mount(f"{self.directory}/etc/{name}", f"/etc/{name}")
+                for name in ("passwd", "group", "resolv.conf")
+            ),
+        ]
+        for number, file in enumerate(files):
+            if file.path.startswith(f"{WORKSPACE_INSIDE}/"):
+                raise BackendError(
+                    f"{file.path} is in the workspace, which is yours. Put the file there yourself."
+                )
+            if not in_memory(file.path):
+                mounts.append(Mount(f"{self.directory}/files/{number}", file.path))
+        return mounts
+
+
+def in_memory(path: str) -> bool:
+    return any(path.startswith(f"{place}/") for place in _IN_MEMORY)
+
+
+def accounts(user: User, passwd: str | None, group: str | None) -> dict[str, str]:
+    """The image's accounts with ours in the place of whoever has its id or name. No resolver is named."""
+
+    def others(text: str | None, number: int) -> str:
+        lines = (line for line in (text or "").splitlines() if line.count(":") >= 2)
+        kept = [
+            line for line in lines if line.split(":")[2] != str(number) and line.split(":")[0] != USER_INSIDE
+        ]
+        return "".join(f"{line}\n" for line in kept)
+
+    entry = f"{USER_INSIDE}:x:{user.uid}:{user.gid}:agent:{HOME_INSIDE}:/bin/sh\n"
+    return {
+        "passwd": others(passwd, user.uid) + entry,
+        "group": others(group, user.gid) + f"{USER_INSIDE}:x:{user.gid}:\n",
+        "resolv.conf": "# A bottle has no network. Names are resolved by the proxy.\n",
+    }
+
+
+def settings(plan: Plan, user: User, staged: Staged, labels: dict[str, str], *, tty: bool) -> dict[str, Any]:
+    """For the SDK's `containers.create`."""
+    mounts = [*plan.mounts, *staged.mounts(plan.files)]
+    arguments = ["--env-file", VARIABLES_INSIDE, *([] if plan.supervise else ["--no-supervise"])]
+    place = [PLACE_INSIDE, FILES_INSIDE] if any(in_memory(file.path) for file in plan.files) else []
+    return {
+        "entrypoint": [*PYTHON, *place, INIT_INSIDE],
+        "command": [*arguments, "--", *plan.command],
+        "working_dir": plan.workdir,
+        "hostname": plan.slug,
+        "user": str(user),
+        "labels": labels,
+        "tty": tty,
+        "stdin_open": True,
+        "mounts": [_bind(mount) for mount in [*mounts, *_trust(mounts)]],
+        "tmpfs": _tmpfs(user),
+        "stop_signal": "SIGTERM",
+        "healthcheck": {"test": ["NONE"]},
+        "log_config": LogConfig(type="json-file", config={"max-size": "10m", "max-file": "2"}),
+        **_confinement(),
+        **_limits(plan),
+    }
+
+
+def _confinement() -> dict[str, Any]:
+    profile = json.dumps(seccomp.docker_profile())
+    return {
+        "network_mode": "none",
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true", f"seccomp={profile}"],
+        "ipc_mode": "private",
+        "cgroupns": "private",
+        "restart_policy": {"Name": "no"},
+    }
+
+
+def _limits(plan: Plan) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    if plan.limits.cpus is not None:
+        limits["nano_cpus"] = int(plan.limits.cpus * 1e9)
+    if plan.limits.memory is not None:
+        limits |= {"mem_limit": plan.limits.memory, "memswap_limit": plan.limits.memory}
+    if plan.limits.pids is not None:
+        limits["pids_limit"] = plan.limits.pids
+    return limits
+
+
+def _tmpfs(user: User) -> dict[str, str]:
+    owned = f"rw,exec,nosuid,nodev,uid={user.uid},gid={user.gid}"  # an image's own mode can replace ours
+    return {
+        "/tmp": f"{owned},mode=1777",  # noqa: S108 - the bottle's own
+        HOME_INSIDE: f"{owned},mode=0700",
+        "/run": "rw,noexec,nosuid,nodev,mode=0755",
+    }
+
+
+def _bind(mount: Mount) -> Any:
+    return DockerMount(
+        mount.target, mount.source, type="bind", read_only=not mount.writable, propagation="rprivate"
+    )
+
+
+def _trust(mounts: Sequence[Mount]) -> list[Mount]:
+    """The bottle's CA also where tools look that read no variable."""
+    sources = [mount.source for mount in mounts if mount.target == TRUST_INSIDE]
+    if not sources:
+        return []
+    bundle, own = (posixpath.join(sources[-1], name) for name in ("bundle.pem", "ca.pem"))
+    return [*(Mount(bundle, place) for place in _BUNDLE_PLACES), Mount(own, _CA_PLACE)]

@@ -1,0 +1,202 @@
+"""The images of bottles: what is there, what is built, what is in them.
+
+Trust boundary: a Dockerfile for `rebuild` was written by an agent. Its build has no network, and nothing that
+the engine itself would fetch for it (a missing base, ADD) is let through. Logs are an agent's text too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import posixpath
+import tarfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from docker import DockerClient  # type: ignore[import-untyped]
+from docker.errors import APIError, ImageNotFound, NotFound  # type: ignore[import-untyped]
+
+from botbottle import dockerfiles
+
+from .base import BackendError, Plan, Progress
+
+DIGEST_LABEL = "bot-bottle.dockerfile"
+_BUILD_SECONDS = 3600  # between two lines of a build, not for the whole of it
+_TAIL_LINES = 30
+_READ_LIMIT = 1 << 20
+_LINKS = 8
+
+
+def ready_image(client: DockerClient, plan: Plan, labels: dict[str, str], name: str, tell: Progress) -> str:
+    """The id of the plan's image, built from its Dockerfile first when that is new. Raises BackendError."""
+    if not plan.dockerfile:
+        return _existing(client, plan.image)
+    path = Path(plan.dockerfile)
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BackendError(f"The Dockerfile {path} cannot be read: {error.strerror}.") from error
+    name = plan.image or name
+    image = _find(client, name)
+    if image is not None and image.labels.get(DIGEST_LABEL) == digest:
+        return str(image.id)
+    tell(f"Building {name} from {path}")
+    build(client, name, {**labels, DIGEST_LABEL: digest}, tell, path=str(path.parent), dockerfile=path.name)
+    return _existing(client, name)
+
+
+def _find(client: DockerClient, name: str) -> Any:
+    try:
+        return client.images.get(name)
+    except ImageNotFound:
+        return None
+
+
+def _existing(client: DockerClient, name: str) -> str:
+    image = _find(client, name) if name else None
+    if image is None:
+        raise BackendError(
+            f"The Docker engine has no image {name!r}. Build it (docker build -t {name} .), pull it "
+            f"(docker pull {name}) or import it (docker import rootfs.tar {name}): a bottle pulls nothing."
+        )
+    return str(image.id)
+
+
+def rebuild(client: DockerClient, text: str, name: str, labels: dict[str, str], tell: Progress) -> str:
+    """Build a text without network and return the image's name. Raises BackendError."""
+    refuse_fetches(text, lambda image: _find(client, image) is not None)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    name = f"{name}:{digest[:12]}"
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        entry = tarfile.TarInfo("Dockerfile")
+        entry.size = len(text.encode())
+        archive.addfile(entry, io.BytesIO(text.encode()))
+    context.seek(0)
+    labels = {**labels, DIGEST_LABEL: digest}
+    build(client, name, labels, tell, fileobj=context, custom_context=True, network_mode="none")
+    return name
+
+
+def build(client: DockerClient, name: str, labels: dict[str, str], tell: Progress, **how: Any) -> None:
+    """With the log told line by line; a failure carries the log's end."""
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    events = client.api.build(
+        tag=name, labels=labels, rm=True, forcerm=True, decode=True, timeout=_BUILD_SECONDS, **how
+    )
+    for event in events:
+        for line in _lines(event):
+            tail.append(line)
+            tell(line)
+        if "error" in event:
+            log = "\n".join([*tail, *_plain_lines(str(event["error"]))])
+            raise BackendError(f"The image {name} was not built. The end of the build's log:\n{log}")
+
+
+def _lines(event: dict[str, Any]) -> Iterator[str]:
+    if "progress" in event:  # a bar, many times a second
+        return
+    identifier = f"{event['id']}: " if "id" in event else ""
+    yield from _plain_lines(identifier + str(event.get("stream") or event.get("status") or ""))
+
+
+def _plain_lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        plain = "".join(
+            each if each.isprintable() or each == "\t" else "\N{REPLACEMENT CHARACTER}" for each in line
+        )
+        if plain.strip():
+            yield plain[:500]
+
+
+def refuse_fetches(text: str, is_here: Callable[[str], bool]) -> None:
+    """Raises BackendError for what the engine would fetch over the host's network while it builds."""
+    try:
+        instructions = list(dockerfiles._instructions(text))
+    except dockerfiles.BadDockerfile as error:
+        raise BackendError(f"The Dockerfile does not parse: {error}.") from error
+    stages = {"scratch"}
+    for instruction in instructions:
+        # An engine that does not know heredocs would run their lines as instructions.
+        if any(dockerfiles._heredocs(instruction)):
+            raise BackendError(
+                f"line {instruction.line}: a rebuild takes no heredocs. Join commands with &&."
+            )
+        _refuse_fetch(instruction, stages, is_here)
+
+
+def _refuse_fetch(
+    instruction: dockerfiles._Instruction, stages: set[str], is_here: Callable[[str], bool]
+) -> None:
+    where, words = f"line {instruction.line}", instruction.rest.split()
+    flags = [word for word in words if word.startswith("--")]
+    if instruction.name in {"ADD", "ONBUILD"}:
+        raise BackendError(
+            f"{where}: a rebuild takes no {instruction.name}, which fetches past the proxy. Use RUN."
+        )
+    if instruction.name == "FROM":
+        if flags:
+            raise BackendError(f"{where}: a rebuild takes no {flags[0][:40]!a}. Name a local image.")
+        _refuse_missing(where, words[0], stages, is_here)
+        stages |= {word.lower() for word in words[2:]}
+    for flag in flags:
+        source = flag.removeprefix("--from=")
+        if source != flag and not (source.isascii() and source.isdecimal()):  # a stage by its number
+            _refuse_missing(where, source, stages, is_here)
+
+
+def _refuse_missing(where: str, image: str, stages: set[str], is_here: Callable[[str], bool]) -> None:
+    if image.lower() not in stages and not is_here(image):
+        raise BackendError(
+            f"{where}: the Docker engine has no image {image[:200]!a}, and a rebuild pulls none. "
+            f"If you trust it, fetch it first with docker pull."
+        )
+
+
+def read_text(client: DockerClient, image: str, path: str, labels: dict[str, str]) -> str | None:
+    """A text file of an image. A container is made to look into; it never runs."""
+    found = _find(client, image) if image else None
+    if found is None:
+        return None
+    container = client.containers.create(found.id, ["-"], labels=labels, network_mode="none")
+    try:
+        for _ in range(_LINKS):
+            member, content = _fetch(container, path)
+            if member is None or not member.issym():
+                return content
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.linkname))
+        return None
+    finally:
+        container.remove(force=True, v=True)
+
+
+def _fetch(container: Any, path: str) -> tuple[tarfile.TarInfo | None, str | None]:
+    try:
+        chunks, stat = container.get_archive(path)
+    except APIError as error:
+        if isinstance(error, NotFound) or "too many links" in str(error.explanation):
+            return None, None
+        raise
+    if int(stat["size"]) > _READ_LIMIT:
+        return None, None
+    with tarfile.open(fileobj=io.BytesIO(_bounded(chunks)), mode="r|") as archive:
+        member = archive.next()
+        file = archive.extractfile(member) if member is not None and member.isreg() else None
+        if file is None:
+            return member, None
+        try:
+            return member, file.read().decode()
+        except UnicodeDecodeError:
+            return member, None
+
+
+def _bounded(chunks: Iterable[bytes]) -> bytes:
+    """A directory's archive is as large as what is in it: its beginning says that it is none of ours."""
+    received = b""
+    for chunk in chunks:
+        received += chunk
+        if len(received) > 2 * _READ_LIMIT:
+            break
+    return received

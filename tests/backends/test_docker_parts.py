@@ -1,0 +1,94 @@
+"""What needs no engine: which fetches a rebuild refuses, times, accounts, variables, whose id it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from botbottle.backends.base import BackendError, Plan, Variable
+from botbottle.backends.docker_container import User, accounts, bottle_user, environment
+from botbottle.backends.docker_engine import moment
+from botbottle.backends.docker_images import refuse_fetches
+
+
+def is_here(image: str) -> bool:
+    return image in {"debian:12", "tools"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM debian:12\nRUN echo ADD https://example.com\n",
+        "FROM scratch\n",
+        "FROM debian:12 AS base\nFROM base\nCOPY --from=0 /a /b\nCOPY --from=BASE /a /b\n",
+        "FROM debian:12\nCOPY --from=tools /a /b\n",
+    ],
+)
+def test_what_is_here_is_built(text: str) -> None:
+    refuse_fetches(text, is_here)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("FROM evil\n", "line 1: the Docker engine has no image 'evil'"),
+        ("FROM evil AS evil\n", "line 1: .* no image 'evil'"),
+        ("FROM debian:12 AS a\nFROM evil AS a\n", "line 2: .* no image 'evil'"),
+        ("ARG BASE=evil\nFROM $BASE\n", "line 2: "),
+        ("FROM --platform=linux/s390x debian:12\n", "line 1: a rebuild takes no '--platform=linux/s390x'"),
+        ("FROM debian:12\nCOPY --from=evil /a /b\n", "line 2: .* no image 'evil'"),
+        ("FROM debian:12\nCOPY --chown=1 --from=evil /a /b\n", "line 2: .* no image 'evil'"),
+        ("FROM debian:12\nCOPY --from=late /a /b\nFROM debian:12 AS late\n", "line 2: .* no image 'late'"),
+        ("FROM debian:12\nADD https://example.com/x /x\n", "line 2: a rebuild takes no ADD"),
+        ('FROM debian:12\nadd ["https://example.com/x", "/x"]\n', "line 2: a rebuild takes no ADD"),
+        ("FROM debian:12\nONBUILD ADD https://example.com/x /x\n", "line 2: a rebuild takes no ONBUILD"),
+        (
+            "FROM debian:12\nRUN <<EOF\nADD https://example.com/x /x\nEOF\n",
+            "line 2: a rebuild takes no heredocs",
+        ),
+        ("FROM debian:12\nRUN \\\n# c\n\n  true\nADD x y\n", "line 6: a rebuild takes no ADD"),
+        ("NOTHING\n", "does not parse: line 1"),
+    ],
+)
+def test_what_the_engine_would_fetch_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(BackendError, match=sentence):
+        refuse_fetches(text, is_here)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0001-01-01T00:00:00Z", None),
+        ("", None),
+        ("1970-01-01T00:00:01Z", 1.0),
+        ("1970-01-01T00:00:01.500000000Z", 1.5),
+        ("1970-01-01T00:00:01.5Z", 1.5),
+        ("1970-01-01T02:00:01.25+02:00", 1.25),
+        ("1969-12-31T23:00:01.25-01:00", 1.25),
+    ],
+)
+def test_the_engines_times_are_read(text: str, seconds: float | None) -> None:
+    assert moment(text) == seconds
+
+
+def test_the_agents_account_takes_the_place_of_its_id_and_its_name() -> None:
+    made = accounts(
+        User(1000, 1000),
+        "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\nagent:x:7:7::/:/bin/sh\njunk\n",
+        None,
+    )
+    assert made["passwd"] == ("root:x:0:0::/root:/bin/sh\nagent:x:1000:1000:agent:/home/agent:/bin/sh\n")
+    assert made["group"] == "agent:x:1000:\n"
+    assert "nameserver" not in made["resolv.conf"]
+
+
+def test_a_rootless_engines_root_is_the_operator(tmp_path: Path) -> None:
+    assert bottle_user(tmp_path, ["name=seccomp,profile=default", "name=rootless"]) == User(0, 0)
+    assert bottle_user(Path("/"), ["name=seccomp,profile=default"]) == User(1000, 1000)
+
+
+def test_a_manifests_own_path_wins_over_the_images() -> None:
+    plan = Plan("demo", "docker", "/x", variables={"PATH": Variable("/mine"), "A": Variable("plan")})
+    variables = environment(plan, ["PATH=/image", "A=image", "B=image=b", "junk"])
+    assert variables == {"PATH": "/mine", "A": "plan", "B": "image=b"}
