@@ -163,8 +163,8 @@ class _Reading:
     def text(self, value: object, key: str) -> str:
         if not isinstance(value, str):
             raise self.refuse(key, f"must be text; got {quoted(value)}. Put it in quotes.")
-        if "\0" in value:
-            raise self.refuse(key, "has a NUL character.")
+        if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise self.refuse(key, "has a NUL or half of a character.")
         return value
 
     def choice(self, given: Mapping[str, Any], key: str, allowed: tuple[str, ...], default: str) -> str:

@@ -137,7 +137,7 @@ class _Json:
             entries.append(value)
 
     def text(self) -> str:
-        return json.dumps(self._root, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(self._root, indent=2) + "\n"
 
     def _place(self, keys: tuple[str, ...]) -> dict[str, Any]:
         place = self._root

@@ -91,13 +91,13 @@ def test_keys_that_were_there_stay_and_an_old_entry_is_replaced(kind: str) -> No
     path = JSON_FILES[kind]
     servers = "mcp" if kind == "opencode" else "mcpServers"
     before = {
-        "zeta": [1, {"ü": None}],
+        "zeta": [1, {"ü\ud800": None}],
         servers: {"other": {"url": "x"}, "supervise": {"url": "old"}},
         "a": 1.5,
     }
     after = json.loads(made(kind, {path: json.dumps(before)})[path])
     assert after[servers] == {"other": {"url": "x"}, "supervise": ENTRIES[kind]}
-    assert {key: after[key] for key in ("zeta", "a")} == {"zeta": [1, {"ü": None}], "a": 1.5}
+    assert {key: after[key] for key in ("zeta", "a")} == {"zeta": [1, {"ü\ud800": None}], "a": 1.5}
     assert list(after)[:3] == list(before)
 
 
