@@ -334,7 +334,10 @@ def execute(request: bytes, fds: list[int], variables: bytes | None) -> None:
         for number, fd in enumerate(fds[:3]):
             os.dup2(fd, number)
         extra = wanted.get("env") or {}
-        become(wanted["argv"], variables, cwd=wanted.get("cwd"), terminal=wanted.get("tty"), extra=extra)
+        own = [sys.executable, "-I", "-S"] if wanted.get("own") else []  # a program for our interpreter
+        become(
+            own + wanted["argv"], variables, cwd=wanted.get("cwd"), terminal=wanted.get("tty"), extra=extra
+        )
     except BaseException as error:  # never fall back into the parent's loop
         say(f"cannot be executed: {error}")
     finally:

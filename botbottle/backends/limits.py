@@ -1,0 +1,150 @@
+"""Limits of a local bottle: by control groups (v2 or v1) near our own, else by what limits one process.
+
+Says truthfully which limits hold. Nothing here trusts or reads what is inside a bottle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import keeper
+from .base import Limits
+
+PERIOD = 100_000  # microseconds; the kernel's default, within which a share of the processors is spent
+_NAMES = ("memory", "pids", "cpus")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a bottle's processes go before they become the bottle, and what that does not limit."""
+
+    cgroups: tuple[str, ...] = ()
+    rlimits: tuple[tuple[int, int], ...] = ()
+    missing: tuple[str, ...] = ()  # names of limits that were wanted and do not hold
+    weaker: tuple[str, ...] = ()  # names of limits that hold for each process, not for the bottle
+
+
+def place(name: str, wanted: Limits, *, proc: str = "/proc/self") -> Placement:
+    """Make the groups. What cannot be had is named in the answer, not passed over."""
+    open_ = [limit for limit in _NAMES if getattr(wanted, limit) is not None]
+    made: list[str] = []
+    for parent, controllers in parents(proc):
+        here = [limit for limit in open_ if _controller(limit) in controllers]
+        if not here:
+            continue
+        group = parent / name
+        if _make(group, here, wanted):
+            made.append(str(group))
+            open_ = [limit for limit in open_ if limit not in here]
+    rlimits: tuple[tuple[int, int], ...] = ()
+    if "memory" in open_ and wanted.memory is not None:
+        # Not RLIMIT_AS: runtimes reserve addresses by the terabyte. Not RLIMIT_NPROC for pids: before the new
+        # user namespace exists it counts the operator's own processes.
+        rlimits = ((resource.RLIMIT_DATA, wanted.memory),)
+    weaker = tuple(limit for limit in open_ if limit == "memory")
+    return Placement(tuple(made), rlimits, tuple(limit for limit in open_ if limit not in weaker), weaker)
+
+
+def parents(proc: str = "/proc/self") -> list[tuple[Path, frozenset[str]]]:
+    """Directories below which we may try to make a group, each with the controllers it would have."""
+    groups = _own_groups(proc)
+    found = []
+    for mount, kind, options in _mounts(proc):
+        if kind == "cgroup2" and "" in groups:
+            own = mount / groups[""].lstrip("/")
+            # Beside ourselves: a group with processes in it cannot hand controllers down; only the root can.
+            parent = own if own == mount else own.parent
+            found.append((parent, _handed_down(parent)))
+        elif kind == "cgroup":
+            for controller in options & {"memory", "pids", "cpu"}:
+                if controller in groups:
+                    found.append((mount / groups[controller].lstrip("/"), frozenset({controller})))
+    return found
+
+
+def leftovers(prefix: str) -> list[str]:
+    """Groups with this beginning of a name, whoever made them from where we are."""
+    found = []
+    for parent, _ in parents():
+        with contextlib.suppress(OSError):
+            found += [str(child) for child in parent.iterdir() if child.name.startswith(prefix)]
+    return found
+
+
+def remove(paths: list[str]) -> None:
+    """Of a bottle that has ended."""
+    keeper.remove_cgroups(paths)
+
+
+def _controller(limit: str) -> str:
+    return "cpu" if limit == "cpus" else limit
+
+
+def _own_groups(proc: str) -> dict[str, str]:
+    """Controller → our group; the unified hierarchy's name is empty."""
+    groups: dict[str, str] = {}
+    for line in Path(proc, "cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        groups |= dict.fromkeys(names.split(","), path)
+    return groups
+
+
+def _mounts(proc: str) -> list[tuple[Path, str, frozenset[str]]]:
+    found = []
+    for line in Path(proc, "mounts").read_text().splitlines():
+        _, where, kind, options = line.split()[:4]
+        if kind in {"cgroup", "cgroup2"}:
+            path = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), where)
+            found.append((Path(path), kind, frozenset(options.split(","))))
+    return found
+
+
+def _handed_down(parent: Path) -> frozenset[str]:
+    """The controllers that children of this v2 group get; asks for ours where that is allowed."""
+    control = parent / "cgroup.subtree_control"
+    for controller in ("memory", "pids", "cpu"):
+        with contextlib.suppress(OSError):
+            control.write_text(f"+{controller}")
+    try:
+        return frozenset(control.read_text().split())
+    except OSError:
+        return frozenset()
+
+
+def _make(group: Path, limits: list[str], wanted: Limits) -> bool:
+    """All of them or nothing: a group that does not limit is no group."""
+    try:
+        group.mkdir(exist_ok=True)
+        for name, value in _settings(group, limits, wanted):
+            (group / name).write_text(value)
+    except OSError:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        return False
+    return os.access(group / "cgroup.procs", os.W_OK)
+
+
+def _settings(group: Path, limits: list[str], wanted: Limits) -> list[tuple[str, str]]:
+    """File and value, in the words of the version this group is of."""
+    unified = (group / "cgroup.controllers").exists()
+    settings: list[tuple[str, str]] = []
+    if "memory" in limits:
+        settings.append(("memory.max" if unified else "memory.limit_in_bytes", str(wanted.memory)))
+        swap = "memory.swap.max" if unified else "memory.memsw.limit_in_bytes"
+        if (group / swap).exists():
+            settings.append((swap, "0" if unified else str(wanted.memory)))
+    if "pids" in limits:
+        settings.append(("pids.max", str(wanted.pids)))
+    if "cpus" in limits:
+        quota = max(1000, int(float(wanted.cpus or 1) * PERIOD))
+        settings += (
+            [("cpu.max", f"{quota} {PERIOD}")]
+            if unified
+            else [("cpu.cfs_period_us", str(PERIOD)), ("cpu.cfs_quota_us", str(quota))]
+        )
+    return settings

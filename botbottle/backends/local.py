@@ -1,0 +1,305 @@
+"""Bottles by bubblewrap on this host. Each has a keeper, whose lock on `run/lock` is the truth that it lives.
+
+Everything that comes out of a bottle is untrusted; nothing of the operator's goes in but what the plan names.
+"""
+
+from __future__ import annotations
+
+import _socket as socket
+import json
+import os
+import select
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from . import bubblewrap, keeper, limits, terminal, traces
+from .base import (
+    STOP_SECONDS,
+    BackendError,
+    Life,
+    NotRunning,
+    Plan,
+    Progress,
+    Unavailable,
+)
+
+HINT = "Install it: `apt-get install bubblewrap` (0.8 or newer), or your distribution's package of that name."
+START_SECONDS = 30.0
+NOT_STARTED = (126, 127)  # the command could not be executed, which it has said itself
+
+
+class LocalBackend:
+    name = "local"
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.tag = f"bot-bottle-{sha256(os.path.realpath(home).encode()).hexdigest()[:8]}-"
+
+    # what is there
+
+    def available(self) -> None:
+        import subprocess  # noqa: PLC0415 - starting a bottle does without
+
+        program = find_bubblewrap()
+        box = bubblewrap.Box()
+        try:
+            bubblewrap.fill(box, Plan("probe", self.name, "/", workdir="/"))
+            words = [program, *box.arguments, "/usr/bin/true"]
+            probe = subprocess.run(words, pass_fds=box.fds, capture_output=True, timeout=30, check=False)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Unavailable(f"Bubblewrap does not run here: {error}. {HINT}") from error
+        finally:
+            box.close()
+        if probe.returncode:
+            said = probe.stderr.decode("utf-8", "replace").strip()[-300:]
+            raise Unavailable(
+                f"Bubblewrap cannot make a sandbox here: {said}. It needs version 0.8 and user namespaces "
+                "(sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, or AppArmor's "
+                "kernel.apparmor_restrict_unprivileged_userns)."
+            )
+
+    def read(self, image: str, path: str) -> str | None:
+        """Never through a link: an image's may lead out of it. A bottle of this host has an empty home."""
+        if not image:
+            return None
+        directory = os.open(image, os.O_PATH | os.O_DIRECTORY)
+        try:
+            *parents, name = path.strip("/").split("/")
+            for parent in parents:
+                below = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+                os.close(directory)
+                directory = below
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+            with os.fdopen(descriptor, encoding="utf-8") as file:
+                return file.read()
+        except (OSError, UnicodeDecodeError):
+            return None
+        finally:
+            os.close(directory)
+
+    def life(self, slug: str) -> Life:
+        run = self._run(slug)
+        state = traces.state(run)
+        if not traces.alive(run):
+            return Life(False, state.get("started_at"), state.get("exit_code"))
+        return Life(True, state.get("started_at"), None, state.get("pid"))
+
+    def orphans(self, known: Iterable[str]) -> list[str]:
+        wanted = set(known)
+        left = {Path(group).name.removeprefix(self.tag) for group in limits.leftovers(self.tag)}
+        for run in self.home.glob("bottles/*/run"):
+            if traces.alive(run) or (run / "cgroups").exists():
+                left.add(run.parent.name)
+        return sorted(left - wanted)
+
+    def logs(self, slug: str, *, follow: bool) -> Iterator[bytes]:
+        return traces.logs(self._run(slug), follow=follow)
+
+    # starting
+
+    def run(self, plan: Plan, progress: Progress) -> int:
+        front = terminal.both()
+        order = self._order(plan, progress, terminal.variables() if front else {})
+        order.front, order.terminal, order.size = True, front, terminal.size()
+        kept = keeper.Keeper(order)
+        if front:
+            with terminal.raw():
+                code = kept.keep()
+        else:
+            code = kept.keep()
+        (self._run(plan.slug) / "cgroups").unlink(missing_ok=True)
+        if not kept.started and code not in NOT_STARTED:
+            self.available()
+            raise BackendError(
+                f"{plan.slug} could not be started ({code}): {traces.tail(self._run(plan.slug))}"
+            )
+        return code
+
+    def start(self, plan: Plan, progress: Progress) -> None:
+        import subprocess  # noqa: PLC0415 - `run` does without
+
+        order = self._order(plan, progress, {})
+        ready, order.ready = os.pipe()
+        inherited = [order.lock, order.control, order.ready, *order.fds]
+        kept = str(bubblewrap.compiled(Path(keeper.__file__)))
+        program = [bubblewrap.interpreter(), "-I", "-S", kept, plan.slug, *order.arguments()]
+        try:
+            subprocess.run(  # noqa: S603
+                program, pass_fds=inherited, check=True, stdin=subprocess.DEVNULL, cwd="/", env={},
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise BackendError(f"{plan.slug}: its keeper cannot be started: {error}.") from error
+        finally:
+            for fd in inherited:
+                os.close(fd)
+        said = os.read(ready, 64) if select.select([ready], [], [], START_SECONDS)[0] else b"nothing in time"
+        os.close(ready)
+        if said != b"started":
+            self._failed(plan, said)
+
+    def _failed(self, plan: Plan, said: bytes) -> None:
+        if not said.startswith(b"ended "):
+            self.stop(plan.slug, seconds=0)
+            raise BackendError(f"{plan.slug} did not start: its keeper said {said.decode()!r}.")
+        code = int(said.split()[1])
+        if code not in NOT_STARTED:
+            self.available()
+        raise BackendError(f"{plan.slug} ended at once ({code}): {traces.tail(self._run(plan.slug))}")
+
+    def _order(self, plan: Plan, progress: Progress, extra: dict[str, str]) -> keeper.Order:
+        """Everything that can go wrong goes wrong here, before anything runs."""
+        program = find_bubblewrap()
+        run = self._run(plan.slug)
+        run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = traces.take(run, plan.slug)
+        box = bubblewrap.Box()
+        try:
+            traces.sweep(run)
+            for name in ("log", "log.1"):
+                (run / name).unlink(missing_ok=True)
+            variables = box.data(bubblewrap.environment(plan, extra))
+            bubblewrap.fill(box, plan)
+            placement = self._place(plan, run, progress)
+        except BaseException:
+            box.close()
+            os.close(lock)
+            raise
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control = theirs.detach()
+        box.fds.append(control)
+        flags = ["--env-fd", variables, "--control-fd", str(control)]
+        flags += [] if plan.supervise else ["--no-supervise"]
+        arguments = box.data(b"".join(os.fsencode(f"{word}\0") for word in box.arguments))
+        inside = [*bubblewrap.first_program(plan), *flags, "--", *plan.command]
+        order = keeper.Order(str(run), lock, [program, "--args", arguments, *inside], box.fds)
+        order.control = ours.detach()
+        order.cgroups, order.rlimits = list(placement.cgroups), list(placement.rlimits)
+        return order
+
+    def _place(self, plan: Plan, run: Path, progress: Progress) -> limits.Placement:
+        placement = limits.place(f"{self.tag}{plan.slug}", plan.limits)
+        if placement.cgroups:
+            (run / "cgroups").write_text("".join(f"{path}\n" for path in placement.cgroups))
+        for name in placement.missing:
+            progress(f"limits.{name} is not enforced: this account has no control group it may write to.")
+        for name in placement.weaker:
+            progress(f"limits.{name} holds for each process only: no control group may be written to.")
+        return placement
+
+    # in a running bottle
+
+    def exec(self, slug: str, command: Sequence[str], *, tty: bool) -> int:
+        request = {"argv": list(command), "tty": tty, "env": terminal.variables() if tty else {}}
+        connection = self._connect(slug)
+        try:
+            said = terminal.execute(connection, _exec(request), tty=tty)
+        finally:
+            connection.close()
+        if not said.isdigit():
+            raise NotRunning(f"{slug} ended before the command did.")
+        return min(int(said), 255)
+
+    def attach(self, slug: str) -> int:
+        connection = self._connect(slug)
+        try:
+            said = terminal.attach(connection)
+        finally:
+            connection.close()
+        if said is None:
+            return 0
+        if said[:1] == b"x":
+            return int(said[1:])
+        if self.life(slug).alive:
+            raise BackendError(f"{slug} runs without a terminal, in the foreground of another command.")
+        raise NotRunning(f"{slug} has been killed.")
+
+    def copy_in(self, slug: str, source: Path, target: str) -> None:
+        import tempfile  # noqa: PLC0415 - only here
+
+        from . import packing  # noqa: PLC0415
+
+        run = self._run(slug)
+        connection = self._connect(slug)
+        try:
+            with tempfile.TemporaryFile(dir=run) as archive, tempfile.TemporaryFile(dir=run) as printed:
+                name = packing.pack(source, archive)
+                request = {"argv": ["-c", packing.RECEIVE, target, name], "own": True}
+                fds = (archive.fileno(), printed.fileno(), printed.fileno())
+                said = terminal.request(connection, _exec(request), fds)
+                printed.seek(0)
+                problem = traces.one_line(printed.read(600))
+        finally:
+            connection.close()
+        if said != b"0":
+            raise BackendError(f"{source} cannot be copied to {target}: {problem}")
+
+    # ending
+
+    def stop(self, slug: str, *, seconds: float = STOP_SECONDS) -> None:
+        run = self._run(slug)
+        try:
+            connection = self._connect(slug)
+            try:
+                terminal.send(connection, b"stop %f" % seconds)
+                connection.settimeout(seconds + 5)
+                while connection.recv(1 << 16):
+                    pass
+            finally:
+                connection.close()
+        except (NotRunning, OSError):
+            pass
+        if not traces.free_within(run, 1.0):
+            traces.kill_keeper(run)
+            if not traces.free_within(run, 5.0):
+                raise BackendError(f"{slug} cannot be stopped: somebody else holds {run}/lock.")
+        if run.is_dir():
+            traces.sweep(run)
+
+    def remove(self, slug: str) -> None:
+        self.stop(slug)
+        limits.remove([g for g in limits.leftovers(self.tag) if Path(g).name == f"{self.tag}{slug}"])
+        traces.erase(self._run(slug))
+
+    def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
+        raise Unavailable(
+            f"{slug} runs on this host's own programs, which no Dockerfile changes. "
+            "Set `backend: docker` in its manifest to have its image rebuilt."
+        )
+
+    # the keeper
+
+    def _run(self, slug: str) -> Path:
+        return self.home / "bottles" / slug / "run"
+
+    def _connect(self, slug: str) -> socket.socket:
+        run = self._run(slug)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        directory = -1
+        try:
+            directory = os.open(run, os.O_PATH | os.O_DIRECTORY)  # its path may be too long for an address
+            connection.connect(f"/proc/self/fd/{directory}/keeper.sock")
+        except OSError as error:
+            connection.close()
+            raise NotRunning(f"{slug} is not running. Start it: `manage.py bottle start {slug}`.") from error
+        finally:
+            if directory >= 0:
+                os.close(directory)
+        return connection
+
+
+def _exec(request: dict[str, object]) -> bytes:
+    packet = b"exec " + json.dumps(request).encode()
+    if len(packet) > keeper.PACKET:
+        raise BackendError("This command is too long. Put it into a file in the workspace and execute that.")
+    return packet
+
+
+def find_bubblewrap() -> str:
+    """Raises Unavailable."""
+    for directory in os.get_exec_path():
+        path = f"{directory}/bwrap"
+        if os.access(path, os.X_OK):
+            return path
+    raise Unavailable(f"Bubblewrap (the program bwrap) is not installed. {HINT}")
