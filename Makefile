@@ -1,3 +1,4 @@
+# make demo   the whole loop in a minute: a blocked agent, a click, the agent goes on (AUTO=1: nobody clicks)
 # make up     start everything (makes its own virtual environment)
 # make test   lint, types and all tests that this machine can run
 PYTHON ?= python3
@@ -5,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 REAL   := browser or services or clients or process or tools or fuzz
 
-.PHONY: up test unit real lint types clients bench screenshots clean
+.PHONY: up demo test unit real lint types clients bench screenshots clean
 .DEFAULT_GOAL := up
 
 $(VENV)/.runtime: requirements.txt
@@ -20,6 +21,9 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.txt
 
 up: $(VENV)/.runtime
 	@exec $(BIN)/python manage.py up
+
+demo: $(VENV)/.runtime
+	@exec $(BIN)/python manage.py demo $(if $(AUTO),--auto)
 
 test: lint types unit real
 

@@ -43,31 +43,32 @@ class Command(BaseCommand):
         parser.add_argument("--auto", action="store_true", help="approve without a person, for tests")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        home = Path(settings.BOTTLE_HOME) / "demo"  # its own: the operator's bottles are left alone
+        root = Path(settings.BOTTLE_HOME) / "demo"  # with a home of its own: the operator's is left alone
         try:
-            backends.get("local", home).available()
+            backends.get("local", root).available()
         except Unavailable as error:
             raise CommandError(str(error)) from error
-        shutil.rmtree(home, ignore_errors=True)
-        home.mkdir(mode=0o700)
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(mode=0o700)
         with ExitStack() as stack:
-            stack.callback(shutil.rmtree, home, ignore_errors=True)
+            stack.callback(shutil.rmtree, root, ignore_errors=True)
             stack.enter_context(_stoppable())
-            internet = stack.enter_context(small_internet(home, {HOST: PackageIndex}))
-            server = stack.enter_context(_Server.start(home, internet))
+            internet = stack.enter_context(small_internet(root, {HOST: PackageIndex}))
+            server = stack.enter_context(_Server.start(root, internet))
             succeeded = self._walk(server, auto=options["auto"])
         if not succeeded:
             raise CommandError("The agent did not get through. The lines above say where it stopped.")
 
     def _walk(self, server: _Server, *, auto: bool) -> bool:
         self._say(f"bot-bottle runs. Console: {server.console_url}")
+        step: dict[str, Any] = {}
         with server.agent(f"https://{HOST}{PAGE}") as lines:
             for step in lines:
                 self._tell(step, server)
                 if step["step"] == "refused" and auto:
                     self._say("Nobody has to click: --auto approves it.")
                     server.approve_first()
-        return bool(step["step"] == "tried again" and step["status"] == 200)
+        return step.get("step") == "tried again" and step["status"] == 200
 
     def _tell(self, step: dict[str, Any], server: _Server) -> None:
         match step["step"]:
@@ -104,22 +105,22 @@ class PackageIndex(Site):
 class _Server:
     """`manage.py up` in the demo's own home."""
 
-    def __init__(self, home: Path, environment: dict[str, str]) -> None:
-        self._home, self._environment = home, environment
+    def __init__(self, root: Path, environment: dict[str, str]) -> None:
+        self._root, self._home, self._environment = root, Path(environment["BOTTLE_HOME"]), environment
         self.console_url = ""
 
     @classmethod
     @contextmanager
-    def start(cls, home: Path, internet: Internet) -> Iterator[_Server]:
+    def start(cls, root: Path, internet: Internet) -> Iterator[_Server]:
         environment = {
             **os.environ,
-            "BOTTLE_HOME": str(home),
+            "BOTTLE_HOME": str(root / "home"),
             "EGRESS_UPSTREAM_PROXY": internet.proxy_url,
             "EGRESS_UPSTREAM_CA": str(internet.authority),
             **dict.fromkeys(("SUPERVISE_PORT", "CONSOLE_PORT", "EGRESS_PORT"), "0"),
         }
-        server = cls(home, environment)
-        with (home / "server.log").open("w") as log:
+        server = cls(root, environment)
+        with server._log.open("w") as log:
             process = subprocess.Popen(server._command("up"), env=environment, stdout=log, stderr=log)  # noqa: S603
         try:
             server._wait(process)
@@ -129,13 +130,17 @@ class _Server:
             process.wait(STOP_SECONDS)
 
     @property
+    def _log(self) -> Path:
+        return self._root / "server.log"
+
+    @property
     def credentials(self) -> str:
         return ", ".join((self._home / "operator.txt").read_text().split("\n")).strip(", ")
 
     @contextmanager
     def agent(self, url: str) -> Iterator[Iterator[dict[str, Any]]]:
         """The agent's steps as it reports them, from a bottle that is stopped at the end."""
-        workspace = self._home / "workspace"
+        workspace = self._root / "workspace"
         workspace.mkdir()
         shutil.copy(str(scripted_agent.__file__), workspace / "agent.py")
         manifest = self._home / "bottles" / "demo.yaml"
@@ -175,14 +180,13 @@ class _Server:
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_SECONDS
-        log = self._home / "server.log"
         while time.monotonic() < deadline and process.poll() is None:
-            for line in log.read_text().splitlines():
+            for line in self._log.read_text().splitlines():
                 if line.startswith("console "):
                     self.console_url = line.split()[1]
                     return
             time.sleep(0.1)
-        raise CommandError(f"bot-bottle did not start:\n{log.read_text()[-2000:]}")
+        raise CommandError(f"bot-bottle did not start:\n{self._log.read_text()[-2000:]}")
 
 
 @contextmanager
