@@ -187,12 +187,29 @@ def _etc(box: Box, plan: Plan) -> None:
 def _own(box: Box, plan: Plan) -> None:
     """What is new in each bottle: its processes, devices, temporary files, home."""
     size = ["--size", str(plan.limits.memory)] if plan.limits.memory else []
-    box.add("--proc", "/proc", "--dev", "/dev", "--symlink", "/tmp", "/var/tmp")  # noqa: S108
+    box.add("--proc", "/proc", "--dev", "/dev")
+    _cover_kernel_files(box)
+    box.add("--symlink", "/tmp", "/var/tmp")  # noqa: S108
     box.add("--perms", "1777", *size, "--tmpfs", "/tmp")  # noqa: S108
     box.add("--perms", "0700", *size, "--tmpfs", HOME_INSIDE)
     box.add("--ro-bind", str(INIT), INIT_INSIDE)
     if not plan.image:
         box.add("--ro-bind", str(compiled(INIT)), f"{INIT_INSIDE}c")
+
+
+def _cover_kernel_files(box: Box) -> None:
+    """What /proc shows of the kernel itself: where the operator is root, the agent owns it, whatever its uid.
+
+    It could set /proc/sys/kernel/core_pattern, or change who may read /proc/cpuinfo on the host. So all of
+    /proc becomes read-only then, and what is for root's eyes is hidden.
+    """
+    if os.geteuid() != 0:
+        return
+    with os.scandir("/proc") as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if not entry.name.isdigit() and entry.is_file() and not entry.stat().st_mode & 0o004:
+                box.add("--ro-bind", "/dev/null", entry.path)
+    box.add("--remount-ro", "/proc")
 
 
 def _mount(box: Box, mount: Mount, plan: Plan) -> None:
