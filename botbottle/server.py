@@ -19,6 +19,7 @@ from egress.intake import Intake
 from supervise.caretaker import Caretaker
 from supervise.mcp.access import AccessEntry
 from supervise.waiting import hub
+from supervise.webhooks import Sender
 
 from . import planes
 from .listeners import Listener
@@ -111,6 +112,7 @@ class WebServer(Server):  # type: ignore[misc]
         self._opened = opened
         self._caretaker = Caretaker()
         self._intake = Intake()
+        self._sender = Sender()
 
     def _adopt(self) -> None:
         for listener in self._opened:
@@ -122,6 +124,7 @@ class WebServer(Server):  # type: ignore[misc]
         reactor.callWhenRunning(self._caretaker.start)
         if settings.EGRESS_PROXY:
             self._intake.start()
+        self._sender.start()
 
     def kill_all_applications(self) -> Any:
         """On SIGTERM and Ctrl-C: let every waiting call answer `pending`, then end what is left."""
@@ -132,6 +135,7 @@ class WebServer(Server):  # type: ignore[misc]
     async def _drain(self) -> None:
         hub.drain()
         self._intake.stop()
+        self._sender.stop()
         await self._caretaker.stop()
         async with asyncio.timeout(DRAIN_SECONDS):
             await hub.vacated()

@@ -23,6 +23,9 @@ SUPERVISE_PORT = environment.port("SUPERVISE_PORT", 9100)
 CONSOLE_BIND = environment.text("CONSOLE_BIND", "127.0.0.1")
 CONSOLE_PORT = environment.port("CONSOLE_PORT", 8000)
 CONSOLE_HOSTS = environment.words("CONSOLE_HOSTS")
+CONSOLE_URL = environment.text("CONSOLE_URL").rstrip("/")  # how operators' browsers reach it, for links
+if CONSOLE_URL and not CONSOLE_URL.startswith(("https://", "http://")):
+    raise environment.BadSetting("CONSOLE_URL must look like https://console.example.com.")
 EGRESS_BIND = environment.text("EGRESS_BIND", "127.0.0.1")
 EGRESS_PORT = environment.port("EGRESS_PORT", 9101)
 # Off where no egress process shares this home: then a published table counts as live.

@@ -26,10 +26,20 @@ valid_value = RegexValidator(
 )
 
 
+def seal(value: str) -> bytes:
+    """Encrypted with this home's key, for the database."""
+    return _fernet().encrypt(value.encode("utf-8"))
+
+
+def unseal(sealed: bytes | memoryview) -> str:
+    """Raises InvalidToken when it was sealed with another key."""
+    return _fernet().decrypt(bytes(sealed)).decode("utf-8")
+
+
 def put(name: str, value: str, *, author: str) -> Secret:
     """Set or replace a secret; the proxy uses the new value from its next request on."""
     secret, _ = Secret.objects.update_or_create(
-        name=name, defaults={"sealed": _fernet().encrypt(value.encode("utf-8")), "updated_by": author}
+        name=name, defaults={"sealed": seal(value), "updated_by": author}
     )
     transaction.on_commit(lambda: _hand_over(name), robust=True)  # if it fails, the caretaker tries again
     return secret
@@ -77,7 +87,7 @@ def _hand_over(name: str) -> None:
 
 
 def _opened(secret: Secret) -> str:
-    return _fernet().decrypt(bytes(secret.sealed)).decode("utf-8")
+    return unseal(secret.sealed)
 
 
 def _in_file(name: str) -> bytes | None:

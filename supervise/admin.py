@@ -18,7 +18,15 @@ from botbottle.admin import ReadOnlyAdmin, hostile, hostile_json
 from egress.models import Secret
 from egress.secrets import is_readable, valid_value
 
-from . import access_admin, api_keys, decisions, queries, sanitize, secrets  # noqa: F401 - registers itself
+from . import (
+    access_admin,  # noqa: F401 - registers what it shows
+    api_keys,
+    decisions,
+    queries,
+    sanitize,
+    secrets,
+    webhooks_admin,  # noqa: F401
+)
 from .cards import summary_of
 from .errors import SuperviseError
 from .models import ApiKey, AuditEvent, Decision, Proposal

@@ -1,0 +1,217 @@
+"""Tells receivers outside what happened: at least once each, with patience, and in nobody's way.
+
+Trust boundary: operators choose where messages go. Redirects are not followed, an answer's body is not kept,
+and no receiver can make another one, or a decision, wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import random
+import threading
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO
+
+from cryptography.fernet import InvalidToken
+from django.conf import settings
+from django.db import close_old_connections, connections
+from django.db.models import F, Q
+from django.utils import timezone
+
+from egress import secrets
+
+from .models import Delivery, Webhook
+from .webhook_payloads import body_of, headers_of
+from .webhook_post import Answer, post
+from .webhook_spool import spool
+
+log = logging.getLogger(__name__)
+PAUSE_SECONDS = 1.0
+MOST_AT_ONCE = 8  # receivers
+FIRST_RETRY = timedelta(seconds=5)
+LONGEST_RETRY = timedelta(hours=1)
+MOST_ATTEMPTS = 60
+OLDEST = timedelta(days=3)
+LOG_KEPT = timedelta(days=14)
+PRUNE_SECONDS = 600.0
+CLAIMED = timedelta(minutes=2)  # longer than an attempt takes: then its sender has died
+State = Delivery.State
+
+
+class Sender:
+    """A thread of the web process, one per home: who holds the lock sends."""
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self._lock: IO[str] | None = None
+        self._busy: dict[int, threading.Thread] = {}
+        self._pruned_at = 0.0
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="webhooks", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                close_old_connections()
+                if self.may_send():
+                    self.round()
+            except Exception:
+                log.exception("Sending webhooks failed; trying again in a moment.")
+            self._stopping.wait(PAUSE_SECONDS)
+        if self._lock is not None:
+            self._lock.close()
+
+    def may_send(self) -> bool:
+        if self._lock is None:
+            directory = Path(settings.BOTTLE_HOME) / "run"
+            directory.mkdir(mode=0o700, exist_ok=True)
+            file = (directory / "webhooks.lock").open("w")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                return False
+            self._lock = file
+        return True
+
+    def round(self) -> None:
+        """One thread for each receiver that has something due: a slow one holds up only itself."""
+        spool()
+        self._busy = {pk: thread for pk, thread in self._busy.items() if thread.is_alive()}
+        for pk in _due_receivers():
+            if pk not in self._busy and len(self._busy) < MOST_AT_ONCE:
+                self._busy[pk] = threading.Thread(target=_deliver_apart, args=[pk], daemon=True)
+                self._busy[pk].start()
+        if time.monotonic() > self._pruned_at + PRUNE_SECONDS:
+            self._pruned_at = time.monotonic()
+            prune()
+
+    def wait(self, seconds: float) -> None:
+        """Until what was begun is over."""
+        for thread in self._busy.values():
+            thread.join(seconds)
+
+
+def deliver(webhook_id: int) -> None:
+    """Send what is due, until nothing is, or the receiver is in trouble."""
+    while True:
+        delivery = _claim(webhook_id)
+        if delivery is None:
+            return
+        answer = _attempt(delivery)
+        if answer.is_success:
+            _delivered(delivery, answer)
+        else:
+            _failed(delivery, answer)
+            if answer.is_trouble:
+                return
+
+
+def prune() -> None:
+    """Forget what was told long ago, and give up what nobody took for days."""
+    now = timezone.now()
+    Delivery.objects.filter(finished_at__lt=now - LOG_KEPT).delete()
+    overdue = Delivery.objects.filter(state=State.WAITING, created_at__lt=now - OLDEST, attempts=0)
+    overdue.update(state=State.GIVEN_UP, finished_at=now, last_error="Too old: nobody took it for days.")
+
+
+def link_to(facts: dict[str, object]) -> str:
+    """The page that the message is about."""
+    base = settings.CONSOLE_URL or f"http://127.0.0.1:{_console_port()}"
+    if facts.get("proposal"):
+        return f"{base}/proposals/{facts['proposal']}/"
+    return f"{base}/bottles/{facts['bottle']}/" if facts.get("bottle") else f"{base}/"
+
+
+def _console_port() -> int:
+    if settings.CONSOLE_PORT:
+        return int(settings.CONSOLE_PORT)
+    try:
+        published = json.loads((Path(settings.BOTTLE_HOME) / ".http.port").read_text())
+    except (OSError, ValueError):
+        return 0
+    return int(published["console"])
+
+
+def _due_receivers() -> list[int]:
+    due = Q(deliveries__state=State.WAITING, deliveries__next_attempt_at__lte=timezone.now())
+    receivers = Webhook.objects.filter(due, is_active=True)
+    return list(receivers.order_by("pk").values_list("pk", flat=True).distinct())
+
+
+def _deliver_apart(webhook_id: int) -> None:
+    try:
+        deliver(webhook_id)
+    except Exception:
+        log.exception("Sending to webhook %s failed; trying again in a moment.", webhook_id)
+    finally:
+        connections.close_all()
+
+
+def _claim(webhook_id: int) -> Delivery | None:
+    now = timezone.now()
+    waiting = Delivery.objects.filter(
+        webhook=webhook_id, webhook__is_active=True, state=State.WAITING, next_attempt_at__lte=now
+    )
+    delivery = waiting.select_related("webhook").order_by("next_attempt_at", "pk").first()
+    if delivery is None:
+        return None
+    mine = Delivery.objects.filter(pk=delivery.pk, state=State.WAITING, attempts=delivery.attempts)
+    if mine.update(attempts=F("attempts") + 1, next_attempt_at=now + CLAIMED) != 1:
+        return None  # another home's sender was first
+    delivery.attempts += 1
+    return delivery
+
+
+def _attempt(delivery: Delivery) -> Answer:
+    webhook = delivery.webhook
+    try:
+        secret = secrets.unseal(webhook.sealed) if webhook.sealed else ""
+    except InvalidToken:
+        return Answer(None, "Its secret was encrypted with another key. Set it again.")
+    body = body_of(webhook.kind, delivery.facts, link_to(delivery.facts))
+    headers = headers_of(
+        body, secret=secret, delivery=str(delivery.pk), event=delivery.event, timestamp=int(time.time())
+    )
+    return post(webhook.url, body, headers)
+
+
+def _delivered(delivery: Delivery, answer: Answer) -> None:
+    now = timezone.now()
+    Delivery.objects.filter(pk=delivery.pk).update(
+        state=State.DELIVERED, response_code=answer.code, last_error="", finished_at=now
+    )
+    # It answers again: what waits only because it did not need not wait any longer.
+    in_trouble = Q(response_code=None) | Q(response_code__gte=500) | Q(attempts=0)
+    waiting = Delivery.objects.filter(in_trouble, webhook=delivery.webhook_id, state=State.WAITING)
+    waiting.filter(next_attempt_at__gt=now).update(next_attempt_at=now)
+
+
+def _failed(delivery: Delivery, answer: Answer) -> None:
+    now = timezone.now()
+    mine = Delivery.objects.filter(pk=delivery.pk)
+    if delivery.attempts >= MOST_ATTEMPTS or now - delivery.created_at > OLDEST:
+        mine.update(
+            state=State.GIVEN_UP, response_code=answer.code, last_error=answer.problem, finished_at=now
+        )
+        log.error("Webhook %s: a message was given up: %s", delivery.webhook.name, answer.problem)
+        return
+    later = _next_attempt(now, delivery.attempts)
+    mine.update(next_attempt_at=later, response_code=answer.code, last_error=answer.problem)
+    if answer.is_trouble:  # the others would fare no better: they wait with it, at no cost of an attempt
+        others = Delivery.objects.filter(webhook=delivery.webhook_id, state=State.WAITING)
+        others.filter(next_attempt_at__lt=later).update(next_attempt_at=later)
+
+
+def _next_attempt(now: datetime, attempts: int) -> datetime:
+    """Ever later, and not all at the same moment."""
+    wait = min(LONGEST_RETRY, FIRST_RETRY * (1 << min(attempts - 1, 20)))
+    return now + wait * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing
