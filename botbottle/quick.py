@@ -66,6 +66,7 @@ def _do(verb: str, plan: Plan, command: tuple[str, ...], home: Path, *, tty: boo
 def run(backend: Backend, plan: Plan, *, who: str, progress: Progress) -> int:
     """In the foreground, told to the journal. Raises BackendError."""
     directory = Path(plan.directory)
+    refuse_second(backend, plan.slug)
     make_workspace(plan)
     journal.append(directory, journal.STARTING, who=who)
     try:
@@ -75,6 +76,15 @@ def run(backend: Backend, plan: Plan, *, who: str, progress: Progress) -> int:
         raise
     journal.append(directory, journal.ENDED, who=who, exit_code=code)
     return code
+
+
+def refuse_second(backend: Backend, slug: str) -> None:
+    """Raises BackendError when it runs: nothing is told to the journal then."""
+    if backend.life(slug).alive:
+        raise BackendError(
+            f"Bottle {slug!r} runs already. 'bottle exec {slug} -- …' runs one more command in it,"
+            f" 'bottle stop {slug}' ends it."
+        )
 
 
 def execute(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from django.utils import timezone
 from botbottle import backends, journal, quick
 from botbottle import manifest as manifests
 from botbottle import plan as plans
-from botbottle.backends.base import STOP_SECONDS, Backend, BackendError, Plan, Progress
+from botbottle.backends.base import STOP_SECONDS, Backend, BackendError, Plan, Progress, Unavailable
 from botbottle.manifest import Manifest
 from botbottle.models import Bottle
 from botbottle.provision import trust
@@ -230,15 +230,16 @@ def _prepared(slug: str, author: str, command: Sequence[str]) -> Prepared:
 
 
 def _refuse_second(slug: str) -> None:
+    """Asked first: a bottle that runs is not prepared anew under its own feet. Raises NotStarted."""
     bottle = bottles.living().filter(slug=bottles.check_name(slug)).first()
     if bottle is None or not journal.exists(store.bottle_directory(bottle)):
         return
-    with suppress(BackendError):  # preparing says what is wrong with it
-        if backend_of(bottle).life(slug).alive:
-            raise NotStarted(
-                f"Bottle {slug!r} runs already. 'bottle exec {slug} -- …' runs one more command in it,"
-                f" 'bottle stop {slug}' ends it."
-            )
+    try:
+        quick.refuse_second(backend_of(bottle), slug)
+    except Unavailable:
+        return  # preparing says so, for the backend that the manifest names by now
+    except BackendError as error:
+        raise NotStarted(str(error)) from error
 
 
 def _compile(manifest: Manifest, slug: str, command: tuple[str, ...] = ()) -> Plan:

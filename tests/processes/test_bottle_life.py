@@ -1,0 +1,367 @@
+"""Bottles from the first start to the end, with every part killed on the way. Real parts only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.processes.site import command_of, post_form
+from tests.requirements import require
+from tests.servers import ROOT, RunningServer, running_server, wait_until
+
+pytestmark = pytest.mark.process
+HEALTH = (
+    "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9100/health').read().decode())"
+)
+PYTHON = str(Path(sys.base_prefix) / "bin" / "python3")
+
+
+@dataclass
+class Ran:
+    code: int
+    output: str
+    error: str
+
+
+@dataclass
+class Bottles:
+    """A running bot-bottle, and its command line."""
+
+    server: RunningServer
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return self.server.environment
+
+    def command(self, verb: str, *words: str, **variables: str) -> Ran:
+        ran = subprocess.run(
+            [sys.executable, "manage.py", "bottle", verb, *words], cwd=ROOT, stdin=subprocess.DEVNULL,
+            env=self.environment | variables, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+    def ok(self, verb: str, *words: str) -> str:
+        ran = self.command(verb, *words)
+        assert ran.code == 0, ran.error
+        return ran.output
+
+    def manifest(self, slug: str, text: str = "backend: local\n") -> str:
+        directory = self.server.home / "bottles"
+        directory.mkdir(exist_ok=True)
+        (directory / f"{slug}.yaml").write_text(text)
+        return slug
+
+    def started(self, slug: str, *command: str) -> str:
+        self.manifest(slug)
+        assert f"{slug} is running" in self.ok("start", slug, *(["--", *command] if command else []))
+        return slug
+
+    def ps(self, slug: str) -> dict[str, Any]:
+        lines = json.loads(self.ok("ps", "--json"))
+        return next((line for line in lines if line["slug"] == slug), {"state": "unknown"})
+
+    def row(self, slug: str) -> dict[str, Any]:
+        """As the database says without anybody asking the sandbox."""
+        return self.rows("select * from botbottle_bottle where slug = ? and state != 'deleted'", slug)[0]
+
+    def rows(self, query: str, *values: str) -> list[dict[str, Any]]:
+        with sqlite3.connect(self.server.home / "bot-bottle.sqlite3", timeout=30) as database:
+            database.row_factory = sqlite3.Row
+            found = [dict(row) for row in database.execute(query, values)]
+        database.close()
+        return found
+
+    def audited(self, slug: str) -> list[tuple[str, str]]:
+        found = self.rows("select * from supervise_auditevent where bottle_slug = ? order by seq", slug)
+        return [(row["action"], row["actor_name"]) for row in found]
+
+    def keeper(self, slug: str) -> int:
+        """The process on the host that holds the bottle."""
+        state = json.loads((self.server.home / "bottles" / slug / "run" / "state.json").read_text())
+        return int(state["pid"])
+
+
+@pytest.fixture(scope="module")
+def bottles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bottles]:
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    with running_server(tmp_path_factory.mktemp("bottles") / "h") as server:
+        wait_until(lambda: "console  http://" in server.log(), what="the start")
+        made = Bottles(server)
+        yield made
+        for line in json.loads(made.ok("ps", "--json")):
+            made.ok("delete", line["slug"])
+        assert processes_about(server.home / "bottles") == [], "nothing is left behind"
+
+
+def processes_about(directory: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and any(str(directory) in word for word in command_of(int(entry.name))):
+            found.append(int(entry.name))
+    return found
+
+
+def family(pid: int) -> list[int]:
+    """The process and all that came from it."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            found += [int(child) for child in task.read_text().split()]
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+# --- in the foreground
+
+
+@pytest.mark.parametrize("way", ["the long way", "the quick way"])
+def test_run_gives_the_agents_output_and_exit_code(bottles: Bottles, way: str) -> None:
+    bottles.manifest("front")
+    ran = bottles.command("run", "front", "--", "sh", "-c", "echo hello; echo oops >&2; exit 42")
+    assert (ran.code, ran.output, ran.error) == (42, "hello\n", "oops\n")
+    line = wait_until(
+        lambda: bottles.row("front")["exit_code"] == 42 and bottles.row("front"), what="the row"
+    )
+    assert line["state"] == "stopped"
+
+
+def test_a_fresh_plan_needs_no_django(bottles: Bottles) -> None:
+    bottles.manifest("quick")
+    times = {"PYTHONPROFILEIMPORTTIME": "1"}
+    first, second = (bottles.command("run", "quick", "--", "true", **times) for _ in range(2))
+    assert (first.code, second.code) == (0, 0)
+    assert "django.core" in first.error
+    assert not [name for name in ("django", "yaml", "cryptography", "asyncio") if name in second.error]
+    bottles.manifest("quick", "backend: local\nlimits: {pids: 64}\n")
+    assert "django.core" in bottles.command("run", "quick", "--", "true", **times).error, "the plan was old"
+
+
+def test_every_run_is_in_the_audit_record_whichever_way_it_went(bottles: Bottles) -> None:
+    bottles.manifest("told")
+    for _ in range(3):
+        assert bottles.command("run", "told", "--", "true").code == 0
+    bottles.ok("ps")
+    happened = [action for action, _ in bottles.audited("told")]
+    assert happened == ["bottle created", *["bottle started", "bottle stopped"] * 3]
+    assert {who for action, who in bottles.audited("told") if action == "bottle started"} == {
+        bottles.audited("told")[0][1]
+    }
+
+
+def test_a_foreground_run_that_is_killed_leaves_nothing_and_ps_says_so(bottles: Bottles) -> None:
+    bottles.manifest("killed")
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "bottle", "run", "killed", "--", "sleep", "1000"],
+        cwd=ROOT, env=bottles.environment, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: bottles.ps("killed")["state"] == "running", what="the run")
+    except AssertionError:
+        process.kill()
+        process.wait()
+        raise
+    everybody = family(process.pid)
+    assert len(everybody) > 2
+    process.kill()
+    process.wait()
+    wait_until(lambda: all(is_gone(pid) for pid in everybody), what="the sandbox's end")
+    assert bottles.ps("killed")["state"] == "stopped"
+
+
+# --- in the background
+
+
+def test_a_bottle_is_started_used_looked_at_and_stopped(bottles: Bottles) -> None:
+    slug = bottles.started("daily", "sh", "-c", "echo \x1b[31mred\x1b[0m; exec sleep 1000")
+    assert bottles.ps(slug)["state"] == "running"
+    assert bottles.command("exec", slug, "--", "sh", "-c", "echo $HOSTNAME$(hostname); exit 7").code == 7
+    assert "ok" in bottles.ok("exec", slug, "--", PYTHON, "-c", HEALTH), "the agent plane answers inside"
+    assert bottles.ok("logs", slug) == "red\n"
+    assert "\x1b[31mred" in bottles.ok("logs", "--raw", slug)
+    again = bottles.command("start", slug)
+    assert (again.code, "runs already" in again.error) == (1, True)
+    assert bottles.command("run", slug, "--", "true").code != 0
+    assert f"{slug} is stopped" in bottles.ok("stop", slug)
+    assert "is stopped" in bottles.ok("stop", slug), "twice is fine"
+    refused = bottles.command("exec", slug, "--", "true")
+    assert refused.code == 1 and refused.error.strip()
+    assert bottles.ok("logs", slug) == "red\n", "logs are kept"
+    happened = [action for action, _ in bottles.audited(slug)]
+    assert happened.count("bottle started") == happened.count("bottle stopped") == 1
+    assert happened.count("bottle used") == 2
+
+
+def test_a_command_that_ends_by_itself_is_noticed_with_its_exit_code(bottles: Bottles) -> None:
+    bottles.manifest("short")
+    bottles.ok("start", "short", "--", "sh", "-c", "exit 3")
+    wait_until(
+        lambda: (bottles.row("short")["state"], bottles.row("short")["exit_code"]) == ("stopped", 3),
+        what="the caretaker's notice",
+    )
+
+
+def test_the_first_routes_come_from_the_manifest_and_never_again(bottles: Bottles) -> None:
+    text = "routes: [{host: api.example.com, path_allowlist: [/v1]}]\ngate_hosts: [files.example.com]\n"
+    bottles.manifest("routed", text)
+    allowlist = ("cat", "/etc/bot-bottle/current-config/allowlist")
+    assert bottles.command("run", "routed", "--", *allowlist).output == "api.example.com\n"
+    versions = "select author, version from egress_routetableversion v join botbottle_bottle b"
+    versions += " on b.id = v.bottle_id where b.slug = 'routed' order by version"
+    assert [row["author"] for row in bottles.rows(versions)][1:] == ["manifest"]
+    bottles.manifest("routed", text.replace("api.", "other."))
+    assert bottles.command("run", "routed", "--", *allowlist).output == "api.example.com\n"
+    assert len(bottles.rows(versions)) == 2
+
+
+def test_rm_keeps_the_record_and_the_workspace_and_delete_ends_the_record(bottles: Bottles) -> None:
+    slug = bottles.started("removed", "sleep", "1000")
+    held = family(bottles.keeper(slug))
+    bottles.ok("exec", slug, "--", "sh", "-c", "echo kept > /workspace/file")
+    bottles.ok("rm", slug)
+    assert all(is_gone(pid) for pid in held)
+    assert bottles.ps(slug)["state"] == "stopped"
+    workspace = bottles.server.home / "bottles" / slug / "workspace" / "file"
+    assert workspace.read_text() == "kept\n"
+    bottles.ok("start", slug, "--", "sleep", "1000")
+    held = family(bottles.keeper(slug))
+    bottles.ok("delete", slug)
+    assert all(is_gone(pid) for pid in held)
+    assert slug not in bottles.ok("ps")
+    assert workspace.read_text() == "kept\n"
+    assert bottles.audited(slug)[-1][0] == "bottle deleted"
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("backend: podman\n", "backend"),
+        ("backend: smolmachines\nimage: /nowhere\n", ""),
+        ("env: {KEY: {from_env: NO_SUCH_VARIABLE}}\n", "NO_SUCH_VARIABLE"),
+    ],
+)
+def test_a_start_that_fails_says_why_and_the_record_keeps_it(bottles: Bottles, text: str, says: str) -> None:
+    bottles.manifest("broken")
+    bottles.ok("run", "broken", "--", "true")
+    bottles.manifest("broken", text)
+    for verb in ("start", "run"):
+        refused = bottles.command(verb, "broken")
+        assert refused.code == 1
+        assert says in refused.error and "Traceback" not in refused.error
+    line = bottles.ps("broken")
+    assert line["state"] == "stopped"
+    assert line["problem"] and says in line["problem"]
+    bottles.manifest("broken")
+    bottles.ok("run", "broken", "--", "true")
+    assert bottles.ps("broken")["problem"] == ""
+
+
+def test_without_the_egress_process_nothing_starts(tmp_path: Path) -> None:
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    with running_server(tmp_path / "h", command="web", EGRESS_PROXY="1") as server:
+        server.manage("migrate", "--verbosity", "0")
+        bottles = Bottles(server)
+        bottles.manifest("alone")
+        refused = bottles.command("run", "alone", "--", "true")
+        assert refused.code == 1
+        assert "make up" in refused.error
+
+
+# --- what is killed
+
+
+def test_a_killed_web_process_takes_no_bottle_with_it(bottles: Bottles) -> None:
+    slug = bottles.started("web-dies", "sleep", "1000")
+    (web,) = children(bottles.server, "web")
+    os.kill(web, signal.SIGKILL)
+    wait_until(lambda: children(bottles.server, "web") not in ([], [web]), what="the web process's restart")
+    assert bottles.ps(slug)["state"] == "running"
+    wait_until(
+        lambda: "ok" in bottles.command("exec", slug, "--", PYTHON, "-c", HEALTH).output, what="the answer"
+    )
+    assert [action for action, _ in bottles.audited(slug)].count("bottle started") == 1
+    bottles.ok("delete", slug)
+
+
+def test_a_killed_egress_process_comes_back_for_the_bottle_that_runs(bottles: Bottles) -> None:
+    slug = bottles.started("egress-dies", "sleep", "1000")
+    (egress,) = children(bottles.server, "egress")
+    os.kill(egress, signal.SIGKILL)
+    wait_until(lambda: children(bottles.server, "egress") not in ([], [egress]), what="the restart")
+    wait_until(
+        lambda: "ok" in bottles.command("exec", slug, "--", PYTHON, "-c", HEALTH).output, what="the answer"
+    )
+    assert bottles.ps(slug)["state"] == "running"
+    bottles.ok("delete", slug)
+
+
+@pytest.mark.parametrize("part", ["keeper", "sandbox", "init"])
+def test_a_killed_bottle_is_gone_and_the_record_says_so(bottles: Bottles, part: str) -> None:
+    slug = bottles.started(f"{part}-dies", "sleep", "1000")
+    everybody = family(bottles.keeper(slug))
+    number = {"keeper": 0, "sandbox": 1, "init": 2}[part]
+    os.kill(everybody[number], signal.SIGKILL)
+    wait_until(lambda: all(is_gone(pid) for pid in everybody), what="the end of all of it")
+    wait_until(lambda: bottles.row(slug)["state"] == "stopped", what="the caretaker's notice")
+    assert bottles.ps(slug)["state"] == "stopped"
+    assert bottles.audited(slug)[-1] == ("bottle stopped", "bot-bottle")
+    bottles.ok("start", slug, "--", "sleep", "1000")
+    assert bottles.ps(slug)["state"] == "running", "and it can be started again"
+    bottles.ok("delete", slug)
+
+
+def test_a_sandbox_that_no_record_knows_is_removed(bottles: Bottles) -> None:
+    slug = bottles.started("orphan", "sleep", "1000")
+    held = family(bottles.keeper(slug))
+    bottles.rows("update botbottle_bottle set state = 'deleted' where slug = ?", slug)
+    wait_until(lambda: all(is_gone(pid) for pid in held), what="the orphan's end")
+    wait_until(lambda: bottles.audited(slug)[-1] == ("orphan removed", "bot-bottle"), what="its record")
+
+
+def children(server: RunningServer, command: str) -> list[int]:
+    up = server.process.pid
+    found = Path(f"/proc/{up}/task/{up}/children").read_text().split()
+    return [int(pid) for pid in found if command_of(int(pid))[-1:] == [command]]
+
+
+# --- on the console
+
+
+def test_an_operator_starts_and_stops_a_bottle_in_the_admin(bottles: Bottles) -> None:
+    slug = bottles.started("clicked", "sleep", "1000")
+    bottles.ok("stop", slug)
+    bottles.manifest(slug, "command: [sleep, '1000']\n")
+    pk = str(bottles.row(slug)["id"])
+    with httpx.Client(
+        base_url=bottles.server.console_url, follow_redirects=True, timeout=30, trust_env=False
+    ) as browser:
+        post_form(
+            browser, "/admin/login/", username="operator", password=bottles.server.password, next="/history/"
+        )
+        changelist = "/admin/botbottle/bottle/"
+        assert post_form(browser, changelist, action="start", _selected_action=pk).status_code == 200
+        wait_until(lambda: bottles.row(slug)["state"] == "running", what="the start")
+        assert f">{slug}</a>" in browser.get("/bottles/strip/").text
+        assert post_form(browser, changelist, action="stop", _selected_action=pk).status_code == 200
+        wait_until(lambda: bottles.row(slug)["state"] == "stopped", what="the stop")
+    assert bottles.audited(slug)[-2:] == [("bottle started", "operator"), ("bottle stopped", "operator")]
