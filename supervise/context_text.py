@@ -193,7 +193,7 @@ def _terms(label: str, terms: Mapping[str, Any] | None) -> Block:
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {inner}" for key, inner in value.items() if inner is not None)
+        return ", ".join(f"{key} {inner}" for key, inner in sorted(value.items()) if inner is not None)
     if isinstance(value, list):
         return " ".join(map(str, value))
     return "yes" if value is True else str(value)

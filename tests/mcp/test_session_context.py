@@ -422,7 +422,7 @@ def kept(path: Path, content: str) -> str:
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_the_golden_texts_and_values_hold(steady: None, agent: Agent, history: None, depth: str) -> None:
     block = text(agent, depth)
-    value = json.dumps(told(agent, depth), indent=2, ensure_ascii=False) + "\n"
+    value = json.dumps(told(agent, depth), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
     assert block == kept(GOLDEN / f"{depth}.txt", block)
     assert value == kept(GOLDEN / f"{depth}.json", value)
 
