@@ -89,9 +89,9 @@ def prepare(slug: str, *, author: str, command: Sequence[str] = ()) -> Prepared:
     path = manifest_path(slug)
     try:
         manifest = manifests.load(path)
-        bottle = _record_of(slug, manifest, author)
-        backend = backend_of(bottle)
+        backend = backends.get(manifest.backend, Path(settings.BOTTLE_HOME))
         backend.available()
+        bottle = _record_of(slug, manifest, author)
         _serve(bottle)
         directory = store.bottle_directory(bottle)
         trust.write(directory, (directory / "ca.pem").read_bytes())
