@@ -6,27 +6,36 @@ Trust boundary: agents' text in here is raw. Templates pass it through `visible`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.utils import timezone
 
 from egress.hostnames import is_punycode
 
-from . import queries
+from . import dockerfile_review, queries
 from .canonical import digest
-from .diffs import MOST_ROWS, Diff, line_diff
+from .diffs import Diff, Pair, line_diff, side_by_side
 from .editing import METHODS, SCHEMES, UNITS, Edit, edit_of_proposal
+from .errors import BadAsk
 from .models import Decision, Proposal
-from .permissions import may_decide
-from .reviewing import Review
+from .permissions import may_decide, others_bottles
+from .precedents import Precedents, precedents_of
+from .queue_page import call_patience
+from .reviewing import Review, checked_payload
 from .risk import Level
 
-BRIEF = 4000  # characters of one agent's text on a page with many cards
+BRIEF = 240  # characters of one agent's text on a page with many cards
 PAGE_ROWS = 5000  # rows of a diff on a proposal's own page
+REASONS = 3  # on a card; the proposal's own page has them all
 ICONS = {Level.HIGH: "▲", Level.MEDIUM: "◆", Level.LOW: "●"}
+_AGENT = re.compile(r"^agent:\s*['\"]?([a-z][a-z-]{0,30})", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +54,14 @@ class AgentText:
         return self.size > 600 or self.text.count("\n") > 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Card:
+    """One line of the queue: enough to see what matters and to choose what to open."""
+
     proposal: Proposal
     decision: Decision | None
     review: Review | None  # None once it is decided
-    diff: Diff | None
-    justification: AgentText
-    asked: AgentText | None  # the Dockerfile
-    edit: Edit | None
-    votes: tuple[str, ...]
-    votes_needed: int
     may_decide: bool
-    is_brief: bool
 
     @property
     def target(self) -> str:
@@ -68,87 +72,175 @@ class Card:
         return summary_of(self.proposal)
 
     @property
+    def agent(self) -> str:
+        """The kind of agent that the bottle was started with."""
+        found = _AGENT.search(self.proposal.bottle.manifest)
+        return found[1] if found and found[1] != "none" else ""
+
+    @property
     def risk_icon(self) -> str:
         return ICONS[self.review.risk.level] if self.review else ""
+
+    @property
+    def is_low_risk(self) -> bool:
+        return self.review is not None and self.review.risk.level is Level.LOW
 
     @property
     def is_punycode(self) -> bool:
         return is_punycode(self.target)
 
     @property
-    def outcome(self) -> list[tuple[str, str]]:
-        """What a decision gave and withheld, to be read in full."""
-        if self.decision is None or self.is_brief:
+    def findings(self) -> list[tuple[str, str, str]]:
+        """The reasons of the risk: an icon, the level's word, the sentence."""
+        if self.review is None:
             return []
-        parts = (("granted", self.decision.granted), ("not granted", self.decision.not_granted))
-        return [(name, json.dumps(part, indent=2, ensure_ascii=False)) for name, part in parts if part]
+        return [(ICONS[level], level.word, reason) for level, reason in self.review.risk.findings]
+
+    @property
+    def first_findings(self) -> list[tuple[str, str, str]]:
+        return self.findings[:REASONS]
+
+    @property
+    def more_findings(self) -> int:
+        return max(0, len(self.findings) - REASONS)
+
+    @property
+    def justification_start(self) -> str:
+        return self.proposal.justification[: BRIEF * 2]
+
+    @property
+    def call_ends_at(self) -> datetime | None:
+        """Until when a call waits for the answer; an operator's own filing has none."""
+        return None if self.proposal.filed_by else self.proposal.asked_at + call_patience()
+
+    @property
+    def is_snoozed(self) -> bool:
+        until = self.proposal.snoozed_until
+        return self.review is not None and until is not None and until > timezone.now()
+
+    @cached_property
+    def votes(self) -> tuple[str, ...]:
+        return _votes(self.review) if self.review else ()
+
+    @property
+    def votes_needed(self) -> int:
+        is_high = self.review is not None and self.review.risk.level is Level.HIGH
+        return int(settings.SUPERVISE_QUORUM) if is_high else 1
 
     @property
     def state(self) -> str:
         """Changes whenever the card would look different; open pages compare it."""
         return state_of(self.review, self.proposal, self.decision)
 
-    @property
-    def shows_asked(self) -> bool:
-        """Whether the Dockerfile stands by itself, because the diff does not already show all of it."""
-        if self.is_brief or self.asked is None:
-            return False
-        return self.review is None or bool(self.review.before) or self.diff is None or self.diff.is_cut
+
+@dataclass(frozen=True)
+class Change:
+    """What an approval would do: of the ask, or of an operator's edit of it."""
+
+    review: Review
+
+    @cached_property
+    def diff(self) -> Diff:
+        return line_diff(self.review.before, self.review.after, most_rows=PAGE_ROWS)
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        return side_by_side(self.diff)
+
+    @cached_property
+    def instructions(self) -> tuple[list[dockerfile_review.Change], int]:
+        if self.review.proposal.tool != Proposal.Tool.CAPABILITY:
+            return [], 0
+        return dockerfile_review.changes(self.review.before, self.review.after)
 
     @property
-    def edits_here(self) -> bool:
-        """A text too long for a page with many cards is edited on the proposal's own page."""
-        return not (self.is_brief and self.asked and self.asked.is_cut)
+    def findings(self) -> list[tuple[str, str, str]]:
+        return [(ICONS[level], level.word, reason) for level, reason in self.review.risk.findings]
+
+
+@dataclass(frozen=True)
+class Detail:
+    """Everything about one proposal, for its own page and for the dialog on the queue."""
+
+    card: Card
+    change: Change | None
+    justification: AgentText
+    edit: Edit | None
+    edited: Change | None  # what the edit in the form would do, once somebody asked
+    edit_problem: str
+    precedents: Precedents
+
+    @property
+    def dockerfile(self) -> AgentText | None:
+        """The Dockerfile by itself, where no diff shows all of it."""
+        text = self.card.proposal.payload.get("dockerfile")
+        if text is None or (self.change and not self.change.review.before and not self.change.diff.is_cut):
+            return None
+        return AgentText(text, len(text))
+
+    @property
+    def seen_image(self) -> str:
+        """Names the Dockerfile that the diff starts from, so that a stale form can be told what changed."""
+        return image_digest(self.card.proposal.bottle.dockerfile)
+
+    @property
+    def outcome(self) -> list[tuple[str, str]]:
+        """What a decision gave and withheld, to be read in full."""
+        decision = self.card.decision
+        if decision is None:
+            return []
+        parts = (("granted", decision.granted), ("not granted", decision.not_granted))
+        return [(name, json.dumps(part, indent=2, ensure_ascii=False)) for name, part in parts if part]
 
     methods = METHODS
     schemes = SCHEMES
     units = tuple(UNITS)
 
 
-def card_of(proposal: Proposal, reader: User, *, brief: bool) -> Card:
-    """The card of one proposal, as it stands."""
+def card_of(
+    proposal: Proposal, reader: User, *, review: Review | None = None, others: Set[int] | None = None
+) -> Card:
+    """The card of one proposal, as it stands. `others` are the bottles that only others decide for."""
+    if proposal.is_pending and review is None:
+        review = queries.review_of(proposal)
+    if others is None:
+        others = others_bottles(reader)
+    decides = may_decide(reader) and proposal.bottle_id not in others
     if proposal.is_pending:
-        return pending_card(queries.review_of(proposal), reader, brief=brief)
-    dockerfile = proposal.payload.get("dockerfile")
-    return Card(
-        proposal=proposal,
-        decision=queries.decision_of(proposal),
-        review=None,
-        diff=None,
-        justification=_agent_text(proposal.justification, brief),
-        asked=None if dockerfile is None else _agent_text(dockerfile, brief),
-        edit=None,
-        votes=(),
-        votes_needed=1,
-        may_decide=False,
-        is_brief=brief,
+        return Card(proposal, None, review, decides)
+    return Card(proposal, queries.decision_of(proposal), None, may_decide=False)
+
+
+def detail_of(proposal: Proposal, reader: User, *, edit: Edit | None = None) -> Detail:
+    """With `edit`, also what that would do, or what is wrong with it."""
+    card = card_of(proposal, reader)
+    edited, problem = (None, "") if edit is None or card.review is None else _edited(proposal, edit)
+    return Detail(
+        card=card,
+        change=Change(card.review) if card.review else None,
+        justification=AgentText(proposal.justification, len(proposal.justification)),
+        edit=edit or (edit_of_proposal(proposal) if card.review else None),
+        edited=edited,
+        edit_problem=problem,
+        precedents=precedents_of(proposal, card.review),
     )
 
 
-def pending_card(review: Review, reader: User, *, brief: bool) -> Card:
-    proposal = review.proposal
-    dockerfile = proposal.payload.get("dockerfile")
-    return Card(
-        proposal=proposal,
-        decision=None,
-        review=review,
-        diff=line_diff(review.before, review.after, most_rows=MOST_ROWS if brief else PAGE_ROWS),
-        justification=_agent_text(proposal.justification, brief),
-        asked=None if dockerfile is None else _agent_text(dockerfile, brief),
-        edit=edit_of_proposal(proposal),
-        votes=_votes(review),
-        votes_needed=settings.SUPERVISE_QUORUM if review.risk.level is Level.HIGH else 1,
-        may_decide=may_decide(reader),
-        is_brief=brief,
-    )
+def _edited(proposal: Proposal, edit: Edit) -> tuple[Change | None, str]:
+    try:
+        payload = checked_payload(proposal, edit.payload())
+    except BadAsk as error:
+        return None, error.message
+    return Change(queries.review_of(proposal, edited=payload)), ""
 
 
-def with_edit(card: Card, edit: Edit) -> Card:
-    return replace(card, edit=edit)
+def image_digest(dockerfile: str) -> str:
+    return digest(dockerfile)[:16]
 
 
 def state_of(review: Review | None, proposal: Proposal, decision: Decision | None) -> str:
-    parts: list[object] = [proposal.status, proposal.joined]
+    until = proposal.snoozed_until
+    parts: list[object] = [proposal.status, proposal.joined, until and until.isoformat()]
     if review is not None:
         parts += [review.seen_digest, review.risk.level, _votes(review)]
     if decision is not None:
@@ -188,10 +280,6 @@ def _ending(payload: Mapping[str, Any]) -> str:
     if uses := lease.get("max_uses"):
         ending += f", at most {uses} times"
     return ending
-
-
-def _agent_text(text: str, brief: bool) -> AgentText:
-    return AgentText(text[:BRIEF] if brief else text, len(text))
 
 
 def _votes(review: Review) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""The operator's pages: the live queue, one proposal, the history, and the three forms that decide.
+"""The operator's pages to read: the live queue, one proposal, standing refusals and the history.
 
-Trust boundary: readers are signed-in operators; what they read was written by agents. Every decision goes
-through `supervise.decisions`, which checks the permission and the digest of what was shown.
+Trust boundary: readers are signed-in operators; what they read was written by agents. The forms that decide
+are in `supervise.console_forms`.
 """
 
 from __future__ import annotations
@@ -11,30 +11,28 @@ from functools import wraps
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from egress.models import RouteTableVersion
+from . import queries, refusals
+from .cards import Card, card_of, detail_of, state_of, summary_of, target_of
+from .editing import Edit
+from .errors import NoSuchProposal
+from .models import Proposal
+from .overview import bottles_overview
+from .permissions import may_decide, may_view, others_bottles
+from .queue_page import PAGE, RISKS, Filter, QueuePage, arrived, moment, page_of, proxy_state
+from .reviewing import review
 
-from . import decisions, queries
-from .cards import card_of, pending_card, state_of, summary_of, target_of, with_edit
-from .diffs import Diff, line_diff
-from .editing import Edit, edit_of_form
-from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview
-from .models import Approval, Decision, Proposal
-from .permissions import may_view
-from .reviewing import table_text
-
-QUEUE_LIMIT = 200
 HISTORY_PAGE = 50
+PANELS = ("approve", "modify", "reject", "snooze")
 View = Callable[..., HttpResponseBase]
 
 
@@ -50,14 +48,16 @@ def operator_page(view: View) -> View:
 
 
 def operator_form(view: View) -> View:
-    """A form's target: POST only. Who is signed out comes back to the proposal, not to this address."""
+    """A form's target: POST only. Who is signed out comes back to the proposal or the queue, not to this."""
     guarded = admin.site.admin_view(_for_watchers(view))
 
     @require_POST
-    def post(request: HttpRequest, proposal_id: UUID) -> HttpResponseBase:
+    def post(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         if not admin.site.has_permission(request):
-            return redirect_to_login(reverse("proposal", args=[proposal_id]), reverse("admin:login"))
-        return guarded(request, proposal_id)
+            known = {"proposal_id": kwargs["proposal_id"]} if "proposal_id" in kwargs else None
+            back = reverse("proposal", kwargs=known) if known else reverse("queue")
+            return redirect_to_login(back, reverse("admin:login"))
+        return guarded(request, **kwargs)
 
     return post
 
@@ -72,43 +72,118 @@ def _for_watchers(view: View) -> View:
     return watched
 
 
+def page(request: OperatorRequest, template: str, *, status: int = 200, **context: Any) -> HttpResponse:
+    context = {**admin.site.each_context(request), "is_nav_sidebar_enabled": False, **context}
+    return render(request, template, context, status=status)
+
+
+def get_proposal(proposal_id: UUID) -> Proposal:
+    try:
+        return queries.get_proposal(proposal_id)
+    except NoSuchProposal as error:
+        raise Http404(error.message) from error
+
+
+def is_fragment(request: HttpRequest) -> bool:
+    """The page's script asks for the part it will put in place, not for a whole page."""
+    return request.headers.get("X-Fragment") == "1"
+
+
 @operator_page
 def queue(request: OperatorRequest) -> HttpResponse:
-    reviews = queries.pending_reviews(limit=QUEUE_LIMIT)
-    counts = queries.counts()
-    return _page(
+    wanted = Filter.of_query(request.GET)
+    return page(
         request,
         "supervise/queue.html",
         title="Queue",
-        cards=[pending_card(review, request.user, brief=True) for review in reviews],
-        counts=counts,
-        not_shown=max(0, counts["pending"] - len(reviews)),
+        counts=queries.counts(),
+        proxy=proxy_state(),
         proxy_news=queries.proxy_news(),
+        bottles=bottles_overview(),
+        tools=Proposal.Tool.values,
+        risks=list(RISKS),
+        may_decide=may_decide(request.user),
+        **_list_context(request, wanted),
     )
 
 
 @operator_page
+def queue_list(request: OperatorRequest) -> HttpResponse:
+    """The cards of one view by themselves, for an open page to show what waited behind the pill."""
+    return render(request, "supervise/_list.html", _list_context(request, Filter.of_query(request.GET)))
+
+
+@operator_page
+def queue_cards(request: OperatorRequest) -> HttpResponse:
+    """Some cards, wherever they stand now, for an open page to put in their places."""
+    ids = [text for text in request.GET.getlist("id")[:PAGE] if _is_uuid(text)]
+    found = Proposal.objects.filter(pk__in=ids).select_related("bottle", "decision")
+    proposals = list(found.prefetch_related("approvals__actor"))
+    versions = queries.newest_versions({one.bottle_id for one in proposals if one.is_pending})
+    others = others_bottles(request.user)
+    cards = [
+        card_of(
+            one,
+            request.user,
+            review=review(one, versions[one.bottle_id]) if one.is_pending else None,
+            others=others,
+        )
+        for one in proposals
+    ]
+    return render(request, "supervise/_cards.html", {"cards": cards})
+
+
+@operator_page
 def queue_state(request: OperatorRequest) -> JsonResponse:
-    """Which cards are pending and how they look, so that an open page fetches only what changed."""
-    reviews = queries.pending_reviews(limit=QUEUE_LIMIT)
+    """Which cards there are and how they look, so that an open page fetches only what changed."""
+    wanted = Filter.of_query(request.GET)
+    shown = page_of(wanted)
     return JsonResponse(
         {
             "counts": queries.counts(),
-            "cards": {str(review.proposal.pk): state_of(review, review.proposal, None) for review in reviews},
+            "proxy": proxy_state(),
+            "cards": {str(item.proposal.pk): state_of(item, item.proposal, None) for item in shown.reviews},
+            "after": shown.after,
+            "arrived": arrived(wanted, moment(request.GET.get("since", ""))),
+            "now": shown.at.timestamp(),
         }
     )
 
 
 @operator_page
 def proposal(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
-    return _proposal_page(request, _get(proposal_id))
+    opened = request.GET.get("open", "")
+    return proposal_page(request, get_proposal(proposal_id), opened=opened if opened in PANELS else "")
+
+
+def proposal_page(
+    request: OperatorRequest,
+    current: Proposal,
+    *,
+    status: int = 200,
+    edit: Edit | None = None,
+    **context: Any,
+) -> HttpResponse:
+    """The whole page, or only its content when the page's script asks."""
+    detail = detail_of(current, request.user, edit=edit)
+    context |= {"detail": detail, "card": detail.card}
+    if is_fragment(request):
+        return render(request, "supervise/_detail.html", context, status=status)
+    title = f"{current.bottle.slug}: {target_of(current)}"
+    return page(request, "supervise/proposal.html", status=status, title=title, **context)
 
 
 @operator_page
-def card(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
-    """One card by itself, for the open queue page to put in its place."""
-    shown = card_of(_get(proposal_id), request.user, brief=True)
-    return render(request, "supervise/_card.html", {"card": shown})
+def standing_refusals(request: OperatorRequest) -> HttpResponse:
+    standing = refusals.standing().select_related("decision__proposal__bottle")[:500]
+    lines = [(refusal, summary_of(refusal.decision.proposal)) for refusal in standing]
+    return page(
+        request,
+        "supervise/refusals.html",
+        title="Standing refusals",
+        lines=lines,
+        may_decide=may_decide(request.user),
+    )
 
 
 @operator_page
@@ -117,150 +192,23 @@ def history(request: OperatorRequest) -> HttpResponse:
     decided = queries.history().defer(
         "final_payload", "granted", "not_granted", "proposal__justification", "table_version__content"
     )
-    page = Paginator(decided, HISTORY_PAGE).get_page(request.GET.get("page"))
-    lines = [(decision, summary_of(decision.proposal)) for decision in page]
-    return _page(request, "supervise/history.html", title="History", page=page, lines=lines)
+    shown = Paginator(decided, HISTORY_PAGE).get_page(request.GET.get("page"))
+    lines = [(decision, summary_of(decision.proposal)) for decision in shown]
+    return page(request, "supervise/history.html", title="History", page=shown, lines=lines)
 
 
-@operator_form
-def approve(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
-    return _decide(request, proposal_id, "approve", decisions.approve)
+def _list_context(request: OperatorRequest, wanted: Filter) -> dict[str, Any]:
+    shown: QueuePage = page_of(wanted)
+    others = others_bottles(request.user)
+    cards: list[Card] = [
+        card_of(item.proposal, request.user, review=item, others=others) for item in shown.reviews
+    ]
+    return {"filter": wanted, "shown": shown, "cards": cards}
 
 
-@operator_form
-def reject(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
-    return _decide(request, proposal_id, "reject", decisions.reject)
-
-
-@operator_form
-def modify(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
-    edit: Edit | None = None
+def _is_uuid(text: str) -> bool:
     try:
-        edit = edit_of_form(_get(proposal_id), request.POST)
-        payload = edit.payload()
-    except BadAsk as error:
-        return _refused(request, proposal_id, 400, error.message, opened="modify", edit=edit)
-    return _decide(request, proposal_id, "modify", decisions.modify, edit=edit, payload=payload)
-
-
-def _decide(
-    request: OperatorRequest,
-    proposal_id: UUID,
-    opened: str,
-    verb: Callable[..., Decision | Approval],
-    *,
-    edit: Edit | None = None,
-    **arguments: Any,
-) -> HttpResponse:
-    try:
-        result = verb(
-            proposal_id,
-            actor=request.user,
-            seen_digest=request.POST.get("seen_digest", ""),
-            note=request.POST.get("note", "").replace("\r\n", "\n"),
-            **arguments,
-        )
-    except NoSuchProposal as error:
-        raise Http404(error.message) from error
-    except NotPermitted as error:
-        return _refused(request, proposal_id, 403, error.message)
-    except AlreadyDecided as error:
-        return _refused(request, proposal_id, 409, f"{error.message} Your answer was not used.")
-    except StaleReview as error:
-        return _refused(request, proposal_id, 409, error.message, opened=opened, edit=edit, is_stale=True)
-    except (BadAsk, MissingReason) as error:
-        return _refused(request, proposal_id, 400, error.message, opened=opened, edit=edit)
-    _tell(request, result)
-    if request.POST.get("back") == "queue":
-        return redirect("queue")
-    return redirect("proposal", proposal_id)
-
-
-def _refused(
-    request: OperatorRequest,
-    proposal_id: UUID,
-    status: int,
-    problem: str,
-    *,
-    opened: str = "",
-    edit: Edit | None = None,
-    is_stale: bool = False,
-) -> HttpResponse:
-    """The proposal as it is now, with what was typed, and why nothing was decided."""
-    current = _get(proposal_id)
-    return _proposal_page(
-        request,
-        current,
-        status=status,
-        edit=edit,
-        problem=problem,
-        opened=opened,
-        note=request.POST.get("note", ""),
-        changed_since=_changed_since(current, request.POST.get("seen_version", "")) if is_stale else None,
-    )
-
-
-def _changed_since(current: Proposal, seen_version: str) -> Diff | None:
-    """What others changed in the bottle's table after the operator looked."""
-    if not (seen_version.isascii() and seen_version.isdigit() and len(seen_version) < 10):
-        return None
-    versions = RouteTableVersion.objects.filter(bottle=current.bottle)
-    seen = versions.filter(version=int(seen_version)).first()
-    if seen is None:
-        return None
-    diff = line_diff(table_text(seen.table), table_text(versions.latest("version").table))
-    return diff if diff.rows else None
-
-
-def _proposal_page(
-    request: OperatorRequest,
-    current: Proposal,
-    *,
-    status: int = 200,
-    edit: Edit | None = None,
-    **context: Any,
-) -> HttpResponse:
-    shown = card_of(current, request.user, brief=False)
-    if edit is not None and shown.review is not None:
-        shown = with_edit(shown, edit)
-    title = f"{current.bottle.slug}: {target_of(current)}"
-    return _page(request, "supervise/proposal.html", status=status, title=title, card=shown, **context)
-
-
-def _page(request: OperatorRequest, template: str, *, status: int = 200, **context: Any) -> HttpResponse:
-    context = {**admin.site.each_context(request), "is_nav_sidebar_enabled": False, **context}
-    return render(request, template, context, status=status)
-
-
-def _get(proposal_id: UUID) -> Proposal:
-    try:
-        return queries.get_proposal(proposal_id)
-    except NoSuchProposal as error:
-        raise Http404(error.message) from error
-
-
-def _tell(request: OperatorRequest, result: Decision | Approval) -> None:
-    asked = result.proposal
-    what = f"{target_of(asked)} for {asked.bottle.slug}"
-    if isinstance(result, Approval):
-        said = Approval.objects.filter(proposal=asked, granted_digest=result.granted_digest).count()
-        needed = settings.SUPERVISE_QUORUM
-        messages.info(request, f"Your yes to {what} counts: {said} of {needed}. Another operator must agree.")
-        return
-    result.refresh_from_db()  # it was applied after the commit
-    if result.applied == Decision.Applied.FAILED:
-        text = f"{result.status}, not live: {what}. The reason: {result.apply_error}. It is retried."
-        messages.warning(request, text)
-    else:
-        messages.success(request, f"{result.status}: {what}{_applied(result)}")
-
-
-def _applied(decision: Decision) -> str:
-    match decision.applied:
-        case Decision.Applied.LIVE:
-            return f" → live as table version {decision.live_version}."
-        case Decision.Applied.RECORDED:
-            return ". The Dockerfile is recorded; the bottle runs its present image until it is rebuilt."
-        case Decision.Applied.WAITING:
-            return ", and being applied."
-    return ". The agent reads your reason."
+        UUID(text)
+    except ValueError:
+        return False
+    return True

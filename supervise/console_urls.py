@@ -2,15 +2,24 @@
 
 from django.urls import path
 
-from . import console
+from . import bulk, console, console_forms
 
 urlpatterns = [
     path("", console.queue, name="queue"),
     path("queue/state", console.queue_state, name="queue-state"),
+    path("queue/list", console.queue_list, name="queue-list"),
+    path("queue/cards", console.queue_cards, name="queue-cards"),
     path("history/", console.history, name="history"),
+    path("refusals/", console.standing_refusals, name="standing-refusals"),
+    path("refusals/<int:refusal_id>/lift", console_forms.lift, name="lift"),
+    path("bulk/", bulk.bulk, name="bulk"),
+    path("bulk/approve", bulk.bulk_approve, name="bulk-approve"),
+    path("bulk/reject", bulk.bulk_reject, name="bulk-reject"),
     path("proposals/<uuid:proposal_id>/", console.proposal, name="proposal"),
-    path("proposals/<uuid:proposal_id>/card", console.card, name="card"),
-    path("proposals/<uuid:proposal_id>/approve", console.approve, name="approve"),
-    path("proposals/<uuid:proposal_id>/modify", console.modify, name="modify"),
-    path("proposals/<uuid:proposal_id>/reject", console.reject, name="reject"),
+    path("proposals/<uuid:proposal_id>/approve", console_forms.approve, name="approve"),
+    path("proposals/<uuid:proposal_id>/modify", console_forms.modify, name="modify"),
+    path("proposals/<uuid:proposal_id>/preview", console_forms.preview, name="preview"),
+    path("proposals/<uuid:proposal_id>/reject", console_forms.reject, name="reject"),
+    path("proposals/<uuid:proposal_id>/snooze", console_forms.snooze, name="snooze"),
+    path("proposals/<uuid:proposal_id>/wake", console_forms.wake, name="wake"),
 ]

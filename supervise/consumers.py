@@ -1,4 +1,4 @@
-"""The live queue's websocket: tells open pages that something changed, by ids only.
+"""The live queue's websocket: tells open pages that something changed, by numbers only.
 
 Trust boundary: only staff who may see proposals get in, and who loses that right is put out within a minute.
 """
@@ -21,33 +21,52 @@ from .permissions import may_view
 
 FORBIDDEN = 4403
 RECHECK_SECONDS = 30.0
+GROUPS = (events.QUEUE, events.BOTTLES)
+PAUSE_SECONDS = 0.3  # between two messages: what happens meanwhile goes into one
 
 
 class QueueConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
     """One open page. What it sends back is ignored: decisions are made by forms."""
 
     _rechecking: asyncio.Task[None] | None = None
+    _telling: asyncio.Task[None] | None = None
+    _has_news = False
 
     async def connect(self) -> None:
         if not await self._may_watch():
             await self.close(FORBIDDEN)
             return
         # Subscribe before accepting: the page fetches its state after that, so nothing falls between.
-        await self.channel_layer.group_add(events.QUEUE, self.channel_name)
+        for group in GROUPS:
+            await self.channel_layer.group_add(group, self.channel_name)
         await self.accept()
         self._rechecking = asyncio.create_task(self._recheck())
 
     async def disconnect(self, code: int) -> None:
-        if self._rechecking is not None:
-            self._rechecking.cancel()
-        await self.channel_layer.group_discard(events.QUEUE, self.channel_name)
+        for task in (self._rechecking, self._telling):
+            if task is not None:
+                task.cancel()
+        for group in GROUPS:
+            await self.channel_layer.group_discard(group, self.channel_name)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
         return
 
     async def proposal_event(self, event: dict[str, Any]) -> None:
-        counts = await database_sync_to_async(queries.counts)()
-        await self.send_json({"type": "proposal", "id": event["id"], "kind": event["kind"], "counts": counts})
+        self._has_news = True
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell())
+
+    async def bottle_event(self, event: dict[str, Any]) -> None:
+        await self.send_json({"type": "bottle", "id": event["id"]})
+
+    async def _tell(self) -> None:
+        """The first news at once; then, however many come, one message in a while."""
+        while self._has_news:
+            self._has_news = False
+            counts = await database_sync_to_async(queries.counts)()
+            await self.send_json({"type": "proposals", "counts": counts})
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _recheck(self) -> None:
         while True:

@@ -68,6 +68,10 @@ class Pair:
     left: Row | None
     right: Row | None
 
+    @property
+    def sides(self) -> tuple[Row | None, Row | None]:
+        return self.left, self.right
+
 
 def side_by_side(diff: Diff) -> list[Pair]:
     """The same rows in two columns: removed lines face the added ones that replace them."""

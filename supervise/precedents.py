@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet
-from django.db.models.fields.json import KT
 from django.utils import timezone
 
 from egress.hostnames import WILDCARD
@@ -87,7 +86,7 @@ def would_allow(review: Review) -> list[Refused]:
 def refusals_of(bottle_id: int) -> QuerySet[TrafficRecord]:
     """What the policy refused lately, newest first. A stopped secret is no matter of routes."""
     return TrafficRecord.objects.filter(
-        bottle_id=bottle_id, verdict="refused", finding=None, at__gt=timezone.now() - REFUSED_AGE
+        bottle_id=bottle_id, verdict="refused", finding__isnull=True, at__gt=timezone.now() - REFUSED_AGE
     ).order_by("-at", "-pk")
 
 
@@ -127,7 +126,7 @@ def _earlier(proposal: Proposal) -> QuerySet[Decision]:
     mine = _decisions().filter(proposal__bottle=proposal.bottle_id).exclude(proposal=proposal)
     if proposal.tool == Proposal.Tool.CAPABILITY:
         return mine.filter(proposal__tool=Proposal.Tool.CAPABILITY)
-    return mine.annotate(host=KT("proposal__payload__host")).filter(host=proposal.payload["host"])
+    return mine.filter(proposal__payload__host=proposal.payload["host"])
 
 
 def _elsewhere(proposal: Proposal) -> QuerySet[Decision]:

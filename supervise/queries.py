@@ -24,6 +24,7 @@ from .errors import BadAsk, NoSuchProposal
 from .models import Decision, Proposal
 from .outcomes import Outcome, outcome_of
 from .reviewing import Review, review
+from .risk import Level
 
 PROXY_NEWS_AGE = timedelta(hours=1)
 
@@ -117,19 +118,6 @@ def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> Que
     )
 
 
-def pending_reviews(*, limit: int = 200) -> list[Review]:
-    """The queue: riskiest first, then newest. The number of queries does not grow with the cards."""
-    proposals = list(
-        Proposal.objects.filter(status=Proposal.Status.PENDING)
-        .select_related("bottle")
-        .prefetch_related("approvals__actor")
-        .order_by("-risk_when_filed", "-created_at")[:limit]
-    )
-    versions = _newest_versions({proposal.bottle_id for proposal in proposals})
-    reviews = [review(proposal, versions[proposal.bottle_id]) for proposal in proposals]
-    return sorted(reviews, key=lambda item: (-item.risk.level, -item.proposal.created_at.timestamp()))
-
-
 def review_of(proposal: Proposal, *, edited: dict[str, Any] | None = None) -> Review:
     """What is shown of it now; with an operator's checked payload, what that one would do instead."""
     return review(proposal, store.current(proposal.bottle), edited=edited)
@@ -140,13 +128,21 @@ def history() -> QuerySet[Decision]:
 
 
 def counts() -> dict[str, int]:
-    return Proposal.objects.aggregate(
-        pending=Count("pk", filter=Q(status=Proposal.Status.PENDING)),
-        bottles=Count("bottle", filter=Q(status=Proposal.Status.PENDING), distinct=True),
+    """The numbers of the live header. Cards that were put aside count apart."""
+    now = timezone.now()
+    pending = Q(status=Proposal.Status.PENDING)
+    asleep = Q(snoozed_until__gt=now)
+    waits = Q(asked_at__gt=now - timedelta(seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS))
+    found: dict[str, int] = Proposal.objects.filter(pending).aggregate(
+        pending=Count("pk", filter=~asleep),
+        high=Count("pk", filter=~asleep & Q(risk_when_filed=Level.HIGH)),
+        waiting=Count("bottle", filter=waits, distinct=True),
+        snoozed=Count("pk", filter=asleep),
     )
+    return {**found, "running": Bottle.objects.filter(state=Bottle.State.RUNNING).count()}
 
 
-def _newest_versions(bottle_ids: set[int]) -> dict[int, RouteTableVersion]:
+def newest_versions(bottle_ids: set[int]) -> dict[int, RouteTableVersion]:
     newest = (
         RouteTableVersion.objects.filter(bottle__in=bottle_ids)
         .values("bottle")

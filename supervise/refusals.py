@@ -15,7 +15,7 @@ from botbottle.models import Bottle
 from . import audit, events
 from .errors import NoSuchProposal, NotPermitted
 from .models import Decision, Proposal, StandingRefusal
-from .permissions import may_decide
+from .permissions import may_decide_for
 
 
 def standing() -> QuerySet[StandingRefusal]:
@@ -47,10 +47,10 @@ def answer(bottle: Bottle, ask_digest: str) -> Proposal | None:
 
 def lift(refusal_id: int, *, actor: User) -> StandingRefusal:
     """The ask makes a card again. Raises NotPermitted, and NoSuchProposal when nothing stands."""
-    if not may_decide(actor):
-        raise NotPermitted("You may look, but lifting a refusal needs the permission 'decide_proposal'.")
     with transaction.atomic():
         refusal = standing().select_related("decision__proposal__bottle").filter(pk=refusal_id).first()
+        if refusal is not None and not may_decide_for(actor, refusal.decision.proposal.bottle):
+            raise NotPermitted("You may look, but only who may decide for this bottle lifts its refusals.")
         if refusal is None or not _claim(refusal, actor.get_username()):
             raise NoSuchProposal("This refusal was already lifted.")
         _audit("refusal lifted", refusal, actor.get_username())

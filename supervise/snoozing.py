@@ -13,7 +13,7 @@ from django.utils import timezone
 from . import audit, events
 from .errors import AlreadyDecided, BadAsk, NoSuchProposal, NotPermitted
 from .models import Decision, Proposal
-from .permissions import may_decide
+from .permissions import may_decide_for
 
 LONGEST = timedelta(days=7)
 MORNING = 8  # the hour at which "tomorrow" begins
@@ -39,12 +39,12 @@ def tomorrow(now: datetime, *, utc_offset: timedelta = timedelta()) -> datetime:
 
 
 def _set(proposal_id: UUID | str, actor: User, until: datetime | None) -> Proposal:
-    if not may_decide(actor):
-        raise NotPermitted("You may look, but putting cards aside needs the permission 'decide_proposal'.")
     try:
         proposal = Proposal.objects.select_related("bottle").get(pk=proposal_id)
     except (Proposal.DoesNotExist, ValidationError):
         raise NoSuchProposal(f"There is no proposal {str(proposal_id)[:64]!r} here.") from None
+    if not may_decide_for(actor, proposal.bottle):
+        raise NotPermitted("You may look, but only who may decide for this bottle puts its cards aside.")
     name = actor.get_username()
     with transaction.atomic():
         pending = Proposal.objects.filter(pk=proposal.pk, status=Proposal.Status.PENDING)

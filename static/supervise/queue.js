@@ -1,256 +1,236 @@
-// The live queue. The websocket only says which proposal changed; every card is fetched from the server, where
-// permissions are checked and all text is escaped. Decisions are plain forms and work without this file.
-"use strict";
+// The live queue. The websocket only says that something changed; every card is fetched from the server, where
+// permissions are checked and all text is escaped. Rows never move by themselves: what is new waits behind a pill.
+import { showPending } from "./attention.js";
+import { SignedOut, fetchParts } from "./forms.js";
+import "./keys.js";
+import * as sheet from "./sheet.js";
+import { refreshTimes, setServerClock } from "./times.js";
 
-(() => {
-  const connection = document.getElementById("connection");
-  const list = document.getElementById("cards");
-  const RETRY_MS = [500, 1000, 2000, 5000, 10000];
-  const RECONCILE_MS = 800;
+const RETRY_MS = [500, 1000, 2000, 5000, 10000];
+const REFRESH_MS = 700; // between two looks at the state, however much happens
+const ROUTINE_MS = 20000;
+const STALE_MS = 45000;
 
-  // --- Forms
+const connection = document.getElementById("connection");
+const place = document.getElementById("list");
+const pill = document.getElementById("new-cards");
+const news = document.getElementById("news");
+const view = () => location.search.replace(/^\?/, "");
+const list = () => document.getElementById("cards");
+const cardOf = (id) => document.getElementById(`card-${id}`);
 
-  document.addEventListener("keydown", (event) => {
-    // Never one key to approve: keys only confirm a form that somebody opened.
-    const form = event.target.closest && event.target.closest("details[open] > form");
-    if (form && event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-      event.preventDefault();
-      form.requestSubmit();
-    }
+// --- Cards
+
+function address(url, more = "") {
+  const query = [view(), more].filter(Boolean).join("&");
+  return query ? `${url}?${query}` : url;
+}
+
+function replace(card) {
+  const old = cardOf(card.dataset.id);
+  if (!old) return;
+  const hadFocus = old.contains(document.activeElement);
+  const pick = old.querySelector(".pick");
+  const newPick = card.querySelector(".pick");
+  if (pick && newPick) newPick.checked = pick.checked;
+  // Keep the height, so that nothing moves under the pointer.
+  if (card.dataset.status !== "pending") card.style.minHeight = `${old.offsetHeight}px`;
+  old.replaceWith(card);
+  if (hadFocus) card.focus({ preventScroll: true });
+}
+
+async function fetchCards(ids) {
+  if (!ids.length) return;
+  const query = ids.map((id) => `id=${encodeURIComponent(id)}`).join("&");
+  const { parts } = await fetchParts(`${connection.dataset.cardsUrl}?${query}`, "article.card");
+  parts.forEach(replace);
+  refreshTimes(place);
+}
+
+async function showList() {
+  const { parts } = await fetchParts(address(connection.dataset.listUrl), "#cards, .pages");
+  if (!parts.length) return;
+  place.replaceChildren(...parts);
+  refreshTimes(place);
+  showArrivals(0);
+  document.getElementById("empty").hidden = list().children.length > 0;
+}
+
+function showArrivals(count) {
+  pill.hidden = count === 0;
+  const text = count ? `${count} new: show` : "";
+  if (pill.textContent === text) return;
+  pill.textContent = text;
+  news.textContent = count ? `${count} new proposal${count > 1 ? "s" : ""}` : "";
+}
+
+pill.addEventListener("click", async () => {
+  await attempt(showList);
+  const first = list().querySelector(".card");
+  window.scrollTo({ top: 0 });
+  if (first) first.focus({ preventScroll: true });
+});
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("#cards [data-open]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  const card = link.closest(".card");
+  attempt(() => sheet.open(card, link.dataset.open));
+});
+
+sheet.whenDecided((id, messages) => {
+  const earlier = document.querySelector(".messagelist");
+  if (earlier) earlier.remove();
+  messages.setAttribute("role", "status");
+  document.querySelector(".filters").before(messages);
+  attempt(() => fetchCards([id]));
+  refreshSoon();
+});
+
+for (const field of document.querySelectorAll("#filters select")) {
+  field.addEventListener("change", () => field.form.requestSubmit());
+}
+document.getElementById("filters").addEventListener("submit", (event) => {
+  // An address without what was not asked for.
+  for (const field of event.target.elements) field.disabled = field.name !== "" && field.value === "";
+});
+window.addEventListener("pageshow", () => {
+  for (const field of document.getElementById("filters").elements) field.disabled = false;
+});
+
+// --- State
+
+function say(id, text) {
+  const place = document.getElementById(id);
+  if (place.textContent !== String(text)) place.textContent = text;
+}
+
+function showCounts(counts) {
+  for (const name of ["pending", "high", "waiting", "running"]) say(`${name}-count`, counts[name]);
+  document.getElementById("high-count").parentElement.classList.toggle("is-hot", counts.high > 0);
+  showPending(counts);
+}
+
+function showProxy(proxy) {
+  const place = document.getElementById("proxy");
+  place.dataset.word = proxy.word;
+  place.title = proxy.all;
+  say("proxy", proxy.text);
+}
+
+function showRest(after) {
+  const rest = document.getElementById("after");
+  if (!rest) return;
+  rest.hidden = after === 0;
+  rest.querySelector("strong").textContent = after;
+}
+
+let lookedAt = 0;
+
+async function look() {
+  const since = `since=${encodeURIComponent(list().dataset.since)}`;
+  const answer = await fetch(address(connection.dataset.stateUrl, since), { credentials: "same-origin" });
+  if (answer.redirected || answer.status === 403) throw new SignedOut();
+  if (!answer.ok) return;
+  const state = await answer.json();
+  lookedAt = Date.now();
+  setServerClock(state.now);
+  showCounts(state.counts);
+  showProxy(state.proxy);
+  showRest(state.after);
+  const shown = [...list().children].filter((card) => card.dataset.status === "pending");
+  // Nothing can move where nothing is shown: then what is new comes in by itself.
+  if (!shown.length && Object.keys(state.cards).length && !sheet.isOpen()) return showList();
+  const changed = shown.map((card) => card.dataset.id).filter((id) => state.cards[id] !== cardOf(id).dataset.state);
+  showArrivals(state.arrived);
+  await fetchCards(changed.slice(0, 50));
+  const open = sheet.shownId();
+  if (open && cardOf(open) && cardOf(open).dataset.state !== sheet.shownState()) sheet.offerNewer();
+}
+
+let isLooking = false;
+let mustLook = false;
+let timer = null;
+
+async function refresh() {
+  if (isLooking) return void (mustLook = true);
+  isLooking = true;
+  await attempt(look);
+  isLooking = false;
+  if (mustLook) {
+    mustLook = false;
+    refreshSoon();
+  }
+}
+
+function refreshSoon() {
+  if (timer) return; // however many events come, one look takes them all in
+  timer = setTimeout(() => {
+    timer = null;
+    refresh();
+  }, REFRESH_MS);
+}
+
+async function attempt(deed) {
+  try {
+    await deed();
+  } catch (error) {
+    if (error instanceof SignedOut) signOut();
+  }
+}
+
+// --- Connection
+
+let attempts = 0;
+let isSignedOut = false;
+let socket = null;
+
+function showConnection(state, text) {
+  if (connection.dataset.state === state && connection.textContent === text) return;
+  connection.dataset.state = state;
+  connection.textContent = text;
+}
+
+function signOut() {
+  isSignedOut = true;
+  if (socket) socket.close();
+  showConnection("signed-out", "signed out: reload this page");
+}
+
+function judge() {
+  if (isSignedOut) return;
+  const quiet = Date.now() - lookedAt;
+  if (!socket || socket.readyState !== WebSocket.OPEN) showConnection("disconnected", "disconnected: trying again");
+  else if (quiet > STALE_MS) showConnection("stale", `stale: last news ${Math.round(quiet / 1000)} s ago`);
+  else showConnection("connected", "connected");
+}
+
+function connect() {
+  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+  socket = new WebSocket(`${scheme}//${location.host}${connection.dataset.socket}`);
+  socket.addEventListener("open", async () => {
+    attempts = 0;
+    await refresh(); // subscribed first, so nothing that happens from now on is missed
+    judge();
   });
-
-  document.addEventListener("submit", (event) => {
-    const button = event.target.querySelector(".decide button[type=submit], form button[type=submit]");
-    if (event.target.closest(".decide") && button) {
-      if (button.dataset.sent) event.preventDefault();
-      button.dataset.sent = "1";
-    }
+  socket.addEventListener("message", (message) => {
+    const event = JSON.parse(message.data);
+    if (event.type === "proposals") showCounts(event.counts);
+    else document.dispatchEvent(new CustomEvent("bottle-changed"));
+    refreshSoon();
   });
-
-  document.addEventListener("input", (event) => {
-    // Writing a path or ticking a method chooses "only these".
-    const group = event.target.dataset && event.target.dataset.chooses;
-    const form = event.target.form;
-    if (!group || !form) return;
-    for (const radio of form.querySelectorAll("input[type=radio]")) {
-      if (radio.name === group && radio.value === "some") radio.checked = true;
-    }
+  socket.addEventListener("close", () => {
+    if (isSignedOut) return;
+    judge();
+    // A refused connection may mean that the session ended: asking for the state tells.
+    if (attempts > 0) refresh();
+    setTimeout(() => isSignedOut || connect(), RETRY_MS[Math.min(attempts, RETRY_MS.length - 1)]);
+    attempts += 1;
   });
+}
 
-  window.addEventListener("pageshow", () => {
-    for (const button of document.querySelectorAll("button[data-sent]")) delete button.dataset.sent;
-  });
-
-  // --- Ages
-
-  function age(seconds) {
-    for (const [size, name] of [[86400, "day"], [3600, "hour"], [60, "minute"]]) {
-      const count = Math.floor(seconds / size);
-      if (count >= 1) return `${count} ${name}${count > 1 ? "s" : ""}`;
-    }
-    return "less than a minute";
-  }
-
-  function refreshAges() {
-    for (const time of document.querySelectorAll(".card time")) {
-      time.textContent = age((Date.now() - Date.parse(time.dateTime)) / 1000);
-    }
-  }
-  refreshAges();
-  setInterval(refreshAges, 15000);
-
-  if (!connection || !list) return; // a proposal's own page
-
-  // --- Cards
-
-  const waiting = new Map(); // arrived while the operator was busy: id → card
-  const pill = document.getElementById("new-cards");
-
-  const cardOf = (id) => document.getElementById(`card-${id}`);
-  const isPending = (card) => card.dataset.status === "pending";
-  const isBeingDecided = (card) => card.querySelector("details.panel[open]") !== null;
-  // A card that appears above the pointer would move another one's button under it.
-  const isBusy = () => list.matches(":hover, :focus-within") || [...list.children].some(isBeingDecided);
-
-  async function fetchCard(id) {
-    const response = await fetch(`/proposals/${encodeURIComponent(id)}/card`, { credentials: "same-origin" });
-    if (response.redirected || response.status === 403) throw new SignedOut();
-    if (!response.ok) return null;
-    const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    const card = page.querySelector("article.card");
-    return card && document.adoptNode(card);
-  }
-
-  class SignedOut extends Error {}
-
-  function comesBefore(card, other) {
-    if (!isPending(other)) return false;
-    const risk = Number(card.dataset.risk) - Number(other.dataset.risk);
-    return risk !== 0 ? risk > 0 : Number(card.dataset.created) >= Number(other.dataset.created);
-  }
-
-  function insert(card) {
-    const next = [...list.children].find((other) => comesBefore(card, other));
-    list.insertBefore(card, next || null);
-    card.classList.add("is-new");
-    refreshAges();
-    showEmptiness();
-  }
-
-  function arrive(card) {
-    if (!isBusy()) return insert(card);
-    waiting.set(card.dataset.id, card);
-    showPill();
-  }
-
-  function showPill() {
-    pill.hidden = waiting.size === 0;
-    pill.textContent = `${waiting.size} new: show`;
-  }
-
-  function showWaiting() {
-    for (const card of waiting.values()) insert(card);
-    waiting.clear();
-    showPill();
-  }
-  pill.addEventListener("click", showWaiting);
-
-  function showEmptiness() {
-    document.getElementById("empty").hidden = list.children.length > 0 || waiting.size > 0;
-  }
-
-  function replace(old, card) {
-    if (isPending(card) && isBeingDecided(old)) {
-      if (card.dataset.seen !== old.dataset.seen) offerNewer(old, card);
-      return;
-    }
-    // Keep the height, so that nothing moves under the pointer.
-    if (!isPending(card)) card.style.minHeight = `${old.offsetHeight}px`;
-    old.replaceWith(card);
-    refreshAges();
-  }
-
-  function offerNewer(old, card) {
-    const earlier = old.querySelector(".newer");
-    if (earlier) earlier.remove();
-    const notice = document.createElement("p");
-    notice.className = "newer";
-    notice.setAttribute("role", "alert");
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "button";
-    button.textContent = "Show it as it is now";
-    button.addEventListener("click", () => old.replaceWith(card));
-    notice.append("What this would do has changed since it was shown. ", button);
-    old.prepend(notice);
-  }
-
-  async function refresh(id) {
-    const card = await fetchCard(id);
-    if (!card) return;
-    const old = cardOf(id);
-    if (old) {
-      if (old.dataset.state !== card.dataset.state) replace(old, card);
-    } else if (isPending(card)) {
-      arrive(card);
-    } else {
-      waiting.delete(id);
-      showPill();
-    }
-  }
-
-  // One refresh at a time, each proposal at most once in the line.
-  const line = new Set();
-  let isWorking = false;
-
-  async function enqueue(...ids) {
-    for (const id of ids) line.add(id);
-    if (isWorking) return;
-    isWorking = true;
-    try {
-      for (const id of line) {
-        line.delete(id);
-        await refresh(id);
-      }
-    } catch (error) {
-      line.clear();
-      if (error instanceof SignedOut) signOut();
-    } finally {
-      isWorking = false;
-    }
-  }
-
-  // --- State
-
-  function showCounts(counts) {
-    document.getElementById("pending-count").textContent = counts.pending;
-    document.getElementById("bottle-count").textContent = counts.bottles;
-    document.title = document.title.replace(/^(\(\d+\) )?/, counts.pending ? `(${counts.pending}) ` : "");
-  }
-
-  async function reconcile() {
-    const response = await fetch(connection.dataset.stateUrl, { credentials: "same-origin" });
-    if (response.redirected || response.status === 403) return signOut();
-    if (!response.ok) return;
-    const state = await response.json();
-    showCounts(state.counts);
-    const shown = [...list.children].filter(isPending).map((card) => card.dataset.id);
-    const gone = shown.filter((id) => !(id in state.cards));
-    const changed = Object.keys(state.cards).filter((id) => {
-      const card = cardOf(id) || waiting.get(id);
-      return !card || card.dataset.state !== state.cards[id];
-    });
-    await enqueue(...gone, ...changed.reverse());
-  }
-
-  let reconcileTimer = null;
-  function reconcileSoon() {
-    clearTimeout(reconcileTimer);
-    reconcileTimer = setTimeout(() => reconcile().catch(() => {}), RECONCILE_MS);
-  }
-
-  // --- Connection
-
-  let attempts = 0;
-  let isSignedOut = false;
-  let socket = null;
-
-  function say(state, text) {
-    connection.dataset.state = state;
-    connection.textContent = text;
-  }
-
-  function signOut() {
-    isSignedOut = true;
-    if (socket) socket.close();
-    say("lost", "signed out: reload this page");
-  }
-
-  function connect() {
-    const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-    socket = new WebSocket(`${scheme}//${location.host}${connection.dataset.socket}`);
-    socket.addEventListener("open", () => {
-      attempts = 0;
-      say("connected", "connected");
-      reconcile().catch(() => {}); // subscribed first, so nothing that happens from now on is missed
-    });
-    socket.addEventListener("message", (message) => {
-      const event = JSON.parse(message.data);
-      if (event.type !== "proposal") return;
-      showCounts(event.counts);
-      enqueue(event.id);
-      if (event.kind === "decided") reconcileSoon(); // it may have changed what other cards would do
-    });
-    socket.addEventListener("close", () => {
-      if (isSignedOut) return;
-      say("reconnecting", "reconnecting…");
-      // A refused connection may mean that the session ended: asking for the state tells.
-      if (attempts > 0) reconcile().catch(() => {});
-      setTimeout(() => isSignedOut || connect(), RETRY_MS[Math.min(attempts, RETRY_MS.length - 1)]);
-      attempts += 1;
-    });
-  }
-
-  say("reconnecting", "connecting…");
-  connect();
-})();
+lookedAt = Date.now();
+connect();
+setInterval(judge, 1000);
+setInterval(() => isSignedOut || refresh(), ROUTINE_MS);

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def form_of(client: Client, proposal: Proposal, verb: str) -> dict[str, Any]:
     """The fields of a form as the page shows them, so that tests send what a browser would send."""
     page = client.get(f"/proposals/{proposal.pk}/").text
-    form = re.search(rf'action="/proposals/{proposal.pk}/{verb}">(.*?)</form>', page, re.DOTALL)
+    form = re.search(rf'action="/proposals/{proposal.pk}/{verb}"[^>]*>(.*?)</form>', page, re.DOTALL)
     assert form, f"no form to {verb}"
     return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form[1]))
 
@@ -47,7 +47,8 @@ def test_approving_makes_it_live_and_says_which_version(olivia: Client, agent_a:
     proposal = ask(agent_a)
     answer = decide(olivia, proposal, "approve", note="for now", back="queue")
     assert (answer.status_code, answer.headers["Location"]) == (302, "/")
-    assert said(olivia, answer) == "Approved: api.example.com for agent-a → live as table version 2."
+    told = said(olivia, answer)
+    assert re.fullmatch(r"Approved: api\.example\.com for agent-a → live v2 in \d+ ms\.", told)
     assert Proposal.objects.get(pk=proposal.pk).decision.notes == "for now"
     assert store.current(agent_a).table.get("api.example.com")
 
@@ -72,7 +73,7 @@ MODIFIED = {
 def test_modifying_grants_what_the_form_says(olivia: Client, agent_a: Bottle) -> None:
     proposal = ask(agent_a)
     answer = decide(olivia, proposal, "modify", **MODIFIED)
-    assert said(olivia, answer) == "Modified: api.example.com for agent-a → live as table version 2."
+    assert said(olivia, answer).startswith("Modified: api.example.com for agent-a → live v2 in ")
     route = store.current(agent_a).table.get("api.example.com")
     assert route and route.auth and route.lease
     assert (route.path_allowlist, route.methods, route.auth.token_ref) == (
@@ -103,7 +104,7 @@ def test_a_bad_modification_comes_back_with_what_was_typed(
     assert words in answer.text
     assert "typed note" in answer.text
     assert f'value="{changes.get("token_ref", "DOCS_TOKEN")}"' in answer.text
-    assert re.search(r'class="panel panel-modify" open', answer.text)
+    assert re.search(r'data-panel="modify" open', answer.text)
     assert status(proposal) == "pending"
 
 
@@ -113,7 +114,7 @@ def test_the_gate_takes_yes_or_no_only(olivia: Client, agent_a: Bottle) -> None:
     assert answer.status_code == 400
     assert "Approve or reject" in answer.text
     assert status(proposal) == "pending"
-    assert "live as table version 2" in said(olivia, decide(olivia, proposal, "approve"))
+    assert "live v2 in" in said(olivia, decide(olivia, proposal, "approve"))
 
 
 def test_a_dockerfile_is_edited_as_text(olivia: Client, agent_a: Bottle) -> None:
@@ -219,7 +220,6 @@ def test_an_unknown_proposal_is_404(olivia: Client) -> None:
     unknown = "/proposals/00000000-0000-0000-0000-000000000000/"
     assert olivia.get(unknown).status_code == 404
     assert olivia.post(unknown + "approve").status_code == 404
-    assert olivia.get(unknown + "card").status_code == 404
 
 
 def test_a_quorum_counts_and_says_so(olivia: Client, otto: Client, agent_a: Bottle, settings: Any) -> None:
@@ -230,7 +230,7 @@ def test_a_quorum_counts_and_says_so(olivia: Client, otto: Client, agent_a: Bott
     assert "1 of 2" in said(olivia, first)
     assert status(proposal) == "pending"
     assert "1 of 2 said yes (olivia)" in otto.get("/").text
-    assert "live as table version 2" in said(otto, decide(otto, proposal, "approve"))
+    assert "live v2 in" in said(otto, decide(otto, proposal, "approve"))
 
 
 def test_a_yes_to_what_it_was_before_no_longer_counts_on_the_card(

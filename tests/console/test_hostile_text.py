@@ -84,10 +84,13 @@ def assert_inert(page: str) -> str:
 
 def pages_about(proposal: Proposal) -> list[str]:
     return [
-        "/",
         f"/proposals/{proposal.pk}/",
         f"/admin/supervise/proposal/{proposal.pk}/change/",
     ]
+
+
+def in_one_line(readable: str) -> str:
+    return readable.replace("⟦U+2028⟧", " ").replace("⟦U+2029⟧", " ")
 
 
 @pytest.mark.parametrize(("written", "readable"), LONG.values(), ids=LONG)
@@ -107,6 +110,7 @@ def test_a_justification_is_inert_and_readable(
     proposal = ask(agent_a, why=written)
     for path in pages_about(proposal):
         assert readable in assert_inert(root.get(path).text), path
+    assert in_one_line(readable) in assert_inert(root.get("/").text)
     assert_inert(root.get("/admin/supervise/proposal/").text)
 
 
@@ -118,6 +122,7 @@ def test_a_dockerfile_is_inert_and_readable(
     proposal = ask_image(agent_a, f"FROM debian\nRUN echo {written}\n")
     for path in pages_about(proposal):
         assert readable in assert_inert(root.get(path).text), path
+    assert_inert(root.get("/").text)
 
 
 @cases
@@ -130,15 +135,14 @@ def test_notes_are_inert_and_readable(root: Client, agent_a: Bottle, written: st
     for path in (
         "/history/",
         f"/proposals/{proposal.pk}/",
-        f"/proposals/{proposal.pk}/card",
+        f"/queue/cards?id={proposal.pk}",
         f"/admin/supervise/decision/{decision.pk}/change/",
         "/admin/supervise/decision/",
     ):
         page = root.get(path).text
-        if path.endswith("/card"):
+        if path.startswith("/queue/cards"):
             page = f'<h1></h1><script src="/static/"></script>{page}'
-        in_one_line = readable.replace("⟦U+2028⟧", " ").replace("⟦U+2029⟧", " ")
-        assert (in_one_line if path == "/history/" else readable) in assert_inert(page), path
+        assert (in_one_line(readable) if path == "/history/" else readable) in assert_inert(page), path
 
 
 def test_a_url_at_the_gate_is_inert(root: Client, agent_a: Bottle) -> None:
@@ -152,8 +156,7 @@ def test_a_queue_of_megabytes_stays_small(root: Client, agent_a: Bottle) -> None
         ask(agent_a, f"h{number}.example.com", why="\u202e" * (MEGABYTE // 3))
     ask_image(agent_a, "FROM debian\nRUN echo " + "x" * MEGABYTE, why="y" * MEGABYTE)
     answer = root.get("/")
-    assert len(answer.content) < MEGABYTE
-    assert f"All {MEGABYTE // 3} characters are on the proposal" in answer.text
+    assert len(answer.content) < MEGABYTE // 8
 
 
 def test_hidden_characters_in_an_edited_dockerfile_are_announced(root: Client, agent_a: Bottle) -> None:

@@ -19,7 +19,7 @@ EXEMPT = {
     "admin/login/": "where one signs in",
     "admin/logout/": "signing out twice does nothing and leads to the sign-in page",
 }
-CHANGING = re.compile(r"/(approve|modify|reject|withdraw|delete|rollback|rotate)/?$")
+CHANGING = re.compile(r"/(approve|modify|reject|preview|snooze|wake|lift|withdraw|delete|rollback|rotate)/?$")
 STAND_INS = {"uuid": "00000000-0000-0000-0000-000000000000", "int": "1", "path": "1", "str": "x", "slug": "x"}
 
 
@@ -72,7 +72,10 @@ def test_pages_to_read_refuse_post(root: Client, agent_a: Bottle) -> None:
         "/queue/state",
         "/history/",
         f"/proposals/{proposal.pk}/",
-        f"/proposals/{proposal.pk}/card",
+        "/queue/list",
+        "/queue/cards",
+        "/refusals/",
+        "/bulk/",
     ):
         assert root.post(path).status_code == 405, path
 

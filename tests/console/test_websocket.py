@@ -16,8 +16,8 @@ from django.test import Client
 
 from botbottle.asgi import websocket_application
 from botbottle.models import Bottle
-from supervise import decisions
-from supervise.consumers import FORBIDDEN
+from supervise import decisions, events
+from supervise.consumers import FORBIDDEN, PAUSE_SECONDS
 from tests.asking import ask, seen
 from tests.console.conftest import browser_of
 
@@ -76,22 +76,41 @@ async def test_another_site_is_refused_even_with_the_cookie(olivia: Client, orig
     assert not connected
 
 
-async def test_it_tells_what_happened_by_ids_only(olivia: Client, operator: User, agent_a: Bottle) -> None:
+async def test_it_tells_that_something_happened_by_numbers_only(
+    olivia: Client, operator: User, agent_a: Bottle
+) -> None:
     async with open_socket(olivia) as socket:
         proposal = await sync_to_async(ask)(agent_a, why="secret words")
         filed: dict[str, Any] = await socket.receive_json_from(timeout=5)
         assert filed == {
-            "type": "proposal",
-            "id": str(proposal.pk),
-            "kind": "filed",
-            "counts": {"pending": 1, "bottles": 1},
+            "type": "proposals",
+            "counts": {"pending": 1, "high": 0, "waiting": 1, "snoozed": 0, "running": 0},
         }
         digest = await sync_to_async(seen)(proposal)
         await sync_to_async(decisions.approve)(proposal.pk, actor=operator, seen_digest=digest, note="hush")
-        kinds = [await socket.receive_json_from(timeout=5) for _ in range(2)]
-        assert [event["kind"] for event in kinds] == ["decided", "live"]
-        assert kinds[-1]["counts"] == {"pending": 0, "bottles": 0}
-        assert "hush" not in str(kinds) and "secret" not in str(kinds)
+        told = await socket.receive_json_from(timeout=5)
+        assert told["counts"]["pending"] == 0
+        assert "hush" not in str(told) and "secret" not in str(filed)
+
+
+async def test_a_burst_is_a_few_messages_and_the_last_one_is_right(olivia: Client, agent_a: Bottle) -> None:
+    def burst() -> None:
+        for number in range(40):
+            ask(agent_a, f"h{number}.example.com")
+
+    async with open_socket(olivia) as socket:
+        await sync_to_async(burst)()
+        messages = []
+        while not await socket.receive_nothing(timeout=3 * PAUSE_SECONDS):
+            messages.append(await socket.receive_json_from(timeout=5))
+        assert 1 <= len(messages) < 20
+        assert messages[-1]["counts"]["pending"] == 40
+
+
+async def test_it_tells_that_a_bottle_changed(olivia: Client, agent_a: Bottle) -> None:
+    async with open_socket(olivia) as socket:
+        await sync_to_async(events.announce_bottle)(agent_a, "running")
+        assert await socket.receive_json_from(timeout=5) == {"type": "bottle", "id": agent_a.pk}
 
 
 async def test_it_ignores_what_the_page_sends(olivia: Client, agent_a: Bottle) -> None:
@@ -100,7 +119,7 @@ async def test_it_ignores_what_the_page_sends(olivia: Client, agent_a: Bottle) -
         await socket.send_to(text_data='{"type": "proposal.event", "id": "x", "kind": "approve"}')
         await socket.send_to(bytes_data=b"\xff")
         await sync_to_async(ask)(agent_a)
-        assert (await socket.receive_json_from(timeout=5))["kind"] == "filed"
+        assert (await socket.receive_json_from(timeout=5))["type"] == "proposals"
 
 
 def lose_permission(user: User) -> None:
@@ -147,7 +166,7 @@ async def test_a_right_that_stays_keeps_the_socket(
         await sync_to_async(keep_only_view)()
         assert await socket.receive_nothing(timeout=0.2)
         await sync_to_async(ask)(agent_a)
-        assert (await socket.receive_json_from(timeout=5))["kind"] == "filed"
+        assert (await socket.receive_json_from(timeout=5))["type"] == "proposals"
 
 
 async def test_nothing_is_left_running_after_it_closes(olivia: Client, often: None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from botbottle.models import Bottle
-from supervise import audit, bottles, decisions, queries
+from supervise import audit, bottles, decisions
 from supervise.errors import AskedTooOften, BadAsk, TooManyPending
 from supervise.filing import file_proposal
 from supervise.models import AuditEvent, Proposal
@@ -116,11 +116,3 @@ def test_asks_at_one_moment_do_not_pass_the_limit_together(agent_a: Bottle, sett
     results = together([partial(ask, agent_a, f"n{number}.example.com") for number in range(8)])
     assert sum(isinstance(result, Proposal) for result in results) == 3
     assert sum(isinstance(result, TooManyPending) for result in results) == 5
-
-
-def test_many_harmless_asks_do_not_hide_a_risky_one(agent_a: Bottle) -> None:
-    """The queue page shows a limited number of cards: the riskiest come first whenever they were filed."""
-    risky = ask(agent_a, "api.example.com", auth={"scheme": "Bearer", "token_ref": "API_TOKEN"})
-    for number in range(5):
-        ask(agent_a, f"h{number}.example.com", path_allowlist=["/a"], methods=["GET"])
-    assert queries.pending_reviews(limit=3)[0].proposal == risky

@@ -14,7 +14,7 @@ from egress.policy import RouteTable
 from supervise import queries
 from supervise.reviewing import review, table_text
 from supervise.risk import Level
-from tests.asking import ask, ask_gate, ask_image, seen
+from tests.asking import ask, ask_image, seen
 
 pytestmark = pytest.mark.django_db
 
@@ -101,24 +101,6 @@ def test_joining_and_looking_again_leave_the_digest_alone(agent_a: Bottle) -> No
 
 def test_two_equal_asks_have_two_digests(agent_a: Bottle, agent_b: Bottle) -> None:
     assert seen(ask(agent_a)) != seen(ask(agent_b))
-
-
-def test_the_queue_is_riskiest_first_then_newest(agent_a: Bottle) -> None:
-    low = ask(agent_a, "low.example.com", path_allowlist=["/x"], methods=["GET"])
-    high = ask_image(agent_a)
-    older, newer = ask(agent_a, "older.example.com"), ask(agent_a, "newer.example.com")
-    assert [item.proposal for item in queries.pending_reviews()] == [high, newer, older, low]
-
-
-def test_the_queue_costs_the_same_number_of_queries_however_long(
-    agent_a: Bottle, agent_b: Bottle, django_assert_num_queries: Any
-) -> None:
-    for bottle in (agent_a, agent_b):
-        for number in range(5):
-            ask(bottle, f"n{number}.example.com")
-            ask_gate(bottle, f"https://g{number}.example.com/")
-    with django_assert_num_queries(4):
-        assert len(queries.pending_reviews()) == 20
 
 
 def test_live_routes_leave_out_what_is_over(
