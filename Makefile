@@ -40,7 +40,8 @@ lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check --quiet .
 
 types: $(VENV)/.dev
-	@$(BIN)/mypy --no-error-summary botbottle supervise egress manage.py
+	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && \
+	BOTTLE_TEST_HOME="$$home" $(BIN)/mypy --no-error-summary botbottle supervise egress manage.py
 
 # The npm programs that tests run: MCP clients, the conformance suite, Node's HTTP and WebSocket clients.
 clients: $(VENV)/.dev

@@ -25,7 +25,7 @@ from .backends.base import (
     Variable,
 )
 from .launch import digest_of_inputs, from_json, kept, to_json
-from .provision import agents, homes, sources, variables
+from .provision import agents, context_hooks, homes, sources, variables
 
 if TYPE_CHECKING:
     from .manifest import Manifest
@@ -146,11 +146,22 @@ def _files(manifest: Manifest, home: Path, mounts: tuple[Mount, ...], existing: 
         manifest.agent, mcp_url=variables.MCP_URL, existing=seen, supervise=manifest.supervise
     )
     files = brought | {file.path: file for file in made}
+    if manifest.context and manifest.supervise:
+        files |= {file.path: file for file in _context_hooks(manifest, files, existing)}
     for path in files:
         for index, mount in enumerate(manifest.mounts):
             if Path(path).is_relative_to(mount.target):
                 raise manifest.refuse(f"mounts[{index}].target", f"{mount.target} would hide {path}.")
     return tuple(files.values())
+
+
+def _context_hooks(manifest: Manifest, files: dict[str, File], existing: Existing) -> Iterator[File]:
+    """What fetches the session context when the agent's session begins."""
+    yield from context_hooks.files(manifest.agent)
+    if manifest.agent == "claude":
+        path = context_hooks.CLAUDE_SETTINGS
+        settings = files[path].content if path in files else existing(path)
+        yield File(path, context_hooks.claude_settings(settings))
 
 
 def _home_files(manifest: Manifest, home: Path, mounts: tuple[Mount, ...]) -> tuple[File, ...]:

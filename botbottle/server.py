@@ -82,6 +82,11 @@ class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
         self.transport.write(head.encode("ascii") + b"Connection: close\r\n\r\n" + body)
         self.loseConnection()
 
+    def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802 - Twisted's name
+        """Twisted's own only hangs up. More of the same line may still come in after the answer."""
+        if not self.transport.disconnecting:
+            self._respondToBadRequestAndDisconnect()
+
 
 class BoundedFactory(HTTPFactory):  # type: ignore[misc]
     protocol = PlainSpeakingChannel

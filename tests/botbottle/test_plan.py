@@ -104,6 +104,19 @@ def test_files_of_the_home_are_copied_and_merged_with_ours(home, write, tmp_path
     assert len(files) == len(made.files)
 
 
+@pytest.mark.parametrize(
+    ("keys", "hooked"),
+    [("", True), ("context: false", False), ("supervise: false", False)],
+)
+def test_the_session_context_is_fetched_at_the_start_unless_the_manifest_says_no(
+    home, write, keys, hooked
+) -> None:
+    made = planned(write(f"agent: claude\n{keys}\n"), home)
+    settings = [file.content for file in made.files if file.path.endswith(".claude/settings.json")]
+    assert any("SessionStart" in text for text in settings) is hooked
+    assert any(file.path.endswith("bot-bottle-context.py") for file in made.files) is hooked
+
+
 def test_a_configuration_of_the_image_is_merged(home, write) -> None:
     made = planned(write("agent: codex"), home, {"/home/agent/.codex/config.toml": 'model = "m"\n'})
     (config,) = [file.content for file in made.files if file.path.endswith("config.toml")]

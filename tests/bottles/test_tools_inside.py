@@ -90,7 +90,7 @@ def test_what_no_route_leads_to_is_refused_for_package_tools_too(
     elsewhere = "https://elsewhere.example.com"
     line = {
         "git": ["git", "clone", f"{elsewhere}/x.git", "/tmp/x"],
-        "pip": [PYTHON, "-m", "pip", "download", "--verbose", "--no-deps", "--retries", "0", "--dest", "/tmp",
+        "pip": [PYTHON, "-m", "pip", "download", "-vv", "--no-deps", "--retries", "0", "--dest", "/tmp",
                 "--index-url", f"{elsewhere}/simple/", "tiny"],
         "npm": ["npm", "view", "--registry", elsewhere, "tiny"],
     }[tool]  # fmt: skip

@@ -167,7 +167,7 @@ def test_a_line_too_long_to_read_harms_nobody(site: Site, size: int) -> None:
         with suppress(ConnectionError):  # it may stop listening before we stop talking
             connection.sendall(request(f"GET /session-context?session_id={'x' * size}", b""))
             answer = connection.recv(65536)
-    assert not answer.startswith(b"HTTP/1.1 2")
+    assert answer.startswith(b"HTTP/1.1 4") or not answer
     with in_bottle(site) as client:
         assert client.get("/session-context").status_code == 200
 
