@@ -71,8 +71,7 @@ def _agree_with_the_system(
     if life.alive:
         if not running:
             story.add("bottle started", BY_ITSELF, found="running")
-            story.exit_code, story.problem = None, ""
-        story.state = "running"
+        story.state, story.exit_code, story.problem = "running", None, ""
         story.started_at = life.started_at or story.started_at
         return
     if running:

@@ -111,6 +111,10 @@ def test_exit_codes_and_problems_are_kept_until_the_next_start() -> None:
     assert (started.exit_code, started.problem, started.started_at) == (None, "", 100.0)
 
 
+def test_a_bottle_that_runs_has_no_problem_though_a_second_start_failed() -> None:
+    assert tell(Story("running"), [STARTING, FAILED], ALIVE).problem == ""
+
+
 def test_a_start_that_only_its_sandbox_remembers_did_happen() -> None:
     ran = Life(alive=False, started_at=100.2, exit_code=0)
     story = tell(Story("created"), [STARTING], ran)
