@@ -70,11 +70,16 @@ def append(parent: RouteTableVersion, table: RouteTable, *, author: str, cause: 
 
 
 def rollback(bottle: Bottle, version: int, *, author: str) -> RouteTableVersion:
-    """A new version with an old one's content."""
+    """A new version with an old one's content, published once it is committed.
+
+    When that fails, the publication says why, and the caretaker tries again.
+    """
     with transaction.atomic():
         newest = lock(bottle)
         old = RouteTableVersion.objects.get(bottle=bottle, version=version)
-        return append(newest, old.table, author=author, cause=f"rollback to v{version}")
+        made = append(newest, old.table, author=author, cause=f"rollback to v{version}")
+        transaction.on_commit(lambda: publish_or_note(bottle), robust=True)
+    return made
 
 
 def data_plane() -> DataPlane:
@@ -98,6 +103,12 @@ def publish(bottle: Bottle) -> int:
             live_version=live, live_at=timezone.now(), problem=""
         )
         return live
+
+
+def publish_or_note(bottle: Bottle) -> None:
+    """For who cannot do anything about it if it fails."""
+    with suppress(NotPublished):
+        publish(bottle)
 
 
 def unpublish(bottle: Bottle) -> None:

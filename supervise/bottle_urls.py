@@ -2,6 +2,14 @@
 
 from django.urls import path
 
-from . import bottle_pages
+from . import bottle_pages, bottles_page
 
-urlpatterns = [path("strip/", bottle_pages.strip, name="bottles-strip")]
+urlpatterns = [
+    path("", bottles_page.bottles, name="bottles"),
+    path("strip/", bottle_pages.strip, name="bottles-strip"),
+    path("<slug:slug>/", bottles_page.bottle, name="bottle"),
+    path("<slug:slug>/rollback", bottles_page.rollback, name="rollback"),
+    path("<slug:slug>/rotate", bottles_page.rotate, name="rotate-token"),
+    path("<slug:slug>/start", bottles_page.start, name="start-bottle"),
+    path("<slug:slug>/stop", bottles_page.stop, name="stop-bottle"),
+]

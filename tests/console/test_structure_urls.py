@@ -99,7 +99,8 @@ def test_the_forms_are_found(strict_root: Client) -> None:
     forms = {route for route in routes("") + routes("api/") if is_form(strict_root, route)}
     assert {f"proposals/<uuid:proposal_id>/{verb}" for verb in ("approve", "modify", "reject")} < forms
     assert {f"api/proposals/<str:proposal_id>/{verb}/" for verb in ("approve", "modify", "reject")} < forms
-    assert not forms & {"", "history/", "proposals/<uuid:proposal_id>/", "api/proposals/"}
+    assert {f"bottles/<slug:slug>/{verb}" for verb in ("rollback", "rotate", "start", "stop")} < forms
+    assert not forms & {"", "bottles/", "history/", "proposals/<uuid:proposal_id>/", "api/proposals/"}
 
 
 @pytest.mark.parametrize("route", routes("") + routes("api/") + routes("admin/"))

@@ -1,0 +1,178 @@
+"""The bottles' pages: what each may reach, what it tried; and forms that roll back, rotate, start and stop.
+
+Trust boundary: readers are signed-in operators; hosts and paths were chosen by agents. Every change goes
+through a verb of `supervise.bottle_verbs`, which checks the right to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.http import require_POST
+
+from botbottle.models import Bottle
+from egress.models import Publication, RouteTableVersion
+
+from . import bottle_facts, bottle_verbs
+from .bottle_facts import PERIODS, Period
+from .bottles import NoSuchBottle
+from .console import operator_page
+from .errors import NotPermitted, StaleReview, SuperviseError
+from .permissions import may_decide_for, may_run_for, may_view
+
+BOTTLES_PAGE = 50
+VERSIONS_PAGE = 20
+_STATUS_OF: dict[type[SuperviseError], int] = {NotPermitted: 403, StaleReview: 409}
+
+
+class OperatorRequest(HttpRequest):
+    user: User
+
+
+def bottle_form(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponseBase]:
+    """A form's target: POST only. What is refused shows the bottle as it is now, and why."""
+
+    def guarded(request: Any, slug: str) -> HttpResponse:
+        if not may_view(request.user):
+            raise PermissionDenied("Seeing bottles needs the permission 'view_proposal'.")
+        try:
+            return view(request, slug)
+        except NoSuchBottle as error:
+            raise Http404(error.message) from error
+        except SuperviseError as error:
+            status = _STATUS_OF.get(type(error), 400)
+            return _bottle_page(request, _get(slug), status=status, problem=error.message)
+
+    signed_in = admin.site.admin_view(guarded)
+
+    @require_POST
+    def post(request: HttpRequest, slug: str) -> HttpResponseBase:
+        if not admin.site.has_permission(request):
+            return redirect_to_login(reverse("bottle", args=[slug]), reverse("admin:login"))
+        return signed_in(request, slug)
+
+    return post
+
+
+@operator_page
+def bottles(request: OperatorRequest) -> HttpResponse:
+    page = Paginator(bottle_facts.living_bottles(), BOTTLES_PAGE).get_page(request.GET.get("page"))
+    plots = bottle_facts.plots_of(page, PERIODS["day"])
+    lines = [(bottle, plots[bottle.pk]) for bottle in page]
+    return _render(request, "supervise/bottles/list.html", title="Bottles", page=page, lines=lines)
+
+
+@operator_page
+def bottle(request: OperatorRequest, slug: str) -> HttpResponse:
+    return _bottle_page(request, _get(slug))
+
+
+@bottle_form
+def rollback(request: OperatorRequest, slug: str) -> HttpResponse:
+    version, seen = (_number(request.POST.get(name)) for name in ("version", "seen_version"))
+    made = bottle_verbs.rollback(slug, version, actor=request.user, seen_version=seen)
+    live = Publication.objects.get(bottle=made.bottle_id)
+    said = f"The table is back at version {version}, as version {made.version}"
+    if live.live_version >= made.version:
+        messages.success(request, f"{said}, and live.")
+    else:
+        reason = live.problem or "the proxy has not answered yet"
+        messages.warning(request, f"{said}, but not live yet: {reason}. It is retried.")
+    return redirect("bottle", slug)
+
+
+@bottle_form
+@sensitive_variables("made")
+def rotate(request: OperatorRequest, slug: str) -> HttpResponse:
+    """Shows the token in the answer itself: it is kept nowhere, and a second look needs a new one."""
+    made = bottle_verbs.rotate_token(slug, actor=request.user)
+    return _bottle_page(request, _get(slug), token=made.token)
+
+
+@bottle_form
+def start(request: OperatorRequest, slug: str) -> HttpResponse:
+    bottle_verbs.begin("start", slug, actor=request.user)
+    messages.success(request, f"The bottle {slug} is being started. Reload to see how it went.")
+    return redirect("bottle", slug)
+
+
+@bottle_form
+def stop(request: OperatorRequest, slug: str) -> HttpResponse:
+    bottle_verbs.begin("stop", slug, actor=request.user)
+    messages.success(request, f"The bottle {slug} is being stopped. Reload to see how it went.")
+    return redirect("bottle", slug)
+
+
+def _bottle_page(
+    request: OperatorRequest, shown: Bottle, *, status: int = 200, problem: str = "", token: str = ""
+) -> HttpResponse:
+    versions = RouteTableVersion.objects.filter(bottle=shown)
+    newest = versions.latest("version")
+    chosen = request.GET.get("period", "")
+    period = PERIODS.get(chosen, PERIODS["day"])
+    listed = versions.defer("content").order_by("-version")
+    return _render(
+        request,
+        "supervise/bottles/bottle.html",
+        status=status,
+        title=shown.slug,
+        bottle=shown,
+        problem=problem,
+        token=token,
+        newest=newest,
+        routes=bottle_facts.route_lines(shown, newest),
+        gate_only=[host for host in newest.table.gate_hosts if newest.table.get(host) is None],
+        versions=Paginator(listed, VERSIONS_PAGE).get_page(request.GET.get("page")),
+        comparison=_comparison(request, shown),
+        may_decide=may_decide_for(request.user, shown),
+        may_run=may_run_for(request.user, shown),
+        **_traffic(shown, period),
+    )
+
+
+def _traffic(shown: Bottle, period: Period) -> dict[str, Any]:
+    drawn = bottle_facts.plots_of([shown], period)[shown.pk]
+    since = bottle_facts.since(period)
+    return {
+        "plot": drawn,
+        "period": period,
+        "periods": PERIODS,
+        "refused_hosts": bottle_facts.refused_hosts(shown, since),
+    }
+
+
+def _comparison(request: OperatorRequest, shown: Bottle) -> bottle_facts.Comparison | None:
+    if "from" not in request.GET:
+        return None
+    one, other = (_number(request.GET.get(name)) for name in ("from", "to"))
+    found = bottle_facts.compare(shown, one, other)
+    if found is None:
+        messages.error(request, "The bottle has not both of these versions.")
+    return found
+
+
+def _number(text: str | None) -> int:
+    """0, which no version has, for anything else than a number."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _get(slug: str) -> Bottle:
+    found = bottle_facts.living_bottles().filter(slug=slug).first()
+    if found is None:
+        raise Http404(f"There is no bottle {slug!r}.")
+    return found
+
+
+def _render(request: OperatorRequest, template: str, *, status: int = 200, **context: Any) -> HttpResponse:
+    context = {**admin.site.each_context(request), "is_nav_sidebar_enabled": False, **context}
+    return render(request, template, context, status=status)
