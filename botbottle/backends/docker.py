@@ -6,7 +6,6 @@ Trust boundary: the container has no network and no privilege; its ways out are 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,8 @@ from typing import Any
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, NotFound  # type: ignore[import-untyped]
 
-from . import docker_images, docker_terminal
+from . import docker_build, docker_images, docker_terminal
+from .accounts import HOME_LABEL, SLUG_LABEL, home_mark, sandbox_labels, sandbox_name, warn_of_closed_mounts
 from .base import (
     INIT_INSIDE,
     STOP_SECONDS,
@@ -29,20 +29,10 @@ from .base import (
     Progress,
     Unavailable,
 )
-from .docker_container import (
-    PYTHON,
-    VARIABLES_INSIDE,
-    Staged,
-    User,
-    accounts,
-    bottle_user,
-    environment,
-    settings,
-)
+from .docker_container import PYTHON, VARIABLES_INSIDE, Staged, engine_user, environment, settings
 from .docker_engine import SECONDS, connected, moment, socket_path
 from .packing import RECEIVE, pack
 
-HOME_LABEL, SLUG_LABEL = "bot-bottle.home", "bot-bottle.slug"
 READER_LABEL = "bot-bottle.reader"  # a container that only shows what is in an image
 _DETACH_KEYS = "ctrl-p,ctrl-q"
 _FIRST_PROGRAM_SECONDS = 30.0
@@ -55,7 +45,6 @@ class DockerBackend:
 
     def __init__(self, home: Path) -> None:
         self.home = home.resolve()
-        self._mark = hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
 
     def available(self) -> None:
         with connected() as client:
@@ -143,7 +132,7 @@ class DockerBackend:
     def orphans(self, known: Iterable[str]) -> list[str]:
         with connected() as client:
             self._remove_forgotten_readers(client)
-            filters = {"label": [f"{HOME_LABEL}={self._mark}", SLUG_LABEL]}
+            filters = {"label": [f"{HOME_LABEL}={home_mark(self.home)}", SLUG_LABEL]}
             found = [*client.containers.list(all=True, filters=filters), *client.images.list(filters=filters)]
             return sorted({entry.labels[SLUG_LABEL] for entry in found} - set(known))
 
@@ -152,7 +141,7 @@ class DockerBackend:
             container = self._find(client, slug)
             if container is not None:
                 _remove(container)
-            labels = [f"{name}={value}" for name, value in self._labels(slug).items()]
+            labels = [f"{name}={value}" for name, value in sandbox_labels(self.home, slug).items()]
             for image in client.images.list(filters={"label": labels}):
                 with suppress(APIError):  # another bottle runs it; it goes with that
                     client.images.remove(image.id, force=True)
@@ -160,28 +149,22 @@ class DockerBackend:
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
         with connected() as client:
-            return docker_images.rebuild(
-                client, dockerfile, self._container_name(slug), self._labels(slug), progress
-            )
+            return docker_build.rebuild(client, self.home, slug, dockerfile, progress)
 
     # Beneath the interface
 
-    def _labels(self, slug: str) -> dict[str, str]:
-        return {HOME_LABEL: self._mark, SLUG_LABEL: slug}
-
     def _reader_labels(self) -> dict[str, str]:
-        return {HOME_LABEL: self._mark, READER_LABEL: "1"}
-
-    def _container_name(self, slug: str) -> str:
-        return f"bot-bottle-{self._mark[:8]}-{slug}"
+        return {HOME_LABEL: home_mark(self.home), READER_LABEL: "1"}
 
     def _staged(self, slug: str) -> Staged:
         return Staged(self.home / "bottles" / slug / "run" / "docker")
 
     def _find(self, client: DockerClient, slug: str) -> Any:
-        filters = {"label": [f"{name}={value}" for name, value in self._labels(slug).items()]}
+        filters = {"label": [f"{name}={value}" for name, value in sandbox_labels(self.home, slug).items()]}
         found = client.containers.list(all=True, filters=filters, ignore_removed=True)
-        return found[0] if found else None
+        # An image hands its labels down: readers, and the steps of a build, can carry ours without being it.
+        name = sandbox_name(self.home, slug)
+        return next((container for container in found if container.name == name), None)
 
     def _running(self, client: DockerClient, slug: str) -> Any:
         container = self._find(client, slug)
@@ -208,17 +191,17 @@ class DockerBackend:
         previous = self._find(client, plan.slug)
         if previous is not None and previous.attrs["State"]["Running"]:
             raise BackendError(f"The bottle {plan.slug} runs already. Stop it with: bottle stop {plan.slug}")
-        labels, name = self._labels(plan.slug), self._container_name(plan.slug)
+        labels, name = sandbox_labels(self.home, plan.slug), sandbox_name(self.home, plan.slug)
         image = docker_images.ready_image(client, plan, labels, name, tell)
-        user = bottle_user(self.home, client.info().get("SecurityOptions") or [])
-        _warn_of_closed_mounts(plan, user, tell)
+        user = engine_user(self.home, client.info().get("SecurityOptions") or [])
+        warn_of_closed_mounts(plan.mounts, user, tell)
         staged = self._staged(plan.slug)
         variables = environment(plan, client.images.get(image).attrs["Config"].get("Env") or [])
-        passwd, group = (
-            docker_images.read_text(client, image, path, self._reader_labels())
-            for path in ("/etc/passwd", "/etc/group")
-        )
-        staged.write(plan, user, variables, accounts(user, passwd, group))
+        image_accounts = {
+            name: docker_images.read_text(client, image, f"/etc/{name}", self._reader_labels())
+            for name in ("passwd", "group")
+        }
+        staged.write(plan, user, variables, image_accounts)
         if previous is not None:
             _remove(previous)
         return client.containers.create(image, name=name, **settings(plan, user, staged, labels, tty=tty))
@@ -339,17 +322,3 @@ def _why_not_started(said: str, plan: Plan) -> str:
             "(on Alpine: RUN apk add --no-cache python3)."
         )
     return f"The Docker engine could not start {plan.slug}: {said}"
-
-
-def _warn_of_closed_mounts(plan: Plan, user: User, tell: Progress) -> None:
-    for mount in plan.mounts:
-        if (
-            mount.writable
-            and user.uid != 0
-            and Path(mount.source).exists()
-            and not user.may_write(mount.source)
-        ):
-            tell(
-                f"Warning: {mount.source} is not writable for the bottle's user {user}. "
-                f"To let the agent write to {mount.target}: chown -R {user} {mount.source}"
-            )

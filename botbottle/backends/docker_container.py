@@ -11,7 +11,6 @@ import os
 import posixpath
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,12 @@ from docker.types import Mount as DockerMount
 from botbottle.provision.variables import default_variables
 
 from . import seccomp
+from .accounts import User, account_files, bottle_user
 from .base import (
     HOME_INSIDE,
     INIT_INSIDE,
     RUN_INSIDE,
     TRUST_INSIDE,
-    UID_INSIDE,
-    USER_INSIDE,
     WORKSPACE_INSIDE,
     BackendError,
     File,
@@ -46,33 +44,15 @@ _BUNDLE_PLACES = (
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 )
+_NO_RESOLVER = "# A bottle has no network. Names are resolved by the proxy.\n"
 _CA_PLACE = "/usr/local/share/ca-certificates/bot-bottle.crt"
 
 
-@dataclass(frozen=True, slots=True)
-class User:
-    """Whose processes the bottle's are, as the engine's host counts."""
-
-    uid: int
-    gid: int
-
-    def __str__(self) -> str:
-        return f"{self.uid}:{self.gid}"
-
-    def may_write(self, path: str) -> bool:
-        status = Path(path).stat()
-        mode = status.st_mode
-        if status.st_uid == self.uid:
-            return bool(mode & 0o200)
-        return bool(mode & 0o020 if status.st_gid == self.gid else mode & 0o002)
-
-
-def bottle_user(home: Path, security_options: Sequence[str]) -> User:
-    """The operator's own id, so that the workspace stays theirs; never root's."""
+def engine_user(home: Path, security_options: Sequence[str]) -> User:
+    """A rootless engine's root is the operator, seen from outside, and has no capability inside."""
     if any("rootless" in option for option in security_options):
-        return User(0, 0)  # which is the operator, seen from outside, and has no capability inside
-    status = home.stat()
-    return User(status.st_uid, status.st_gid) if status.st_uid else User(UID_INSIDE, UID_INSIDE)
+        return User(0, 0)
+    return bottle_user(home)
 
 
 def environment(plan: Plan, image_variables: Sequence[str]) -> dict[str, str]:
@@ -93,18 +73,20 @@ class Staged:
         self.variables = directory / "variables.json"
 
     def write(
-        self, plan: Plan, user: User, variables: Mapping[str, str], accounts: Mapping[str, str]
+        self, plan: Plan, user: User, variables: Mapping[str, str], image: Mapping[str, str | None]
     ) -> None:
+        """`image` has the texts of its passwd and group, where it has them."""
         self.remove()
         for name in ("inside", "etc", "files"):
             (self.directory / name).mkdir(parents=True)
             (self.directory / name).chmod(0o755)
         for name in ("init.py", "place.py"):
             self._put(f"inside/{name}", (_INSIDE / name).read_text(encoding="utf-8"), 0o644)
-        for name, content in accounts.items():
+        etc = account_files(user, image["passwd"], image["group"]) | {"resolv.conf": _NO_RESOLVER}
+        for name, content in etc.items():
             self._put(f"etc/{name}", content, 0o644)
         for number, file in enumerate(plan.files):
-            self._put(f"files/{number}", file.content, 0o644 | file.mode & 0o111)
+            self._put(f"files/{number}", file.content, 0o400 | file.mode, user)
         index = [
             {"name": str(number), "path": file.path, "mode": file.mode}
             for number, file in enumerate(plan.files)
@@ -152,24 +134,6 @@ class Staged:
 
 def in_memory(path: str) -> bool:
     return any(path.startswith(f"{place}/") for place in _IN_MEMORY)
-
-
-def accounts(user: User, passwd: str | None, group: str | None) -> dict[str, str]:
-    """The image's accounts with ours in the place of whoever has its id or name. No resolver is named."""
-
-    def others(text: str | None, number: int) -> str:
-        lines = (line for line in (text or "").splitlines() if line.count(":") >= 2)
-        kept = [
-            line for line in lines if line.split(":")[2] != str(number) and line.split(":")[0] != USER_INSIDE
-        ]
-        return "".join(f"{line}\n" for line in kept)
-
-    entry = f"{USER_INSIDE}:x:{user.uid}:{user.gid}:agent:{HOME_INSIDE}:/bin/sh\n"
-    return {
-        "passwd": others(passwd, user.uid) + entry,
-        "group": others(group, user.gid) + f"{USER_INSIDE}:x:{user.gid}:\n",
-        "resolv.conf": "# A bottle has no network. Names are resolved by the proxy.\n",
-    }
 
 
 def settings(plan: Plan, user: User, staged: Staged, labels: dict[str, str], *, tty: bool) -> dict[str, Any]:

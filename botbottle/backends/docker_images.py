@@ -1,7 +1,7 @@
 """The images of bottles: what is there, what is built, what is in them.
 
-Trust boundary: a Dockerfile for `rebuild` was written by an agent. Its build has no network, and nothing that
-the engine itself would fetch for it (a missing base, ADD) is let through. Logs are an agent's text too.
+Trust boundary: a Dockerfile for a rebuild was written by an agent: nothing that the engine itself would fetch
+for it (a missing base, ADD) is let through. Logs are an agent's text too. The rebuild is docker_build's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def ready_image(client: DockerClient, plan: Plan, labels: dict[str, str], name: 
     except OSError as error:
         raise BackendError(f"The Dockerfile {path} cannot be read: {error.strerror}.") from error
     name = plan.image or name
-    image = _find(client, name)
+    image = find(client, name)
     if image is not None and image.labels.get(DIGEST_LABEL) == digest:
         return str(image.id)
     tell(f"Building {name} from {path}")
@@ -47,7 +47,7 @@ def ready_image(client: DockerClient, plan: Plan, labels: dict[str, str], name: 
     return _existing(client, name)
 
 
-def _find(client: DockerClient, name: str) -> Any:
+def find(client: DockerClient, name: str) -> Any:
     try:
         return client.images.get(name)
     except ImageNotFound:
@@ -55,29 +55,13 @@ def _find(client: DockerClient, name: str) -> Any:
 
 
 def _existing(client: DockerClient, name: str) -> str:
-    image = _find(client, name) if name else None
+    image = find(client, name) if name else None
     if image is None:
         raise BackendError(
             f"The Docker engine has no image {name!r}. Build it (docker build -t {name} .), pull it "
             f"(docker pull {name}) or import it (docker import rootfs.tar {name}): a bottle pulls nothing."
         )
     return str(image.id)
-
-
-def rebuild(client: DockerClient, text: str, name: str, labels: dict[str, str], tell: Progress) -> str:
-    """Build a text without network and return the image's name. Raises BackendError."""
-    refuse_fetches(text, lambda image: _find(client, image) is not None)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    name = f"{name}:{digest[:12]}"
-    context = io.BytesIO()
-    with tarfile.open(fileobj=context, mode="w") as archive:
-        entry = tarfile.TarInfo("Dockerfile")
-        entry.size = len(text.encode())
-        archive.addfile(entry, io.BytesIO(text.encode()))
-    context.seek(0)
-    labels = {**labels, DIGEST_LABEL: digest}
-    build(client, name, labels, tell, fileobj=context, custom_context=True, network_mode="none")
-    return name
 
 
 def build(client: DockerClient, name: str, labels: dict[str, str], tell: Progress, **how: Any) -> None:
@@ -91,8 +75,9 @@ def build(client: DockerClient, name: str, labels: dict[str, str], tell: Progres
             tail.append(line)
             tell(line)
         if "error" in event:
-            log = "\n".join([*tail, *_plain_lines(str(event["error"]))])
-            raise BackendError(f"The image {name} was not built. The end of the build's log:\n{log}")
+            reason = " ".join(_plain_lines(str(event["error"])))
+            log = "\n".join([*tail, reason])
+            raise BackendError(f"The image was not built: {reason}. The end of the build's log:\n{log}")
 
 
 def _lines(event: dict[str, Any]) -> Iterator[str]:
@@ -157,7 +142,7 @@ def _refuse_missing(where: str, image: str, stages: set[str], is_here: Callable[
 
 def read_text(client: DockerClient, image: str, path: str, labels: dict[str, str]) -> str | None:
     """A text file of an image. A container is made to look into; it never runs."""
-    found = _find(client, image) if image else None
+    found = find(client, image) if image else None
     if found is None:
         return None
     container = client.containers.create(found.id, ["-"], labels=labels, network_mode="none")

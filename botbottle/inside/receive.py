@@ -4,15 +4,16 @@ Everything it can write, the agent could write too: links in the bottle lead now
 Usage: receive.py TARGET NAME, where every entry of the archive is `x` or below `x/`. Standard library only.
 """
 
+# ruff: noqa: PTH103, PTH112, PTH118, PTH120
 import os
 import sys
 import tarfile
 
 
 def receive(target: str, name: str) -> None:
-    if os.path.isdir(target):  # noqa: PTH112
-        target = os.path.join(target, name)  # noqa: PTH118
-    os.makedirs(os.path.dirname(target) or "/", exist_ok=True)  # noqa: PTH103, PTH120
+    if os.path.isdir(target):
+        target = os.path.join(target, name)
+    os.makedirs(os.path.dirname(target) or "/", exist_ok=True)
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
         archive.extraction_filter = lambda member, _path: member  # the host made this archive
         for member in archive:

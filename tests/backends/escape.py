@@ -166,6 +166,8 @@ def first_that(change, paths):
 def open_setting(path):
     if path.startswith("/proc/pressure/"):  # whose triggers are everybody's
         raise PermissionError
+    if os.stat(path).st_rdev == os.makedev(1, 3):  # hidden by the null device, which takes everything
+        raise PermissionError
     os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
 
 

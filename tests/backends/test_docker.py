@@ -6,12 +6,14 @@ import json
 import os
 import pty
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -535,11 +537,65 @@ def test_without_supervision_there_is_no_agent_plane(bottle: Bottle) -> None:
     assert bottle.exec("curl", "-s", "-m", "20", "http://127.0.0.1:9100/") == 7
 
 
-class answering:  # noqa: N801 - reads as a word
-    """One HTTP answer on a Unix socket."""
+@pytest.mark.parametrize("way", ["main", "exec"])
+def test_nothing_gets_out(
+    way: str, bottle: Bottle, engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The same script as in every backend; what is executed later is held as the first program is."""
+    shutil.copy(Path(__file__).parent / "escape.py", bottle.workspace / "escape.py")
+    (bottle.directory / "ca-key.pem").touch()
+    other = tmp_path / "other.sock"
+    with ExitStack() as stack:
+        everywhere = stack.enter_context(socket.create_server(("0.0.0.0", 0)))
+        local = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        hidden_socket = stack.enter_context(socket.socket(socket.AF_UNIX))
+        hidden_socket.bind(f"\0bottle-{os.getpid()}")
+        hidden_socket.listen()
+        stack.enter_context(answering(other, "other", expected=False))
+        for name in ("proxy", "agent"):
+            stack.enter_context(answering(bottle.directory / "sockets" / f"{name}.sock", f"this is {name}"))
+        given = {
+            "ports": [everywhere.getsockname()[1], local.getsockname()[1]],
+            "addresses": host_addresses(),
+            "sockets": [str(other), engine.url.removeprefix("unix://")],
+            "abstract": [f"bottle-{os.getpid()}"],
+            "hidden": [str(bottle.home), str(ROOT), "/root/.ssh", f"{bottle.directory}/ca-key.pem"],
+            "readonly": ["/etc/ssl/certs/ca-certificates.crt", "/run/bot-bottle/variables.json"],
+            "pids": [os.getpid(), os.getppid()],
+        }
+        command = ["python3", "-I", "/workspace/escape.py", json.dumps(given)]
+        if way == "main":
+            bottle.start(*command)
+            printed = bottle.log_to_the_end()
+        else:
+            bottle.start(*IDLE)
+            capfd.readouterr()
+            assert bottle.exec(*command) == 0
+            printed = capfd.readouterr().out
+    result = json.loads(printed)
+    assert result["open"] == {}
+    assert len(result["refused"]) > 60
+    assert {port: text.splitlines()[-1] for port, text in result["answers"].items()} == {
+        "9101": "this is proxy",
+        "9100": "this is agent",
+    }
+    facts = result["facts"]
+    assert (facts["interfaces"], facts["uid"], facts["descriptors"]) == (["lo"], 1000, [0, 1, 2])
+    assert {int(facts[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == {0}
 
-    def __init__(self, path: Path, word: str) -> None:
-        self._path, self._word = path, word
+
+def host_addresses() -> list[str]:
+    """Those of the machine that are not its loopback."""
+    said = subprocess.run(["ip", "-j", "addr"], capture_output=True, text=True, check=True).stdout
+    found = [entry["local"] for link in json.loads(said) for entry in link.get("addr_info", [])]
+    return [address for address in found if not address.startswith(("127.", "::1", "fe80"))]
+
+
+class answering:  # noqa: N801 - reads as a word
+    """HTTP answers on a Unix socket; where nobody is to come, nobody is waited for."""
+
+    def __init__(self, path: Path, word: str, *, expected: bool = True) -> None:
+        self._path, self._word, self._expected = path, word, expected
 
     def __enter__(self) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
@@ -547,19 +603,21 @@ class answering:  # noqa: N801 - reads as a word
         self._path.chmod(0o666)
         self._listener.listen()
         self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        if self._expected:
+            self._thread.start()
 
     def _serve(self) -> None:
         connection, _ = self._listener.accept()
         with connection:
             connection.recv(65536)
             body = self._word.encode()
-            connection.sendall(
-                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-            )
+            head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+            connection.sendall(head + body)
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join(30)
+        if self._expected:
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends a wait for somebody who did not come
+            self._thread.join(30)
         self._listener.close()
         self._path.unlink()
 

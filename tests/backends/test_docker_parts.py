@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from botbottle.backends.accounts import User, account_files
 from botbottle.backends.base import BackendError, Plan, Variable
-from botbottle.backends.docker_container import User, accounts, bottle_user, environment
+from botbottle.backends.docker_container import engine_user, environment
 from botbottle.backends.docker_engine import moment
 from botbottle.backends.docker_images import refuse_fetches
 
@@ -73,19 +74,18 @@ def test_the_engines_times_are_read(text: str, seconds: float | None) -> None:
 
 
 def test_the_agents_account_takes_the_place_of_its_id_and_its_name() -> None:
-    made = accounts(
+    made = account_files(
         User(1000, 1000),
         "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\nagent:x:7:7::/:/bin/sh\njunk\n",
         None,
     )
     assert made["passwd"] == ("root:x:0:0::/root:/bin/sh\nagent:x:1000:1000:agent:/home/agent:/bin/sh\n")
     assert made["group"] == "agent:x:1000:\n"
-    assert "nameserver" not in made["resolv.conf"]
 
 
 def test_a_rootless_engines_root_is_the_operator(tmp_path: Path) -> None:
-    assert bottle_user(tmp_path, ["name=seccomp,profile=default", "name=rootless"]) == User(0, 0)
-    assert bottle_user(Path("/"), ["name=seccomp,profile=default"]) == User(1000, 1000)
+    assert engine_user(tmp_path, ["name=seccomp,profile=default", "name=rootless"]) == User(0, 0)
+    assert engine_user(Path("/"), ["name=seccomp,profile=default"]) == User(1000, 1000)
 
 
 def test_a_manifests_own_path_wins_over_the_images() -> None:

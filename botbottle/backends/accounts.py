@@ -1,0 +1,77 @@
+"""Whose a bottle's processes are: never root's, and the operator's where that keeps the workspace theirs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .base import HOME_INSIDE, UID_INSIDE, USER_INSIDE, Mount, Progress
+
+HOME_LABEL, SLUG_LABEL = "bot-bottle.home", "bot-bottle.slug"
+
+
+def home_mark(home: Path) -> str:
+    """Sandboxes of different homes share an engine; this tells them apart."""
+    return hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]
+
+
+def sandbox_name(home: Path, slug: str) -> str:
+    return f"bot-bottle-{home_mark(home)[:8]}-{slug}"
+
+
+def sandbox_labels(home: Path, slug: str) -> dict[str, str]:
+    return {HOME_LABEL: home_mark(home), SLUG_LABEL: slug}
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """An id as the host counts."""
+
+    uid: int
+    gid: int
+
+    def __str__(self) -> str:
+        return f"{self.uid}:{self.gid}"
+
+    def may_write(self, path: str) -> bool:
+        status = Path(path).stat()
+        mode = status.st_mode
+        if status.st_uid == self.uid:
+            return bool(mode & 0o200)
+        return bool(mode & 0o020 if status.st_gid == self.gid else mode & 0o002)
+
+
+def bottle_user(home: Path) -> User:
+    """The owner of BOTTLE_HOME, so that the workspace stays theirs; instead of root an id of its own."""
+    status = home.stat()
+    return User(status.st_uid, status.st_gid) if status.st_uid else User(UID_INSIDE, UID_INSIDE)
+
+
+def warn_of_closed_mounts(mounts: Sequence[Mount], user: User, tell: Progress) -> None:
+    for mount in mounts:
+        if not mount.writable or user.uid == 0 or not Path(mount.source).exists():
+            continue
+        if not user.may_write(mount.source):
+            tell(
+                f"Warning: {mount.source} is not writable for the bottle's user {user}. "
+                f"To let the agent write to {mount.target}: chown -R {user} {mount.source}"
+            )
+
+
+def account_files(user: User, passwd: str | None, group: str | None) -> dict[str, str]:
+    """An image's accounts with ours in the place of whoever has its id or name."""
+
+    def others(text: str | None, number: int) -> str:
+        lines = (line for line in (text or "").splitlines() if line.count(":") >= 2)
+        kept = [
+            line for line in lines if line.split(":")[2] != str(number) and line.split(":")[0] != USER_INSIDE
+        ]
+        return "".join(f"{line}\n" for line in kept)
+
+    entry = f"{USER_INSIDE}:x:{user.uid}:{user.gid}:agent:{HOME_INSIDE}:/bin/sh\n"
+    return {
+        "passwd": others(passwd, user.uid) + entry,
+        "group": others(group, user.gid) + f"{USER_INSIDE}:x:{user.gid}:\n",
+    }
