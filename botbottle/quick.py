@@ -6,10 +6,9 @@ database follows by the journal.
 
 from __future__ import annotations
 
-import getpass
+import _socket  # what `socket` wraps: every import here is part of every start's time
 import os
-import re
-import socket
+import pwd
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from .backends.base import WORKSPACE_INSIDE, Backend, BackendError, Plan, Progre
 from .environment import text
 
 SOCKETS = ("sockets/proxy.sock", "sockets/agent.sock")
-_SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _FLAGS = {"run": (), "exec": ("-t", "-T"), "attach": ()}
 
 
@@ -30,7 +29,7 @@ def attempt(arguments: Sequence[str]) -> int | None:
     flags = []
     while rest and rest[0] in _FLAGS[verb]:
         flags.append(rest.pop(0))
-    if not rest or not _SLUG.fullmatch(rest[0]) or (rest[1:] and rest[1] != "--"):
+    if not rest or not _is_name(rest[0]) or (rest[1:] and rest[1] != "--"):
         return None
     slug, command = rest[0], tuple(rest[2:])
     home = Path(text("BOTTLE_HOME", "~/.bot-bottle")).expanduser()
@@ -68,6 +67,7 @@ def run(backend: Backend, plan: Plan, *, who: str, progress: Progress) -> int:
     directory = Path(plan.directory)
     refuse_second(backend, plan.slug)
     make_workspace(plan)
+    launch.remember_command(plan)
     journal.append(directory, journal.STARTING, who=who)
     try:
         code = backend.run(plan, progress)
@@ -117,22 +117,33 @@ def reachable(directory: Path) -> bool:
     except OSError:
         return False
     try:
-        for name in SOCKETS:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                probe.settimeout(2)
-                probe.connect(f"/proc/self/fd/{descriptor}/{name}")
+        return all(_answers(f"/proc/self/fd/{descriptor}/{name}") for name in SOCKETS)
+    finally:
+        os.close(descriptor)
+
+
+def _answers(path: str) -> bool:
+    probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        probe.settimeout(2)
+        probe.connect(path)
     except OSError:
         return False
     finally:
-        os.close(descriptor)
+        probe.close()
     return True
+
+
+def _is_name(slug: str) -> bool:
+    """As `botbottle.models.valid_slug` has it: names become paths."""
+    return 0 < len(slug) <= 40 and _LETTERS.issuperset(slug) and slug[0] != "-" != slug[-1]
 
 
 def author() -> str:
     """Whoever can run this owns the database; the record says which account that was."""
     try:
-        return f"{getpass.getuser()} (command line)"
-    except (KeyError, OSError):
+        return f"{pwd.getpwuid(os.getuid()).pw_name} (command line)"
+    except KeyError:
         return "command line"
 
 

@@ -13,7 +13,7 @@ from botbottle import plan as plans
 from botbottle import quick
 from botbottle.models import Bottle
 from supervise import bottle_cli, bottles, running, sanitize
-from supervise.cli import OperatorCommand, Verbs, local_author, named_user
+from supervise.cli import OperatorCommand, Verbs, named_user
 
 VERBS = {
     "init": "write a commented manifest to begin with",
@@ -90,11 +90,11 @@ class Command(OperatorCommand):
     def _run(self, options: dict[str, Any]) -> Any:
         try:
             code = running.run(
-                options["slug"], author=local_author(), command=self._words(options), progress=self._progress
+                options["slug"], author=quick.author(), command=self._words(options), progress=self._progress
             )
         finally:
             if options["rm"] and bottles.living().filter(slug=options["slug"]).exists():
-                running.rm(options["slug"], author=local_author())
+                running.rm(options["slug"], author=quick.author())
         sys.exit(code)
 
     def _start(self, options: dict[str, Any]) -> Any:
@@ -114,10 +114,10 @@ class Command(OperatorCommand):
         if not words:
             raise bottles.BadBottle(f"Say what to run: bottle exec {options['slug']} -- COMMAND.")
         tty = quick.on_a_terminal() if options["tty"] is None else options["tty"]
-        sys.exit(running.exec(options["slug"], words, author=local_author(), tty=tty))
+        sys.exit(running.exec(options["slug"], words, author=quick.author(), tty=tty))
 
     def _attach(self, options: dict[str, Any]) -> Any:
-        sys.exit(running.attach(options["slug"], author=local_author()))
+        sys.exit(running.attach(options["slug"], author=quick.author()))
 
     def _logs(self, options: dict[str, Any]) -> Any:
         plain = bottle_cli.Plain()
@@ -130,17 +130,17 @@ class Command(OperatorCommand):
         return [bottle_cli.row(bottle) for bottle in running.ps()]
 
     def _rm(self, options: dict[str, Any]) -> Any:
-        return bottle_cli.row(running.rm(options["slug"], author=local_author()))
+        return bottle_cli.row(running.rm(options["slug"], author=quick.author()))
 
     def _create(self, options: dict[str, Any]) -> Any:
-        made = bottles.create(options["slug"], author=local_author(), backend=options["backend"])
+        made = bottles.create(options["slug"], author=quick.author(), backend=options["backend"])
         return bottle_cli.connection(made)
 
     def _token(self, options: dict[str, Any]) -> Any:
-        return bottle_cli.connection(bottles.rotate_token(options["slug"], author=local_author()))
+        return bottle_cli.connection(bottles.rotate_token(options["slug"], author=quick.author()))
 
     def _delete(self, options: dict[str, Any]) -> Any:
-        return {"slug": options["slug"], "expired": bottles.delete(options["slug"], author=local_author())}
+        return {"slug": options["slug"], "expired": bottles.delete(options["slug"], author=quick.author())}
 
     def _list(self, options: dict[str, Any]) -> Any:
         return [
@@ -158,5 +158,5 @@ class Command(OperatorCommand):
 
 def _author(options: dict[str, Any]) -> str:
     if options["operator"] is None:
-        return local_author()
+        return quick.author()
     return running.operator_name(named_user(options["operator"]))
