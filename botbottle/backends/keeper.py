@@ -189,11 +189,11 @@ class Keeper:
         write_state(self.order.run, self.code)
         remove_cgroups(self.order.cgroups)
         os.unlink(f"{self.order.run}/keeper.sock")
+        os.close(self.order.lock)
         for client in list(self.clients):
             self.tell(client, b"x%d" % self.code)
         if not self.started and self.order.ready >= 0:
             os.write(self.order.ready, b"ended %d" % self.code)
-        os.close(self.order.lock)
         for source in self.sources:
             while source.pending and source.sink >= 0:
                 self.show(source)
@@ -394,10 +394,14 @@ class Keeper:
             self.command(data, fds)
             client.tell(b"k")
         elif kind == b"stop":
-            self.stop(float(rest))
+            seconds = float(rest)
+            if not 0 <= seconds <= 86400:
+                raise ValueError
+            self.stop(seconds)
         elif kind in (b"attach", b"size") and self.order.terminal:
+            rows, columns = (int(number) for number in rest.split())
+            resize(self.input, rows, columns)
             client.attached = True
-            resize(self.input, *[int(number) for number in rest.split()])
             self.command(
                 b"kill %d" % signal.SIGWINCH
             )  # so that it draws itself, also when the size is the same

@@ -50,7 +50,7 @@ def raw() -> Iterator[None]:
     import tty  # noqa: PLC0415
 
     before = termios.tcgetattr(0)
-    tty.setraw(0)
+    tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is kept
     try:
         yield
     finally:

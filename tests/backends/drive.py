@@ -1,0 +1,39 @@
+"""One verb of the local backend in a process of its own, on its own streams: HOME VERB PLAN-OR-SLUG …"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from botbottle import launch
+from botbottle.backends.base import BackendError
+from botbottle.backends.local import LocalBackend
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def main() -> int:
+    home, verb, subject, *rest = sys.argv[1:]
+    backend = LocalBackend(Path(home))
+    try:
+        match verb:
+            case "run":
+                return backend.run(launch.from_json(Path(subject).read_text()), say)
+            case "exec":
+                return backend.exec(subject, rest, tty=False)
+            case "exec-tty":
+                return backend.exec(subject, rest, tty=True)
+            case "attach":
+                return backend.attach(subject)
+        return 99
+    except BackendError as error:
+        say(f"{type(error).__name__}: {error}")
+        return 98
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Limits: the groups that are made, in both versions' words, and the truth about those that cannot be."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from botbottle.backends import limits
+from botbottle.backends.base import Limits
+
+ALL = Limits(cpus=1.5, memory=256 << 20, pids=64)
+
+
+@pytest.fixture
+def proc(tmp_path: Path):
+    """A /proc/self that says where the control groups are: here, as plain directories."""
+
+    def make(*mounts: tuple[str, str, str], groups: str) -> str:
+        lines = []
+        for where, kind, options in mounts:
+            (tmp_path / where).mkdir(parents=True)
+            lines.append(f"{kind} {tmp_path / where} {kind} {options} 0 0\n")
+        (tmp_path / "mounts").write_text("".join(lines))
+        (tmp_path / "cgroup").write_text(groups)
+        return str(tmp_path)
+
+    return make
+
+
+def v2_group(monkeypatch: pytest.MonkeyPatch, path: Path, *files: str) -> None:
+    """The kernel fills a new group with its files; here mkdir does."""
+    plain = Path.mkdir
+
+    def mkdir(self: Path, *arguments: object, **options: object) -> None:
+        plain(self, *arguments, **options)
+        if self == path:
+            for name in files:
+                (self / name).touch()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+
+
+V2_FILES = ("cgroup.controllers", "cgroup.procs", "memory.max", "memory.swap.max", "pids.max", "cpu.max")
+
+
+def test_v2_makes_one_group_beside_our_own(tmp_path, proc, monkeypatch):
+    where = proc(("cg", "cgroup2", "rw"), groups="0::/user/session\n")
+    parent = tmp_path / "cg" / "user"
+    (parent / "session").mkdir(parents=True)
+    control = parent / "cgroup.subtree_control"
+    control.write_text("cpu memory pids")
+    monkeypatch.setattr(limits, "_handed_down", lambda _: frozenset(control.read_text().split()))
+    v2_group(monkeypatch, parent / "b-demo", *V2_FILES)
+    placement = limits.place("b-demo", ALL, proc=where)
+    assert placement == limits.Placement(cgroups=(str(parent / "b-demo"),))
+    written = {name: (parent / "b-demo" / name).read_text() for name in V2_FILES[2:]}
+    assert written == {
+        "memory.max": str(256 << 20), "memory.swap.max": "0", "pids.max": "64", "cpu.max": "150000 100000",
+    }  # fmt: skip
+
+
+def test_v1_makes_one_group_for_each_controller(tmp_path, proc, monkeypatch):
+    where = proc(
+        ("memory", "cgroup", "rw,memory"), ("pids", "cgroup", "rw,pids"), ("cpu", "cgroup", "rw,cpu,cpuacct"),
+        groups="4:memory:/mine\n3:pids:/\n2:cpu,cpuacct:/\n1:name=systemd:/\n0::/\n",
+    )  # fmt: skip
+    (tmp_path / "memory" / "mine").mkdir()
+    monkeypatch.setattr(limits.os, "access", lambda *_: True)
+    placement = limits.place("b-demo", ALL, proc=where)
+    groups = {str(tmp_path / name / "b-demo") for name in ("memory/mine", "pids", "cpu")}
+    assert set(placement.cgroups) == groups
+    assert (placement.missing, placement.weaker, placement.rlimits) == ((), (), ())
+    assert (tmp_path / "memory/mine/b-demo/memory.limit_in_bytes").read_text() == str(256 << 20)
+    assert (tmp_path / "cpu/b-demo/cpu.cfs_quota_us").read_text() == "150000"
+
+
+def test_without_groups_it_says_what_does_not_hold(proc):
+    placement = limits.place("b-demo", ALL, proc=proc(groups="0::/\n"))
+    assert placement.cgroups == ()
+    assert placement.missing == ("pids", "cpus")
+    assert placement.weaker == ("memory",)
+    assert placement.rlimits == ((resource.RLIMIT_DATA, 256 << 20),)
+
+
+def test_a_hierarchy_that_may_not_be_written_counts_as_none(tmp_path, proc):
+    where = proc(("pids", "cgroup", "rw,pids"), groups="3:pids:/gone\n")
+    placement = limits.place("b-demo", Limits(pids=64), proc=where)
+    assert placement == limits.Placement(missing=("pids",))
+    assert not list((tmp_path / "pids").iterdir())
+
+
+def test_nothing_wanted_makes_nothing(proc):
+    where = proc(("pids", "cgroup", "rw,pids"), groups="3:pids:/\n")
+    assert limits.place("b-demo", Limits(), proc=where) == limits.Placement()
+
+
+def test_removal_is_fine_when_there_is_nothing(tmp_path):
+    limits.remove([str(tmp_path / "never")])

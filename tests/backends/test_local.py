@@ -1,0 +1,619 @@
+"""The local backend, for real: what gets in, what gets out, and what is true after any process dies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from botbottle import launch
+from botbottle.backends import bubblewrap, limits, local, traces
+from botbottle.backends.base import (
+    BackendError,
+    File,
+    Limits,
+    Mount,
+    NotRunning,
+    Plan,
+    Unavailable,
+    Variable,
+)
+from tests.requirements import require
+
+pytestmark = pytest.mark.process
+
+HERE = Path(__file__).parent
+SH = ("sh", "-c")
+IDLE = ("sleep", "1000")
+
+
+@pytest.fixture
+def backend(home: Path) -> Iterator[local.LocalBackend]:
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    backend = local.LocalBackend(home)
+    yield backend
+    for directory in home.glob("bottles/*"):
+        backend.remove(directory.name)
+    assert limits.leftovers(backend.tag) == []
+
+
+@pytest.fixture
+def started(backend: local.LocalBackend, plan_of: Callable[..., Plan]) -> Callable[..., Plan]:
+    def start(*command: str, **changes: object) -> Plan:
+        plan = plan_of(*command, **changes)
+        backend.start(plan, said.append)
+        return plan
+
+    said: list[str] = []
+    start.said = said
+    return start
+
+
+@pytest.fixture
+def drive(home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A verb in a process of its own."""
+
+    def words(verb: str, subject: Plan | str, *rest: str) -> list[str]:
+        if isinstance(subject, Plan):
+            (home / "plan.json").write_text(launch.to_json(subject))
+            subject = str(home / "plan.json")
+        return [sys.executable, str(HERE / "drive.py"), str(home), verb, subject, *rest]
+
+    def run(verb: str, subject: Plan | str, *rest: str, **options) -> subprocess.CompletedProcess[str]:
+        chosen = {"capture_output": True, "text": True, "timeout": 60} | options
+        return subprocess.run(words(verb, subject, *rest), check=False, **chosen)
+
+    run.words = words
+    return run
+
+
+class Terminal:
+    """An operator in front of a terminal on which a program runs."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ["TERM"] = "vt220"
+            os.execv(words[0], words)
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def until(self, text: str, seconds: float = 30) -> str:
+        deadline = time.monotonic() + seconds
+        while text not in self.seen:
+            assert time.monotonic() < deadline, self.seen
+            if select.select([self.fd], [], [], 0.2)[0]:
+                try:
+                    self.seen += os.read(self.fd, 4096).decode("utf-8", "replace")
+                except OSError as error:
+                    assert error.errno == errno.EIO
+                    assert text in self.seen, self.seen
+        return self.seen
+
+    def end(self) -> int:
+        """The exit code. What is still printed is read, so that nothing waits for it."""
+        deadline = time.monotonic() + 30
+        while True:
+            if select.select([self.fd], [], [], 0.05)[0]:
+                with contextlib.suppress(OSError):
+                    self.seen += os.read(self.fd, 4096).decode("utf-8", "replace")
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                os.close(self.fd)
+                return os.waitstatus_to_exitcode(status)
+            assert time.monotonic() < deadline, self.seen
+
+
+def parts(backend: local.LocalBackend) -> dict[str, int]:
+    """The processes of the one bottle that runs: keeper, bubblewrap, the first program inside."""
+    keeper = backend.life("demo").pid
+    assert keeper is not None
+    found = {"keeper": keeper}
+    found["bwrap"] = child_of(keeper)
+    found["init"] = child_of(found["bwrap"])
+    return found
+
+
+def child_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def gone(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
+def eventually(check: Callable[[], object], seconds: float = 10) -> object:
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+# what gets out: nothing
+
+
+def test_from_inside_only_the_two_sockets_answer(started, plan_of, drive, serve, home):
+    other = started(*IDLE, slug="other")
+    serve(Path(other.directory) / "sockets")
+    plan = plan_of()
+    serve(Path(plan.directory) / "sockets")
+    shutil.copy(HERE / "escape.py", Path(plan.directory) / "workspace")
+    abstract = f"bot-bottle-{os.getpid()}"
+    with socket.create_server(("0.0.0.0", 0)) as host, socket.socket(socket.AF_UNIX) as hidden:
+        hidden.bind(f"\0{abstract}")
+        hidden.listen()
+        given = {
+            "ports": [host.getsockname()[1], 8000],
+            "addresses": own_addresses(),
+            "sockets": [
+                f"{other.directory}/sockets/proxy.sock",
+                f"{plan.directory}/sockets/proxy.sock",
+                f"{other.directory}/run/keeper.sock",
+                f"{plan.directory}/run/keeper.sock",
+            ],
+            "abstract": [abstract],
+            "hidden": [str(home), plan.directory, f"{plan.directory}/ca-key.pem", "/sys", *at_home()],
+            "pids": [os.getpid(), local.LocalBackend(home).life("other").pid],
+        }
+        words = ("/usr/bin/python3", "/workspace/escape.py", json.dumps(given))
+        done = drive("run", plan_of(*words))
+    result = json.loads(done.stdout)
+    assert result["open"] == {}
+    assert len(result["refused"]) > 60
+    assert result["refused"]["vsock"] == result["refused"]["packet socket"] == "EAFNOSUPPORT"
+    assert "this is proxy" in result["answers"]["9101"]
+    assert "this is agent" in result["answers"]["9100"]
+    assert result["facts"] == {
+        "CapEff": "0" * 16, "CapPrm": "0" * 16, "CapBnd": "0" * 16, "CapAmb": "0" * 16, "NoNewPrivs": "1",
+        "Seccomp": "2", "descriptors": [0, 1, 2], "interfaces": ["lo"], "uid": 1000, "gid": 1000,
+    }  # fmt: skip
+
+
+def at_home() -> list[str]:
+    """What stands in the operator's home, but for what leads to the interpreter."""
+    return [str(path) for path in Path.home().iterdir() if path not in Path(bubblewrap.interpreter()).parents]
+
+
+def own_addresses() -> list[str]:
+    """Where the host could be reached from a network, if there were one."""
+    found = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False).stdout.split()
+    return [address for address in found if ":" not in address] or ["127.0.1.1"]
+
+
+def test_no_secret_stands_on_a_command_line_or_in_a_file(started, backend, monkeypatch, home):
+    monkeypatch.setenv("HOST_TOKEN", "s3cr3t-by-env")
+    (home / "token").write_text("s3cr3t-by-file\n")
+    secrets = {"A": Variable(from_env="HOST_TOKEN"), "B": Variable(from_file=str(home / "token"))}
+    plan = started(*SH, 'echo "$A $B"; exec sleep 1000', variables={"PATH": Variable("/usr/bin")} | secrets)
+    printed = eventually(lambda: b"".join(backend.logs("demo", follow=False)))
+    assert printed == b"s3cr3t-by-env s3cr3t-by-file\r\n"
+    for pid in parts(backend).values():
+        assert b"s3cr3t" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert b"s3cr3t" not in Path(f"/proc/{pid}/environ").read_bytes()
+    for path in (Path(plan.directory) / "run").iterdir():
+        assert path.name == "log" or not path.is_file() or b"s3cr3t" not in path.read_bytes()
+
+
+def test_a_missing_secret_stops_the_start_before_anything_runs(started, backend):
+    with pytest.raises(BackendError, match="NO_SUCH_VARIABLE"):
+        started(*IDLE, variables={"A": Variable(from_env="NO_SUCH_VARIABLE")})
+    assert not backend.life("demo").alive
+
+
+@pytest.mark.parametrize("where", ["stdin", "stdout"])
+def test_a_file_of_the_operators_never_enters(plan_of, drive, home, where):
+    """Given as standard input it could be opened again for writing, through /proc."""
+    (home / "file").write_text("mine")
+    script = "ls -l /proc/self/fd/0 /proc/self/fd/1 >&2; echo x >/proc/self/fd/0; true"
+    with (home / "file").open("r+") as file:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        done = drive("run", plan_of(*SH, script), capture_output=False, **streams | {where: file})
+    assert str(home) not in done.stderr
+    assert (home / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", ["/workspace/CLAUDE.md", "/etc/bot-bottle/ca/x"])
+def test_files_are_not_put_below_a_mount(started, path):
+    with pytest.raises(BackendError, match="inside of the mount"):
+        started(*IDLE, files=(File(path, "x"),))
+
+
+def test_an_images_links_do_not_lead_out_of_it(backend, plan_of, home):
+    image = home / "image"
+    (image / "etc").mkdir(parents=True)
+    (image / "etc" / "leak").symlink_to("/etc/shadow")
+    (image / "opt").symlink_to("/root")
+    (image / "etc" / "plain").write_text("text")
+    box = bubblewrap.Box()
+    bubblewrap.fill(box, plan_of(image=str(image)))
+    box.close()
+    text = " ".join(box.arguments)
+    assert "--symlink /etc/shadow /etc/leak" in text
+    assert "--symlink /root /opt" in text
+    assert backend.read(str(image), "/etc/leak") is None
+    assert backend.read(str(image), "/opt/.profile") is None
+    assert backend.read(str(image), "/etc/plain") == "text"
+    assert backend.read("", "/etc/passwd") is None
+
+
+# what gets in
+
+
+def test_it_sees_its_files_mounts_user_and_name(plan_of, drive, home):
+    (home / "extra").mkdir()
+    (home / "extra" / "given").write_text("from the host")
+    plan = plan_of(
+        *SH,
+        "cat ~/.config/x.json /mnt/extra/given /etc/ssl/certs/ca-certificates.crt; whoami; hostname; pwd;"
+        "stat -c %a ~/.config/x.json; getent hosts localhost; echo new >/workspace/new",
+    )
+    plan = launch.from_json(launch.to_json(plan))
+    mounts = (*plan.mounts, Mount(str(home / "extra"), "/mnt/extra"))
+    files = (File("/home/agent/.config/x.json", "{}\n", 0o600),)
+    done = drive("run", plan_of(*plan.command, mounts=mounts, files=files))
+    lines = done.stdout.splitlines()
+    assert lines[:6] == ["{}", "from the hostthe bundle", "agent", "demo", "/workspace", "600"]
+    assert (Path(plan.directory) / "workspace" / "new").read_text() == "new\n"
+
+
+def test_a_mount_that_is_not_there_is_named(started, home):
+    with pytest.raises(BackendError, match=re.escape(f"{home}/gone")):
+        started(*IDLE, mounts=(Mount(f"{home}/gone", "/mnt/gone"),))
+
+
+def test_a_long_home_works(drive, plan_of, home):
+    deep = home / ("x" * 100)
+    deep.mkdir()
+    backend = local.LocalBackend(deep)
+    plan = plan_of(*IDLE)
+    backend.start(Plan("demo", "local", str(deep), command=IDLE, mounts=plan.mounts), print)
+    assert backend.life("demo").alive
+    backend.stop("demo")
+    assert not backend.life("demo").alive
+
+
+# in the foreground
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 42", 42), ("kill -9 $$", 137), ("kill $$", 143), ("no-such-program", 127)],
+)
+def test_run_ends_with_the_agents_code(plan_of, drive, backend, script, code):
+    assert drive("run", plan_of(*SH, script)).returncode == code
+    assert backend.life("demo").exit_code == code
+
+
+def test_run_passes_all_three_streams(plan_of, drive, backend):
+    text = "line\n" * 50_000
+    done = drive("run", plan_of(*SH, "cat; echo problem >&2"), input=text)
+    assert (done.stdout, done.stderr) == (text, "problem\n")
+    assert b"problem" in b"".join(backend.logs("demo", follow=False))
+
+
+def test_run_of_a_missing_program_says_so(plan_of, drive):
+    done = drive("run", plan_of("no-such-program"))
+    assert (done.returncode, "not found in this bottle" in done.stderr) == (127, True)
+
+
+def test_run_ends_when_its_reader_does(plan_of, drive):
+    with subprocess.Popen(drive.words("run", plan_of("yes")), stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"y\n"
+        process.stdout.close()
+        assert process.wait(30) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 9), (signal.SIGINT, 9), (signal.SIGHUP, 9)])
+def test_signals_to_run_reach_the_agent(plan_of, drive, number, code):
+    plan = plan_of(*SH, "trap 'exit 9' TERM INT; echo ready; while :; do sleep 0.05; done")
+    with subprocess.Popen(drive.words("run", plan), stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.wait(30) == code
+
+
+def test_run_on_a_terminal(plan_of, drive):
+    script = (
+        "echo $TERM; test -t 0 && test -t 1 && test -t 2 && echo terminal; read line; echo got $line; cat"
+    )
+    operator = Terminal(drive.words("run", plan_of(*SH, script)))
+    operator.until("terminal")
+    assert "vt220" in operator.seen
+    operator.type("hello\r")
+    operator.until("got hello")
+    operator.type("\x03")  # Ctrl-C: for the agent, not for us
+    assert operator.end() == 130
+
+
+def test_a_bottle_runs_once(started, plan_of, drive):
+    started(*IDLE)
+    done = drive("run", plan_of("true"))
+    assert (done.returncode, "already running" in done.stderr) == (98, True)
+
+
+# in the background
+
+
+def test_start_keeps_the_output_and_the_code(started, backend):
+    started(*SH, "echo one; sleep 0.2; echo two; exit 5")
+    assert b"".join(backend.logs("demo", follow=True)) == b"one\r\ntwo\r\n"
+    assert not backend.life("demo").alive
+    assert backend.life("demo").exit_code == 5
+
+
+def test_start_of_a_missing_program_is_an_error(started, backend):
+    with pytest.raises(BackendError, match=r"demo ended at once \(127\).*no-such-program"):
+        started("no-such-program")
+    assert not backend.life("demo").alive
+
+
+def test_an_idle_bottle_waits_for_commands(started, backend, drive):
+    started()
+    assert drive("exec", "demo", "hostname").stdout == "demo\n"
+    backend.stop("demo")
+    assert backend.life("demo").exit_code == 0
+
+
+def test_the_log_is_bounded_and_its_end_is_kept(started, backend, home):
+    started(*SH, "yes 0123456789012345678901234567890123456789 | head -c 25000000; echo the end")
+    total = 0
+    for chunk in backend.logs("demo", follow=True):
+        total += len(chunk)
+    assert total > 5_000_000
+    kept = b"".join(backend.logs("demo", follow=False))
+    assert 10_000_000 < len(kept) <= 20 * 1024 * 1024
+    assert kept.endswith(b"the end\r\n")
+
+
+def test_exec_passes_streams_and_code(started, drive):
+    started(*IDLE)
+    done = drive("exec", "demo", *SH, "cat; echo problem >&2; exit 7", input="text" * 100_000)
+    assert (done.stdout, done.stderr, done.returncode) == ("text" * 100_000, "problem\n", 7)
+
+
+@pytest.mark.parametrize(("words", "code"), [(("no-such",), 127), ((*SH, "kill -9 $$"), 137)])
+def test_exec_tells_how_it_ended(started, drive, words, code):
+    started(*IDLE)
+    assert drive("exec", "demo", *words).returncode == code
+
+
+def test_exec_has_the_variables_and_no_descriptors(started, drive):
+    started(*IDLE, variables={"PATH": Variable("/usr/bin"), "A": Variable("b")})
+    done = drive("exec", "demo", *SH, "echo $A; ls /proc/self/fd | xargs")
+    assert done.stdout == "b\n0 1 2 3\n"
+
+
+def test_exec_returns_although_something_stays_in_the_background(started, drive):
+    started(*IDLE)
+    done = drive("exec", "demo", *SH, "(while :; do echo noise; done) & echo started", timeout=30)
+    assert done.stdout.startswith(("started", "noise"))
+
+
+def test_exec_on_a_terminal(started, drive):
+    started(*IDLE)
+    operator = Terminal(
+        drive.words("exec-tty", "demo", *SH, "tty -s && echo $TERM; read x; echo got $x; exit 3")
+    )
+    operator.until("vt220")
+    operator.type("typed\r")
+    operator.until("got typed")
+    assert operator.end() == 3
+
+
+def test_what_was_executed_hangs_up_when_the_operator_goes(started, drive, backend, home):
+    plan = started(*IDLE)
+    flag = Path(plan.directory) / "workspace" / "hung-up"
+    script = "trap 'echo >/workspace/hung-up; exit' HUP; echo ready; while :; do sleep 0.05; done"
+    with subprocess.Popen(drive.words("exec", "demo", *SH, script), stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+    eventually(flag.exists)
+
+
+def test_attach_shows_types_and_leaves(started, drive, backend):
+    started(*SH, "while read line; do echo got $line; done")
+    operator = Terminal(drive.words("attach", "demo"))
+    operator.type("one\r")
+    operator.until("got one")
+    operator.type("\x10\x11")
+    assert operator.end() == 0
+    assert backend.life("demo").alive
+    again = Terminal(drive.words("attach", "demo"))
+    again.type("two\r")
+    again.until("got two")
+    again.type("\x04")
+    assert again.end() == 0
+    assert backend.life("demo").exit_code == 0
+
+
+def test_an_attached_terminal_that_reads_nothing_does_not_stop_the_bottle(started, backend, home):
+    started(*SH, "yes | head -c 8000000; echo the end; exec sleep 1000")
+    connection = backend._connect("demo")
+    connection.send(b"attach 24 80")
+    eventually(lambda: traces.tail(home / "bottles/demo/run").endswith("the end"), 60)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [b"", b"nonsense", b"stop x", b"stop nan", b"stop -1", b"size 1", b"attach a b", b"type x", b"exec {}"],
+)
+def test_a_bad_request_leaves_the_bottle_alone(started, backend, drive, packet):
+    started(*IDLE)
+    connection = backend._connect("demo")
+    connection.send(packet)
+    connection.settimeout(10)
+    assert connection.recv(64) == b"" if packet else True
+    connection.close()
+    assert drive("exec", "demo", "true").returncode == 0
+
+
+def test_copy_in_files_and_trees(started, backend, drive, home):
+    started(*IDLE)
+    (home / "tree" / "sub").mkdir(parents=True)
+    (home / "tree" / "sub" / "file").write_text("content")
+    (home / "tree" / "link").symlink_to("/etc/shadow")
+    backend.copy_in("demo", home / "tree", "/home/agent/copy")
+    backend.copy_in("demo", home / "tree" / "sub" / "file", "/tmp")
+    done = drive(
+        "exec", "demo", *SH, "cat ~/copy/sub/file /tmp/file; readlink ~/copy/link; stat -c %U ~/copy/sub"
+    )
+    assert done.stdout == "contentcontent/etc/shadow\nagent\n"
+    with pytest.raises(BackendError, match="Read-only"):
+        backend.copy_in("demo", home / "tree", "/usr/tree")
+
+
+@pytest.mark.parametrize("verb", ["exec", "attach", "copy"])
+def test_a_bottle_that_does_not_run_says_so(backend, plan_of, verb, home):
+    plan_of()
+    acts = {
+        "exec": lambda: backend.exec("demo", ["true"], tty=False),
+        "attach": lambda: backend.attach("demo"),
+        "copy": lambda: backend.copy_in("demo", home, "/tmp"),
+    }
+    with pytest.raises(NotRunning, match="bottle start demo"):
+        acts[verb]()
+
+
+# the end
+
+
+def test_stop_asks_first(started, backend):
+    started(*SH, "trap 'echo asked; exit 4' TERM; echo ready; while :; do sleep 0.05; done")
+    eventually(lambda: b"ready" in b"".join(backend.logs("demo", follow=False)))
+    backend.stop("demo")
+    assert backend.life("demo").exit_code == 4
+
+
+def test_stop_kills_what_does_not_listen(started, backend):
+    started(*SH, "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+    eventually(lambda: b"ready" in b"".join(backend.logs("demo", follow=False)))
+    pids = parts(backend)
+    backend.stop("demo", seconds=0.1)
+    assert gone(pids["init"])
+    assert gone(pids["bwrap"])
+    eventually(lambda: gone(pids["keeper"]))
+    assert backend.life("demo").exit_code == 137
+    backend.stop("demo")  # nothing to do is fine
+
+
+def test_stop_ends_a_keeper_that_is_stuck(started, backend):
+    started(*IDLE)
+    pids = parts(backend)
+    os.kill(pids["keeper"], signal.SIGSTOP)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "GRACE_SECONDS", 0.2)
+        backend.stop("demo", seconds=0.1)
+    eventually(lambda: all(gone(pid) for pid in pids.values()))
+
+
+@pytest.mark.parametrize("victim", ["keeper", "bwrap", "init"])
+def test_after_kill_9_of_any_part_nothing_is_left(started, backend, victim):
+    started(*SH, "sleep 1000 & sleep 1000 & wait", limits=Limits(memory=512 << 20, pids=100, cpus=1))
+    pids = parts(backend)
+    pids["agent"] = child_of(pids["init"])
+    os.kill(pids[victim], signal.SIGKILL)
+    eventually(lambda: not backend.life("demo").alive)
+    eventually(lambda: all(gone(pid) for pid in pids.values()))
+    assert backend.life("demo").exit_code == (None if victim == "keeper" else 137)
+    backend.stop("demo")
+    assert limits.leftovers(backend.tag) == []
+    assert backend.orphans([]) == []
+
+
+def test_orphans_are_those_that_nobody_knows(started, backend):
+    started(*IDLE, slug="known")
+    started(*IDLE, slug="forgotten")
+    assert backend.orphans(["known"]) == ["forgotten"]
+    backend.remove("forgotten")
+    assert backend.orphans(["known"]) == []
+    assert list((backend.home / "bottles" / "forgotten" / "run").iterdir()) == []
+
+
+def test_it_starts_again_after_any_end(started, backend):
+    started(*IDLE)
+    os.kill(parts(backend)["keeper"], signal.SIGKILL)
+    eventually(lambda: not backend.life("demo").alive)
+    started(*IDLE)
+    assert backend.life("demo").alive
+
+
+def test_looks_at_the_lock_do_not_disturb_each_other_nor_a_start(home):
+    run = home / "run"
+    run.mkdir()
+    lock = traces.take(run, "demo")
+    assert traces.alive(run)
+    os.close(lock)
+    look = os.open(run / "lock", os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    assert not traces.alive(run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traces, "TAKE_SECONDS", 0.05)
+        with pytest.raises(BackendError):
+            traces.take(run, "demo")
+    os.close(look)
+    os.close(traces.take(run, "demo"))
+
+
+# limits
+
+
+def test_the_limits_that_are_said_to_hold_hold(started, backend, drive):
+    started(*IDLE, limits=Limits(memory=256 << 20, pids=40))
+    if started.said:
+        pytest.skip(f"no control groups here: {started.said}")
+    loop = "while os.fork(): n += 1"
+    fork = (
+        f"import os, time\nn = 0\ntry:\n  {loop}\nexcept BlockingIOError: print(n < 40)\nelse: time.sleep(9)"
+    )
+    assert drive("exec", "demo", "/usr/bin/python3", "-c", fork).stdout == "True\n"
+    eat = "x = bytearray(400 << 20)"
+    backend.stop("demo")
+    started(*IDLE, limits=Limits(memory=256 << 20))
+    assert drive("exec", "demo", "/usr/bin/python3", "-c", eat).returncode == 137
+
+
+# availability
+
+
+def test_without_bubblewrap_it_says_how_to_install_it(backend, started, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    for attempt in (backend.available, lambda: started(*IDLE)):
+        with pytest.raises(Unavailable, match="apt-get install bubblewrap"):
+            attempt()
+
+
+def test_a_bubblewrap_that_cannot_work_says_why(backend, started, monkeypatch, home):
+    (home / "bwrap").write_text(
+        "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n"
+    )
+    (home / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(home))
+    for attempt in (backend.available, lambda: started(*IDLE)):
+        with pytest.raises(Unavailable, match=r"No permissions to create new namespace.*user namespaces"):
+            attempt()
+
+
+def test_it_is_available_here(backend):
+    backend.available()
