@@ -67,7 +67,6 @@ def run(backend: Backend, plan: Plan, *, who: str, progress: Progress) -> int:
     directory = Path(plan.directory)
     refuse_second(backend, plan.slug)
     make_workspace(plan)
-    launch.remember_command(plan)
     journal.append(directory, journal.STARTING, who=who)
     try:
         code = backend.run(plan, progress)
