@@ -69,6 +69,7 @@ MIDDLEWARE = [
     "botbottle.middleware.content_security_policy",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "supervise.login.limited_sessions",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -103,6 +104,11 @@ STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True  # no collectstatic step: the files in the checkout are the files served
 WHITENOISE_AUTOREFRESH = False
 
+AUTHENTICATION_BACKENDS = ["supervise.login.ThrottledBackend"]
+PASSWORD_HASHERS = [  # the first one makes new hashes; it needs memory, which who guesses many at once lacks
+    "django.contrib.auth.hashers.ScryptPasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
 AUTH_PASSWORD_VALIDATORS = [
     {
         "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
@@ -116,7 +122,9 @@ LOGIN_REDIRECT_URL = "queue"
 # Cookies do not know ports: names of our own keep other servers on this host from overwriting them.
 SESSION_COOKIE_NAME = "bot_bottle_session"
 SESSION_COOKIE_SAMESITE = "Strict"
-SESSION_COOKIE_AGE = 12 * 3600
+CONSOLE_IDLE_SECONDS = environment.seconds("CONSOLE_IDLE_SECONDS", 2 * 3600)
+CONSOLE_SESSION_SECONDS = environment.seconds("CONSOLE_SESSION_SECONDS", 12 * 3600)
+SESSION_COOKIE_AGE = int(CONSOLE_IDLE_SECONDS)
 CSRF_COOKIE_NAME = "bot_bottle_csrf"
 CSRF_COOKIE_SAMESITE = "Strict"
 CSRF_COOKIE_HTTPONLY = True

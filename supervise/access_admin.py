@@ -17,11 +17,13 @@ from django.http import HttpRequest
 from botbottle.admin import ReadOnlyAdmin
 
 from . import assignments, audit
+from .login import SignInForm
 from .models import Assignment, LoginFailure
 
 # Only a superuser touches these: with them, everything else could be had.
 _SUPERUSERS_ONLY = ("is_superuser", "user_permissions")
 
+admin.site.login_form = SignInForm
 admin.site.unregister(User)
 
 
