@@ -16,7 +16,7 @@ from typing import Any
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, NotFound  # type: ignore[import-untyped]
 
-from . import docker_build, docker_images, docker_terminal
+from . import docker_build, docker_images, docker_pipes, docker_terminal
 from .accounts import HOME_LABEL, SLUG_LABEL, home_mark, sandbox_labels, sandbox_name, warn_of_closed_mounts
 from .base import (
     INIT_INSIDE,
@@ -25,6 +25,7 @@ from .base import (
     BackendError,
     Life,
     NotRunning,
+    Pipes,
     Plan,
     Progress,
     Unavailable,
@@ -32,6 +33,7 @@ from .base import (
 from .docker_container import PYTHON, VARIABLES_INSIDE, Staged, engine_user, environment, settings
 from .docker_engine import SECONDS, connected, moment, socket_path
 from .packing import RECEIVE, pack
+from .traces import one_line
 
 READER_LABEL = "bot-bottle.reader"  # a container that only shows what is in an image
 _DETACH_KEYS = "ctrl-p,ctrl-q"
@@ -79,6 +81,16 @@ class DockerBackend:
             argv = [*PYTHON, INIT_INSIDE, "exec", "--env-file", VARIABLES_INSIDE, "--", *command]
             return self._exec(client, container, argv, tty=tty)
 
+    def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
+        with connected() as client:
+            container = self._running(client, slug)
+            argv = [*PYTHON, INIT_INSIDE, "exec", "--env-file", VARIABLES_INSIDE, "--"]
+            argv += [*PYTHON, "-c", program, *arguments]
+            created = client.api.exec_create(container.id, argv, stdin=True, tty=False)["Id"]
+            path = f"/v{client.api.api_version}/exec/{created}/start"
+            body: dict[str, object] = {"Detach": False, "Tty": False}
+            return docker_pipes.join(docker_terminal.upgrade(socket_path(), path, body, framed=True), created)
+
     def attach(self, slug: str) -> int:
         with connected() as client:
             container = self._running(client, slug)
@@ -107,7 +119,7 @@ class DockerBackend:
             sources = (archive.fileno(), said.fileno(), said.fileno())
             if self._exec(client, container, argv, tty=False, files=sources) != 0:
                 said.seek(0)
-                reason = said.read(2000).decode(errors="replace").strip()
+                reason = one_line(said.read(2000))
                 raise BackendError(f"{source} could not be copied to {target}: {reason}")
 
     def stop(self, slug: str, *, seconds: float = STOP_SECONDS) -> None:
@@ -302,7 +314,7 @@ def _wait_for_first_program(container: Any, plan: Plan) -> None:
         if not state["Running"]:
             if plan.command and state["ExitCode"] not in _NOT_RUN:
                 return
-            said = container.logs(tail=20).decode(errors="replace").strip()
+            said = one_line(container.logs(tail=20)[-2000:])
             raise BackendError(f"The bottle {plan.slug} ended at once, with code {state['ExitCode']}: {said}")
         with suppress(APIError):  # it can end between two questions
             # A child that is not the command yet still carries init.py's arguments.

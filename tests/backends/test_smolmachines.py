@@ -279,11 +279,11 @@ def test_others_are_registered_by_their_files_alone(
 def test_a_failed_registration_is_a_warning_with_the_command(
     recorded: Recorded, backend: SmolmachinesBackend, plan: Plan
 ) -> None:
-    recorded.fail("mcp", "claude: command crashed\n")
+    recorded.fail("mcp", "claude: command\033[31m crashed\n")
     said: list[str] = []
     backend.start(plan, said.append)
     (warning,) = [line for line in said if "supervise" in line]
-    assert "claude: command crashed" in warning
+    assert "claude: command [31m crashed" in warning
     assert warning.endswith(f"bottle exec demo -- {REGISTER}")
     assert backend.life("demo").alive
 
