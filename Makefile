@@ -43,10 +43,11 @@ types: $(VENV)/.dev
 	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && \
 	BOTTLE_TEST_HOME="$$home" $(BIN)/mypy --no-error-summary botbottle supervise egress manage.py
 
-# The npm programs that tests run: MCP clients, the conformance suite, Node's HTTP and WebSocket clients.
+# The programs that tests run: MCP clients, the conformance suite, Node's HTTP and WebSocket clients, smolvm.
 clients: $(VENV)/.dev
 	@tests/clients/install
 	@tests/tools/install
+	@tests/backends/install
 
 screenshots: $(VENV)/.dev
 	@$(BIN)/python -m tests.browser.picture
