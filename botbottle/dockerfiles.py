@@ -6,6 +6,7 @@ BuildKit reads it: parser directives, continuations, comments inside them, hered
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -31,6 +32,11 @@ _WORD = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""")
 _HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
 _STAGE = re.compile(r"[a-z][a-z0-9_.-]*")
 _TAKES_HEREDOCS = frozenset({"ADD", "COPY", "RUN"})
+
+
+def digest_of(text: str) -> str:
+    """What names a Dockerfile from its approval to the image that runs."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_dockerfile(text: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from .backends.base import File, Limits, Mount, Plan, Variable
 
 FORMAT = 1
-KEPT = "run/launch.json"  # in the bottle's directory
+KEPT, COMMAND = "run/launch.json", "run/command.json"  # in the bottle's directory
 
 
 def to_json(plan: Plan) -> str:
@@ -54,6 +54,24 @@ def kept(directory: Path, manifest: Path) -> Plan | None:
         return _plan(plain["plan"]) if digest_of_inputs(plain["inputs"]) == plain["digest"] else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def remember_command(plan: Plan) -> None:
+    """What it was started with, so that a replacement goes on with the same. Raises OSError."""
+    path = Path(plan.directory, COMMAND)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # arguments may be secret
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(plan.command, file)
+
+
+def command_of(directory: Path) -> tuple[str, ...]:
+    """Empty when it was started with none, or never."""
+    try:
+        words = json.loads((directory / COMMAND).read_bytes())
+        return tuple(str(word) for word in words)
+    except (OSError, ValueError, TypeError):
+        return ()
 
 
 def _plain(plan: Plan) -> dict[str, Any]:

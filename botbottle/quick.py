@@ -67,6 +67,7 @@ def run(backend: Backend, plan: Plan, *, who: str, progress: Progress) -> int:
     directory = Path(plan.directory)
     refuse_second(backend, plan.slug)
     make_workspace(plan)
+    launch.remember_command(plan)
     journal.append(directory, journal.STARTING, who=who)
     try:
         code = backend.run(plan, progress)

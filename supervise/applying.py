@@ -11,8 +11,8 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress import store
 
-from . import audit, events
-from .models import Decision
+from . import audit, events, images
+from .models import Decision, Proposal
 from .outcomes import outcome_of
 from .waiting import hub
 
@@ -22,7 +22,15 @@ GRACE = timedelta(seconds=2)  # the decider itself applies at once; only what it
 
 
 def apply(decision: Decision) -> Decision:
-    """Publish the bottle's newest table. A failure is kept, told to the agent and retried."""
+    """Publish the bottle's newest table. A failure is kept, told to the agent and retried.
+
+    A new image is made by a process of its own, which settles the decision when it is done.
+    """
+    if decision.proposal.tool == Proposal.Tool.CAPABILITY:
+        rebuild = images.newest_of(decision)
+        if rebuild is not None:
+            images.launch(rebuild)
+        return decision
     bottle = decision.proposal.bottle
     try:
         live_version = store.publish(bottle)
@@ -30,8 +38,8 @@ def apply(decision: Decision) -> Decision:
         problem = str(error)
         if problem != decision.apply_error:  # a retry that fails in the same way is no news
             log.error("Proposal %s is approved but not live: %s", decision.proposal_id, problem)
-        return _settle(decision, Decision.Applied.FAILED, apply_error=problem)
-    return _settle(
+        return settle(decision, Decision.Applied.FAILED, apply_error=problem)
+    return settle(
         decision,
         Decision.Applied.LIVE,
         apply_error="",
@@ -45,6 +53,7 @@ def retry_unfinished() -> int:
     unfinished = (
         Decision.objects.filter(applied__in=UNFINISHED, created_at__lt=timezone.now() - GRACE)
         .exclude(proposal__bottle__state=Bottle.State.DELETED)
+        .exclude(proposal__tool=Proposal.Tool.CAPABILITY)  # looked after by supervise.rebuilding
         .order_by("created_at")
     )
     live, stuck = 0, set()
@@ -58,10 +67,21 @@ def retry_unfinished() -> int:
     return live
 
 
-def _settle(decision: Decision, applied: str, **columns: object) -> Decision:
+def reopen(decision: Decision, *, author: str) -> None:
+    """What failed is tried once more. Call inside the transaction that queues the new try."""
+    Decision.objects.filter(pk=decision.pk, applied=Decision.Applied.FAILED).update(
+        applied=Decision.Applied.WAITING, apply_error=""
+    )
+    decision.refresh_from_db(fields=["applied", "apply_error"])
+    slug, proposal = decision.proposal.bottle.slug, decision.proposal
+    audit.append("tried again", actor_name=author, bottle_slug=slug, proposal_id=proposal.pk)
+    events.announce("tried again", proposal, wake=False)
+
+
+def settle(decision: Decision, applied: str, **columns: object) -> Decision:
+    """It is live, or failed: keep that, and wake the call. Whoever finds it live already changes nothing."""
     before = decision.applied
     with transaction.atomic():
-        # Whoever finds it live already has nothing to add, and must not set it back.
         claimed = Decision.objects.filter(pk=decision.pk, applied__in=UNFINISHED)
         if not claimed.update(applied=applied, **columns):
             decision.refresh_from_db(fields=["applied", *columns])

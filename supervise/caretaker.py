@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from egress import intake, secrets, store
 
-from . import applying, decisions, settling
+from . import applying, decisions, rebuilding, settling
 from .errors import AlreadyDecided
 from .models import Proposal
 
@@ -62,6 +62,7 @@ def tend() -> None:
 def look_after_bottles() -> None:
     try:
         settling.reconcile()
+        rebuilding.look_after()
     finally:
         connection.close()  # the next round may be on another thread
 

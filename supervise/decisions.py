@@ -21,7 +21,7 @@ from egress import store
 from egress.merge import Merge
 from egress.models import RouteTableVersion
 
-from . import applying, audit, events, refusals
+from . import applying, audit, events, images, refusals
 from .canonical import digest
 from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview, TooRisky
 from .models import Approval, Decision, Proposal
@@ -139,9 +139,11 @@ def _change(
 ) -> dict[str, Any]:
     """Make the change in the database and say what it grants. Applying it comes after the commit."""
     if proposal.tool == Proposal.Tool.CAPABILITY:
+        granted = {"granted": final, "not_granted": left_out(proposal.payload, final)}
+        if images.can_be_rebuilt(proposal.bottle):
+            return {**granted, "applied": Decision.Applied.WAITING}
         Bottle.objects.filter(pk=proposal.bottle_id).update(dockerfile=final["dockerfile"])
-        not_granted = left_out(proposal.payload, final)
-        return {"granted": final, "not_granted": not_granted, "applied": Decision.Applied.RECORDED}
+        return {**granted, "applied": Decision.Applied.RECORDED}
     merged = preview(proposal, final, version.table, now=now, by_operator=by_operator)
     if merged.changed:
         version = store.append(
@@ -191,6 +193,8 @@ def _record(
             "table_version": decision.table_version and decision.table_version.version,
         },
     )
+    if decision.applied == Decision.Applied.WAITING and proposal.tool == Proposal.Tool.CAPABILITY:
+        images.queue(decision)
     # Lambdas: Django's handling of a failing robust callback needs its __qualname__.
     if decision.applied == Decision.Applied.WAITING:
         events.announce("decided", proposal, wake=False)  # the call waits on, until it is live

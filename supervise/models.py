@@ -211,6 +211,7 @@ class ApiKey(models.Model):
 
 
 from .models_access import Assignment, LoginFailure  # noqa: E402
+from .models_rebuilds import Rebuild  # noqa: E402
 from .models_webhooks import Delivery, Webhook  # noqa: E402
 
 __all__ = [
@@ -223,6 +224,7 @@ __all__ = [
     "Delivery",
     "LoginFailure",
     "Proposal",
+    "Rebuild",
     "StandingRefusal",
     "Webhook",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from egress.paths import prefix_allows
 
+from .image_outcomes import explain_image
 from .models import Decision, Proposal
 
 Status = Proposal.Status
@@ -103,11 +104,8 @@ def _explain(proposal: Proposal, decision: Decision | None) -> str:
 
 
 def _explain_applied(proposal: Proposal, decision: Decision) -> str:
-    if decision.applied == Applied.RECORDED:
-        return (
-            "The approved Dockerfile is recorded. The bottle has not been rebuilt: it goes on with its "
-            "present image until an operator rebuilds it. Go on with what you have."
-        )
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        return explain_image(decision)
     if decision.applied == Applied.WAITING:
         return "Approved, and being applied. Call check-proposal in a moment to see it live."
     if decision.applied == Applied.FAILED:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from django.conf import settings
@@ -18,7 +18,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.db import connection, connections, transaction
 from django.utils import timezone
 
-from botbottle import backends, journal, quick
+from botbottle import backends, journal, launch, quick
 from botbottle import manifest as manifests
 from botbottle import plan as plans
 from botbottle.backends.base import STOP_SECONDS, Backend, BackendError, Plan, Progress, Unavailable
@@ -29,8 +29,9 @@ from egress import store
 from egress.merge import merge_gate_host, merge_route
 from egress.models import Publication, RouteTableVersion
 
-from . import audit, bottles, permissions, settling
+from . import audit, bottles, images, permissions, settling
 from .errors import NotPermitted, SuperviseError
+from .images import Image
 from .settling import backend_of, reconcile
 
 __all__ = ["attach", "exec", "logs", "prepare", "ps", "reconcile", "rm", "run", "start", "stop"]
@@ -74,17 +75,17 @@ def init(slug: str) -> Path:
     return path
 
 
-def plan(slug: str, *, command: Sequence[str] = ()) -> tuple[Manifest, Plan]:
+def plan(slug: str, *, command: Sequence[str] = (), image: Image | None = None) -> tuple[Manifest, Plan]:
     """What would be started. Nothing is, and nothing is written. Raises NotStarted."""
     path = manifest_path(slug)
     try:
         manifest = manifests.load(path)
-        return manifest, _compile(manifest, slug, tuple(command))
-    except BackendError as error:
+        return manifest, _compile(manifest, slug, tuple(command), image)
+    except (BackendError, OSError) as error:
         raise NotStarted(str(error)) from error
 
 
-def prepare(slug: str, *, author: str, command: Sequence[str] = ()) -> Prepared:
+def prepare(slug: str, *, author: str, command: Sequence[str] = (), image: Image | None = None) -> Prepared:
     """Everything a start needs: record, first routes, live table, trust files, plan. Raises NotStarted."""
     path = manifest_path(slug)
     try:
@@ -95,23 +96,36 @@ def prepare(slug: str, *, author: str, command: Sequence[str] = ()) -> Prepared:
         _serve(bottle)
         directory = store.bottle_directory(bottle)
         trust.write(directory, (directory / "ca.pem").read_bytes())
-        made = _compile(manifest, slug)
+        image = image or images.in_force(slug, manifest)
+        made = _compile(manifest, slug, image=image)
         plans.keep(made, manifest)
         Bottle.objects.filter(pk=bottle.pk).update(image=made.image[:500])
-        return Prepared(bottle, backend, _compile(manifest, slug, tuple(command)) if command else made)
+        images.show_dockerfile(bottle, image.dockerfile)
+        return Prepared(bottle, backend, replace(made, command=tuple(command)) if command else made)
     except (BackendError, OSError, ValueError) as error:
         raise NotStarted(str(error)) from error
 
 
-def start(slug: str, *, author: str, command: Sequence[str] = (), progress: Progress) -> Bottle:
-    """In the background. A failure leaves the bottle stopped with the reason. Raises NotStarted."""
+def start(
+    slug: str,
+    *,
+    author: str,
+    command: Sequence[str] = (),
+    progress: Progress,
+    image: Image | None = None,
+) -> Bottle:
+    """In the background. A failure leaves the bottle stopped with the reason. Raises NotStarted.
+
+    `image` takes the place of the one in force, for a rebuild that is about to be.
+    """
     _refuse_second(slug)
-    prepared = _prepared(slug, author, command)
+    prepared = _prepared(slug, author, command, image)
     directory = Path(prepared.plan.directory)
     journal.append(directory, journal.STARTING, who=author)
     settling.settle(prepared.bottle)
     try:
         quick.make_workspace(prepared.plan)
+        launch.remember_command(prepared.plan)
         prepared.backend.start(prepared.plan, progress)
     except (BackendError, OSError) as error:
         journal.append(directory, journal.FAILED, who=author, text=str(error))
@@ -215,10 +229,10 @@ def operator_name(user: User | AnonymousUser) -> str:
     return user.get_username()
 
 
-def _prepared(slug: str, author: str, command: Sequence[str]) -> Prepared:
+def _prepared(slug: str, author: str, command: Sequence[str], image: Image | None = None) -> Prepared:
     """What cannot even be prepared is kept as the bottle's problem, where there is a bottle."""
     try:
-        return prepare(slug, author=author, command=command)
+        return prepare(slug, author=author, command=command, image=image)
     except NotStarted as error:
         bottle = bottles.living().filter(slug=slug).first()
         if bottle is not None:
@@ -242,15 +256,19 @@ def _refuse_second(slug: str) -> None:
         raise NotStarted(str(error)) from error
 
 
-def _compile(manifest: Manifest, slug: str, command: tuple[str, ...] = ()) -> Plan:
+def _compile(
+    manifest: Manifest, slug: str, command: tuple[str, ...] = (), image: Image | None = None
+) -> Plan:
     home = Path(settings.BOTTLE_HOME)
-    return plans.compile(
+    name = (image or images.in_force(slug, manifest)).name
+    made = plans.compile(
         manifest,
         slug=slug,
         home=home,
-        existing=lambda path: backends.get(manifest.backend, home).read(manifest.image, path),
+        existing=lambda path: backends.get(manifest.backend, home).read(name or manifest.image, path),
         extra_command=command,
     )
+    return replace(made, image=name, dockerfile="") if name else made
 
 
 def _record_of(slug: str, manifest: Manifest, author: str) -> Bottle:

@@ -7,7 +7,6 @@ bounded; nothing of the host or of the workspace is in its context.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import sys
@@ -23,11 +22,12 @@ from typing import Any
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, ImageNotFound, NotFound  # type: ignore[import-untyped]
 
+from botbottle.dockerfiles import digest_of
 from botbottle.provision.variables import proxy_variables
 
 from . import docker_images
 from .accounts import sandbox_labels, sandbox_name
-from .base import INIT_INSIDE, SOCKETS_INSIDE, BackendError, Mount, Progress
+from .base import INIT_INSIDE, SOCKETS_INSIDE, BackendError, Mount, Plan, Progress
 from .bubblewrap import interpreter
 from .docker_container import _bind, _confinement, engine_user
 from .docker_engine import connected
@@ -84,10 +84,6 @@ def rebuild(
     return name
 
 
-def digest_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def verify(client: DockerClient, name: str, digest: str) -> None:
     """Raises BackendError unless this image was built from the text with this digest."""
     image = docker_images.find(client, name)
@@ -131,6 +127,40 @@ def clear(client: DockerClient, home: Path, slug: str) -> None:
 def _gate_name(home: Path, slug: str) -> str:
     """No bottle's container has such a name: theirs begin with the digits of their home."""
     return sandbox_name(home, slug).replace("bot-bottle-", "bot-bottle-gate-", 1)
+
+
+class DockerImages:
+    """One bottle's, as rebuilt.Images."""
+
+    def __init__(self, home: Path, slug: str) -> None:
+        self.home, self.slug = home, slug
+        self.repository = sandbox_name(home, slug)
+
+    def build(self, text: str, tell: Progress) -> str:
+        with connected() as client:
+            return rebuild(client, self.home, self.slug, text, tell)
+
+    def verify(self, image: str, digest: str) -> None:
+        with connected() as client:
+            verify(client, image, digest)
+
+    def keep(self, plan: Plan) -> str:
+        with connected() as client:
+            try:
+                present = str(client.containers.get(self.repository).attrs["Image"])
+            except NotFound:  # it has not been started since its sandbox was removed
+                present = plan.image or self.repository
+            if docker_images.find(client, present) is None:
+                return ""
+            return keep(client, present, self.repository)
+
+    def prune(self, kept: set[str]) -> None:
+        with connected() as client:
+            prune(client, self.repository, kept)
+
+    def clear(self) -> None:
+        with connected() as client:
+            clear(client, self.home, self.slug)
 
 
 def _context(text: str) -> io.BytesIO:

@@ -19,7 +19,8 @@ DIRECTORY = "current-config"
 def write(directory: Path, snapshot: Snapshot, now: datetime) -> None:
     """Raises OSError. Not synced to the disk: the next swap, or the next start, writes them again."""
     target = directory / DIRECTORY
-    target.mkdir(mode=0o755, exist_ok=True)
+    target.mkdir(exist_ok=True)
+    target.chmod(0o755)  # the bottle's user may be another one; others do not get this far
     open_routes = [
         route.as_public_dict()
         for route in snapshot.table.routes

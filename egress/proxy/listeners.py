@@ -89,7 +89,8 @@ class Listeners:
         loop = asyncio.get_running_loop()
         servers = []
         directory = bottle.directory / SOCKETS
-        directory.mkdir(mode=0o755, exist_ok=True)
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o755)  # the bottle's user may be another one; others do not get this far
         for name, door in _SOCKETS.items():
             listening = bind_unix(directory / name, mode=0o666)
 

@@ -16,6 +16,7 @@ from botbottle.backends.accounts import sandbox_labels, sandbox_name
 from botbottle.backends.base import BackendError
 from botbottle.backends.docker import DockerBackend
 from botbottle.backends.docker_build import Bounds
+from botbottle.dockerfiles import digest_of
 from tests.backends.images import PYTHON_IMAGE
 from tests.dockerd import Engine, docker_host, engine
 
@@ -101,12 +102,12 @@ def test_the_context_holds_the_dockerfile_alone(builds: Builds) -> None:
 def test_the_digest_of_the_text_is_the_images_label_whatever_the_text_says(builds: Builds) -> None:
     text = f"FROM {PYTHON_IMAGE}\n{FORGED}"
     image = docker_build.rebuild(builds.client, builds.home, SLUG, text, builds.said.append)
-    digest = docker_build.digest_of(text)
+    digest = digest_of(text)
     docker_build.verify(builds.client, image, digest)
     labels = builds.client.images.get(image).labels
     assert sandbox_labels(builds.home, SLUG).items() <= labels.items()
     with pytest.raises(BackendError, match="was not built from the approved Dockerfile"):
-        docker_build.verify(builds.client, image, docker_build.digest_of(text + "\n"))
+        docker_build.verify(builds.client, image, digest_of(text + "\n"))
     with pytest.raises(BackendError, match="is gone"):
         docker_build.verify(builds.client, "localhost/nosuch:1", digest)
 

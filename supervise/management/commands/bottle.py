@@ -12,7 +12,7 @@ from django.core.management.base import CommandParser
 from botbottle import plan as plans
 from botbottle import quick
 from botbottle.models import Bottle
-from supervise import bottle_cli, bottles, running, sanitize
+from supervise import bottle_cli, bottles, rebuilding, running, sanitize
 from supervise.cli import OperatorCommand, Verbs, named_user
 
 VERBS = {
@@ -25,6 +25,7 @@ VERBS = {
     "attach": "this terminal on its main command; Ctrl-P Ctrl-Q leaves it running",
     "logs": "what its main command printed",
     "ps": "the bottles and whether they run",
+    "rollback-image": "go back to the image before the last rebuild",
     "rm": "stop it and remove what is left of the sandbox; record and workspace stay",
     "create": "make a bottle without a sandbox and print its token, once",
     "list": "the bottles there are",
@@ -68,7 +69,7 @@ class Command(OperatorCommand):
         own["create"].add_argument("--backend", choices=Bottle.Backend.values, default=Bottle.Backend.LOCAL)
 
     def run(self, options: dict[str, Any]) -> Any:
-        act: Callable[[dict[str, Any]], Any] = getattr(self, f"_{options['verb']}")
+        act: Callable[[dict[str, Any]], Any] = getattr(self, f"_{options['verb'].replace('-', '_')}")
         return act(options)
 
     def show(self, options: dict[str, Any], result: Any) -> None:
@@ -128,6 +129,14 @@ class Command(OperatorCommand):
 
     def _ps(self, options: dict[str, Any]) -> Any:
         return [bottle_cli.row(bottle) for bottle in running.ps()]
+
+    def _rollback_image(self, options: dict[str, Any]) -> Any:
+        queued = rebuilding.roll_back(options["slug"], author=quick.author())
+        rebuilding.perform(queued.pk)
+        queued.refresh_from_db()
+        if queued.phase == queued.Phase.FAILED:
+            raise rebuilding.NotRebuilt(queued.problem)
+        return {"slug": options["slug"], "phase": queued.phase, "problem": queued.problem}
 
     def _rm(self, options: dict[str, Any]) -> Any:
         return bottle_cli.row(running.rm(options["slug"], author=quick.author()))

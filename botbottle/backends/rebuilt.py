@@ -1,0 +1,41 @@
+"""The images that a bottle had, has and gets: made from approved Dockerfiles, kept for going back, pruned."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from .base import Plan, Progress, Unavailable
+
+_CLASSES = {"docker": ("docker_build", "DockerImages"), "local": ("local_rebuild", "LocalImages")}
+
+
+class Images(Protocol):
+    """For one bottle. What goes wrong is a BackendError."""
+
+    def build(self, text: str, tell: Progress) -> str:
+        """Its image, or root filesystem, from a Dockerfile's text."""
+
+    def verify(self, image: str, digest: str) -> None:
+        """Raises BackendError unless the image was built from the text with this digest."""
+
+    def keep(self, plan: Plan) -> str:
+        """A name under which the present image stays to go back to. Empty: the manifest's own."""
+
+    def prune(self, kept: set[str]) -> None: ...
+
+    def clear(self) -> None:
+        """Take away what a killed build left."""
+
+
+def images(backend: str, home: Path, slug: str) -> Images:
+    """Raises Unavailable for a backend whose bottles have no image that could be built."""
+    if backend not in _CLASSES:
+        raise Unavailable(
+            f"Bottles of the backend {backend} are not rebuilt. Build the image yourself, name it in the "
+            "manifest, and start the bottle again."
+        )
+    module, name = _CLASSES[backend]
+    made: Images = getattr(import_module(f"{__package__}.{module}"), name)(home, slug)
+    return made

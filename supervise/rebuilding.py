@@ -1,0 +1,317 @@
+"""Replacing a bottle's image: look at the workspace, build, try a canary, swap. A failure changes nothing.
+
+Trust boundary: the Dockerfile is an agent's, approved by operators. What is built and run carries the digest
+of exactly that text. One rebuild at a time and bottle: whoever works on it holds its lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from django.conf import settings
+from django.contrib.auth.models import AnonymousUser, User
+from django.db import transaction
+from django.utils import timezone
+
+from botbottle import canary, journal, launch, throwaway
+from botbottle.backends import rebuilt
+from botbottle.backends.base import BackendError, Plan
+from botbottle.dockerfiles import digest_of
+from botbottle.models import Bottle
+from egress import store
+
+from . import applying, audit, bottles, images, permissions, running, settling
+from .errors import NotPermitted, SuperviseError
+from .images import Image, Phase
+from .models import Decision, Rebuild
+from .sanitize import storable, storable_json
+
+log = logging.getLogger(__name__)
+KEPT_IMAGES = 3
+MOST_ATTEMPTS = 5
+MOST_LOG = 4 * 1024**2
+INTERRUPTED = "the build was interrupted: its process was killed. The bottle was not changed"
+
+
+class NotRebuilt(SuperviseError):
+    """There is nothing to go back to, or nothing to try again; the message says why."""
+
+    code = "not_rebuilt"
+
+
+class Log:
+    """What the rebuild says, line by line, to a private file that the page shows."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file: IO[str] = os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", buffering=1
+        )
+        self._left = MOST_LOG
+
+    def __call__(self, line: str) -> None:
+        text = storable(line[:2000])
+        if self._left <= 0:
+            return
+        self._left -= len(text) + 1
+        self._file.write(f"{text}\n" if self._left > 0 else "… the log is longer than what is kept of it\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def perform(rebuild_id: int) -> None:
+    """Do it, if its turn has come and nobody else is at it. How it went is in its row."""
+    rebuild = Rebuild.objects.select_related("bottle", "decision__proposal__bottle").get(pk=rebuild_id)
+    try:
+        with _held(rebuild.bottle):
+            rebuild.refresh_from_db(fields=["phase"])
+            if not rebuild.is_open or _is_behind(rebuild):
+                return
+            if rebuild.phase != Phase.QUEUED:
+                _clean_up_after_a_kill(rebuild)
+                return
+            tell = Log(images.log_path(rebuild))
+            try:
+                _attempt(rebuild, tell)
+            finally:
+                tell.close()
+    except BlockingIOError:
+        log.info("Rebuild %s waits: another one of %s is at work.", rebuild_id, rebuild.bottle.slug)
+
+
+def _attempt(rebuild: Rebuild, tell: Log) -> None:
+    try:
+        if rebuild.undoes_id is None:
+            _make(rebuild, tell)
+        _swap(rebuild, tell)
+    except (BackendError, SuperviseError, OSError) as error:
+        tell(str(error))
+        _fail(rebuild, str(error))
+    except Exception as error:
+        log.exception("Rebuild %s failed.", rebuild.pk)
+        _fail(rebuild, f"bot-bottle itself failed ({type(error).__name__}). Its log says more")
+    else:
+        _prune(rebuild.bottle)
+
+
+def _make(rebuild: Rebuild, tell: Log) -> None:
+    """Everything that can go wrong goes wrong here, with the old bottle at work."""
+    slug = rebuild.bottle.slug
+    manifest, plan = running.plan(slug)
+    own = rebuilt.images(plan.backend, Path(settings.BOTTLE_HOME), slug)
+    images.enter(rebuild, Phase.SNAPSHOT, made_for=images.source_of(manifest))
+    rebuild.workspace = _look(rebuild, plan, own, tell)
+    images.enter(rebuild, Phase.BUILDING, workspace=rebuild.workspace, build_started_at=timezone.now())
+    try:
+        image = own.build(rebuild.dockerfile, tell)
+    finally:
+        images.enter(rebuild, Phase.BUILDING, build_ended_at=timezone.now())
+    images.enter(rebuild, Phase.CANARY, image=image)
+    _, tried = running.plan(slug, command=_command(rebuild), image=Image(image, rebuild.dockerfile))
+    canary.check(tried, tell)
+    own.verify(image, rebuild.digest)
+
+
+def _look(rebuild: Rebuild, plan: Plan, own: rebuilt.Images, tell: Log) -> dict[str, object]:
+    """The workspace just before. That it cannot be told stops nothing: nothing touches the workspace."""
+    try:
+        present = own.keep(plan)
+        if plan.backend != "local" and not present:
+            return {}
+        archive = images.directory_of(rebuild) / f"{rebuild.pk}-changes.tar.gz"
+        seen = canary.look_at_workspace(replace(plan, image=present, dockerfile=""), archive)
+    except BackendError as error:
+        tell(f"The workspace could not be looked at: {error}")
+        return {"unknown": storable(str(error)[:300])}
+    branch, changes = seen.get("branch") or "none", seen.get("changes", "an unknown number of")
+    tell(f"The workspace is on branch {branch}, with {changes} files not committed")
+    return dict(storable_json(seen))
+
+
+def _swap(rebuild: Rebuild, tell: Log) -> None:
+    slug, author = rebuild.bottle.slug, rebuild.author
+    manifest, plan = running.plan(slug)
+    own = rebuilt.images(plan.backend, Path(settings.BOTTLE_HOME), slug)
+    command = _command(rebuild)
+    images.enter(
+        rebuild,
+        Phase.SWAPPING,
+        made_for=images.source_of(manifest),
+        previous_image=own.keep(plan),
+        previous_dockerfile=images.in_force(slug, manifest).dockerfile,
+        was_running=settling.backend_of(rebuild.bottle).life(slug).alive,
+    )
+    if rebuild.undoes_id is None:
+        own.verify(rebuild.image, rebuild.digest)  # again: it is what runs from here on
+    if rebuild.was_running:
+        tell("Stopping the old bottle")
+        running.stop(slug, author=author)
+        try:
+            running.start(
+                slug,
+                author=author,
+                command=command,
+                progress=tell,
+                image=Image(rebuild.image, rebuild.dockerfile),
+            )
+        except SuperviseError as error:
+            tell(f"{error}\nStarting the old image again")
+            running.start(slug, author=author, command=command, progress=tell)
+            raise
+    _go_live(rebuild, tell)
+
+
+def _go_live(rebuild: Rebuild, tell: Log) -> None:
+    tell("Live")
+    bottle = rebuild.bottle
+    with transaction.atomic():
+        images.enter(rebuild, Phase.LIVE, ended_at=timezone.now())
+        images.show_dockerfile(bottle, rebuild.dockerfile)
+        audit.append(
+            "image rolled back" if rebuild.undoes_id else "image replaced",
+            actor_name=rebuild.author,
+            bottle_slug=bottle.slug,
+            proposal_id=rebuild.decision.proposal_id if rebuild.decision else None,
+            details={"image": rebuild.image, "before": rebuild.previous_image, "digest": rebuild.digest},
+        )
+        if rebuild.decision is not None:
+            applying.settle(rebuild.decision, Decision.Applied.LIVE, apply_error="", live_at=rebuild.ended_at)
+    if not rebuild.was_running:  # a start keeps a plan of its own
+        (store.bottle_directory(bottle) / launch.KEPT).unlink(missing_ok=True)
+
+
+def _fail(rebuild: Rebuild, problem: str) -> None:
+    """The first line is the reason; the rest, such as a log's end, is in the log."""
+    problem = storable(problem.partition("\n")[0]).strip().rstrip(".:")[:2000]
+    with transaction.atomic():
+        images.enter(rebuild, Phase.FAILED, problem=problem, ended_at=timezone.now())
+        audit.append(
+            "image not replaced",
+            actor_name=rebuild.author,
+            bottle_slug=rebuild.bottle.slug,
+            proposal_id=rebuild.decision.proposal_id if rebuild.decision else None,
+            details={"problem": problem, "digest": rebuild.digest},
+        )
+        if rebuild.decision is not None:
+            applying.settle(rebuild.decision, Decision.Applied.FAILED, apply_error=problem)
+
+
+def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
+    """Its process died at work. Before the swap the bottle never noticed; else it is started again."""
+    bottle = rebuild.bottle
+    with suppress(BackendError):
+        rebuilt.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).clear()
+    throwaway.clear(bottle.backend, store.bottle_directory(bottle), bottle.slug)
+    problem = INTERRUPTED
+    if rebuild.phase == Phase.SWAPPING and rebuild.was_running:
+        try:
+            settling.settle(bottle)
+            if not settling.backend_of(bottle).life(bottle.slug).alive:
+                running.start(
+                    bottle.slug, author=rebuild.author, command=_command(rebuild), progress=log.info
+                )
+        except (SuperviseError, BackendError) as error:
+            problem = f"{INTERRUPTED}, and could not be started again: {error}"
+    _fail(rebuild, problem)
+
+
+def _command(rebuild: Rebuild) -> tuple[str, ...]:
+    """What the bottle was last started with, where that was not the manifest's own."""
+    return launch.command_of(store.bottle_directory(rebuild.bottle))
+
+
+def _prune(bottle: Bottle) -> None:
+    """Keep what one can go back to; the rest only fills the disk."""
+    living = Rebuild.objects.filter(bottle=bottle, phase=Phase.LIVE).order_by("-ended_at", "-pk")
+    rows = living.values_list("image", "previous_image")[:KEPT_IMAGES]
+    kept = {name for row in rows for name in row if name}
+    with suppress(BackendError):
+        rebuilt.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).prune(kept)
+
+
+def look_after() -> None:
+    """Start what waits, or was left by a process that died. One that never gets going is given up."""
+    waiting = Rebuild.objects.filter(phase__in=images.OPEN).select_related(
+        "bottle", "decision__proposal__bottle"
+    )
+    for rebuild in waiting.order_by("pk"):
+        # Another home may share the database: its bottles are not ours to rebuild.
+        if not journal.exists(store.bottle_directory(rebuild.bottle)):
+            if rebuild.bottle.state == Bottle.State.DELETED:
+                _fail(rebuild, "the bottle was deleted")
+            continue
+        try:
+            with _held(rebuild.bottle):
+                is_free = not _is_behind(rebuild)
+        except BlockingIOError:
+            continue
+        if is_free and rebuild.attempts >= MOST_ATTEMPTS:
+            _fail(rebuild, f"the process that rebuilds it ended {MOST_ATTEMPTS} times before it began")
+        elif is_free:
+            images.launch(rebuild)
+
+
+def can_roll_back(rebuild: Rebuild | None) -> bool:
+    return rebuild is not None and rebuild.phase == Phase.LIVE and rebuild.undoes_id is None
+
+
+def roll_back(slug: str, *, author: str) -> Rebuild:
+    """Queue the way back to the image before the present one. Raises NotRebuilt."""
+    with transaction.atomic():
+        bottle = bottles.get(slug)
+        store.lock(bottle)
+        present = images.newest_live(slug)
+        if present is None or not can_roll_back(present):
+            raise NotRebuilt(f"The bottle {slug} has no rebuilt image to go back from.")
+        if Rebuild.objects.filter(bottle=bottle, phase__in=images.OPEN).exists():
+            raise NotRebuilt(f"The bottle {slug} is being rebuilt. Wait for that to end.")
+        return Rebuild.objects.create(
+            bottle=bottle,
+            undoes=present,
+            author=author,
+            dockerfile=present.previous_dockerfile,
+            digest=digest_of(present.previous_dockerfile),
+            image=present.previous_image,
+        )
+
+
+def again(decision: Decision, *, author: str) -> Rebuild:
+    """Queue a failed rebuild once more, with the same approved text. Raises NotRebuilt."""
+    with transaction.atomic():
+        bottle = bottles.get(decision.proposal.bottle.slug)
+        store.lock(bottle)
+        decision.refresh_from_db()
+        if decision.applied != Decision.Applied.FAILED or decision.proposal.bottle_id != bottle.pk:
+            raise NotRebuilt("Only a rebuild that failed can be tried again.")
+        applying.reopen(decision, author=author)
+        return images.queue(decision)
+
+
+def check_permission(user: User | AnonymousUser, bottle: Bottle) -> str:
+    """Whoever decides about a bottle's image may also take it back. Returns the author's name."""
+    if not permissions.may_decide_for(user, bottle):
+        raise NotPermitted(f"Changing the image of {bottle.slug} needs the right to decide for it.")
+    return user.get_username()
+
+
+def _is_behind(rebuild: Rebuild) -> bool:
+    """Each bottle's rebuilds are done in the order of their approvals."""
+    return Rebuild.objects.filter(bottle=rebuild.bottle, phase__in=images.OPEN, pk__lt=rebuild.pk).exists()
+
+
+@contextmanager
+def _held(bottle: Bottle) -> Iterator[None]:
+    """Raises BlockingIOError while another process rebuilds this bottle. The file stays."""
+    path = store.bottle_directory(bottle) / "run" / "rebuild.lock"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
