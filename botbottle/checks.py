@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register, run_checks
@@ -20,6 +21,26 @@ def shared_state_for_many_workers(**_: Any) -> list[CheckMessage]:
                 id="botbottle.E001",
             )
         ]
+    return []
+
+
+@register()
+def whole_identity_provider(**_: Any) -> list[CheckMessage]:
+    """Half a configuration would leave a way to sign in that nobody meant, or none."""
+    needed = {
+        "OIDC_ISSUER": settings.OIDC_ISSUER,
+        "OIDC_CLIENT_ID": settings.OIDC_RP_CLIENT_ID,
+        "OIDC_CLIENT_SECRET": settings.OIDC_RP_CLIENT_SECRET,
+    }
+    missing = [name for name, value in needed.items() if not value]
+    is_wanted = len(missing) < len(needed) or bool(settings.OIDC_ROLE_GROUPS)
+    if is_wanted and missing:
+        hint = f"Set {' and '.join(missing)} too, or none of the OIDC variables."
+        return [Error("The identity provider is only half configured.", hint=hint, id="botbottle.E002")]
+    address = urlsplit(settings.OIDC_ISSUER)
+    if is_wanted and address.scheme != "https" and address.hostname not in {"127.0.0.1", "::1", "localhost"}:
+        hint = "OIDC_ISSUER must look like https://login.example.com/realms/main."
+        return [Error("The identity provider must be reached over https.", hint=hint, id="botbottle.E003")]
     return []
 
 

@@ -132,6 +132,24 @@ CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in CONSOLE_HOSTS]
 SECURE_COOKIES = environment.flag("CONSOLE_HTTPS")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_COOKIES
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if SECURE_COOKIES else None
+
+# --- Signing in through an identity provider: off unless OIDC_ISSUER is set
+OIDC_ISSUER = environment.text("OIDC_ISSUER").rstrip("/")
+OIDC_RP_CLIENT_ID = environment.text("OIDC_CLIENT_ID")
+OIDC_RP_CLIENT_SECRET = environment.text("OIDC_CLIENT_SECRET")
+OIDC_RP_SCOPES = environment.text("OIDC_SCOPES", "openid email profile")
+OIDC_RP_SIGN_ALGO = "RS256"
+OIDC_USE_PKCE = True
+OIDC_TIMEOUT = 10
+OIDC_GROUPS_CLAIM = environment.text("OIDC_GROUPS_CLAIM", "groups")
+OIDC_ROLE_GROUPS = {  # our group: the provider's
+    role: group
+    for role in ("viewer", "operator", "admin")
+    if (group := environment.text(f"OIDC_{role.upper()}_GROUP"))
+}
+if OIDC_ISSUER:
+    AUTHENTICATION_BACKENDS.append("supervise.oidc.OidcBackend")
+
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 DATA_UPLOAD_MAX_MEMORY_SIZE = CONSOLE_MAX_BODY_BYTES

@@ -1,5 +1,6 @@
 """The operator plane. Agents' endpoints are in supervise.mcp.urls and are not reachable from here."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path
 
@@ -9,3 +10,5 @@ urlpatterns = [
     path("api/", include("supervise.api_urls")),
     path("admin/", admin.site.urls),
 ]
+if settings.OIDC_ISSUER:
+    urlpatterns.append(path("oidc/", include("supervise.oidc_urls")))
