@@ -23,6 +23,7 @@ from .backends import NAMES as BACKENDS
 from .backends.base import BackendError, Limits, Mount, Variable
 from .manifest_example import EXAMPLE
 from .provision import agents, sources, variables
+from .servers import spec as servers
 
 __all__ = ["EXAMPLE", "BadManifest", "Manifest", "Workspace", "load", "parse"]
 
@@ -71,7 +72,7 @@ class Manifest:
     limits: Limits = field(default_factory=Limits)
     supervise: bool = True
     context: bool = True
-    mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mcp_servers: Mapping[str, servers.Spec] = field(default_factory=dict)
     path: str = ""  # of the file, absolute; "" when it came from a text
     text: str = field(default="", compare=False, repr=False)
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
@@ -137,10 +138,10 @@ class _Reading:
             mounts=self.listed(given, "mounts", self.mount),
             routes=self.routes(given),
             gate_hosts=self.listed(given, "gate_hosts", self.gate_host),
-            limits=self.limits(given),
+            limits=self.bottle_limits(given),
             supervise=self.flag(given, "supervise"),
             context=self.flag(given, "context"),
-            mcp_servers=self.each(given, "mcp_servers", self.server),
+            mcp_servers=self.servers(given),
             path=path,
             text=text,
             lines=self.lines,
@@ -298,35 +299,41 @@ class _Reading:
         except PolicyError as error:
             raise self.refuse(key, f"{error}.") from error
 
-    def limits(self, given: Mapping[str, Any]) -> Limits:
-        part = self.mapping(given.get("limits", {}), "limits", ("cpus", "memory", "pids"))
+    def bottle_limits(self, given: Mapping[str, Any]) -> Limits:
+        return self.limits(self.mapping(given.get("limits", {}), "limits", ("cpus", "memory", "pids")))
+
+    def limits(self, part: Mapping[str, Any], key: str = "limits") -> Limits:
         cpus, pids = part.get("cpus"), part.get("pids")
         if cpus is not None and (type(cpus) not in {int, float} or not 0.01 <= cpus <= 1024):
-            raise self.refuse("limits.cpus", f"must be a number from 0.01 to 1024; got {quoted(cpus)}.")
+            raise self.refuse(f"{key}.cpus", f"must be a number from 0.01 to 1024; got {quoted(cpus)}.")
         if pids is not None and (type(pids) is not int or not MIN_PIDS <= pids <= 4_194_304):
             raise self.refuse(
-                "limits.pids", f"must be a whole number from {MIN_PIDS} up; got {quoted(pids)}."
+                f"{key}.pids", f"must be a whole number from {MIN_PIDS} up; got {quoted(pids)}."
             )
-        return Limits(None if cpus is None else float(cpus), self.memory(part.get("memory")), pids)
+        memory = self.memory(part.get("memory"), f"{key}.memory")
+        return Limits(None if cpus is None else float(cpus), memory, pids)
 
-    def memory(self, value: object) -> int | None:
+    def memory(self, value: object, key: str) -> int | None:
         if value is None:
             return None
         match = _MEMORY.fullmatch(str(value)) if type(value) in {int, str} else None
         size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
         if not MIN_MEMORY <= size < 2**63:
-            raise self.refuse(
-                "limits.memory", f"must be a size such as 2g, at least 32m; got {quoted(value)}."
-            )
+            raise self.refuse(key, f"must be a size such as 2g, at least 32m; got {quoted(value)}.")
         return size
 
-    def server(self, value: object, key: str, name: str) -> Mapping[str, Any]:
-        """Kept as it stands; whoever runs the servers reads the rest."""
+    def servers(self, given: Mapping[str, Any]) -> Mapping[str, servers.Spec]:
+        found = self.each(given, "mcp_servers", self.server)
+        if found and not given.get("supervise", True):
+            raise self.refuse(
+                "mcp_servers", "they are reached as supervise is: leave 'supervise: false' out."
+            )
+        return found
+
+    def server(self, value: object, key: str, name: str) -> servers.Spec:
         if not _SERVER.fullmatch(name) or name == agents.SERVER:
             raise self.refuse(key, f"a server's name is a-z, 0-9 and '-', and not {agents.SERVER!r}.")
-        if not isinstance(value, dict):
-            raise self.refuse(key, f"must be a mapping; got {quoted(value)}.")
-        return value
+        return servers.read(self, value, key, name)
 
 
 def _inside(key: str, name: object) -> str:

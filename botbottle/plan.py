@@ -143,7 +143,11 @@ def _files(manifest: Manifest, home: Path, mounts: tuple[Mount, ...], existing: 
         return brought[path].content if path in brought else existing(path)
 
     made = agents.files(
-        manifest.agent, mcp_url=variables.MCP_URL, existing=seen, supervise=manifest.supervise
+        manifest.agent,
+        mcp_url=variables.MCP_URL,
+        existing=seen,
+        supervise=manifest.supervise,
+        servers=tuple(manifest.mcp_servers),
     )
     files = brought | {file.path: file for file in made}
     if manifest.context and manifest.supervise:

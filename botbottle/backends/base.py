@@ -123,6 +123,21 @@ class Life:
     pid: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Pipes:
+    """Our ends of a program in a bottle; whoever gets them closes them. What comes out is untrusted."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    status: int  # gives the exit code in digits, then ends; only ends when the bottle did
+
+    def close(self) -> None:
+        """Nobody listens any more: the program sees its input end."""
+        for fd in (self.stdin, self.stdout, self.stderr, self.status):
+            os.close(fd)
+
+
 class Backend(Protocol):
     """One per kind of sandbox; made for one BOTTLE_HOME. What goes wrong is a BackendError to act on."""
 
@@ -142,6 +157,12 @@ class Backend(Protocol):
 
     def exec(self, slug: str, command: Sequence[str], *, tty: bool) -> int:
         """One more command in a running bottle, on this terminal. Raises NotRunning."""
+
+    def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
+        """A Python program's text, run by the bottle's own interpreter with the bottle's variables, on pipes.
+
+        Returns at once. Raises NotRunning.
+        """
 
     def attach(self, slug: str) -> int:
         """This terminal on the bottle's main command; Ctrl-P Ctrl-Q leaves it running. Raises NotRunning."""

@@ -18,7 +18,9 @@ from .base import (
     STOP_SECONDS,
     BackendError,
     Life,
+    Limits,
     NotRunning,
+    Pipes,
     Plan,
     Progress,
     Unavailable,
@@ -200,6 +202,22 @@ class LocalBackend:
         if not said.isdigit():
             raise NotRunning(f"{slug} ended before the command did.")
         return min(int(said), 255)
+
+    def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
+        packet = _exec({"argv": ["-c", program, *arguments], "own": True})
+        connection = self._connect(slug)
+        (read, into), (out, write), (err, write_err) = os.pipe(), os.pipe(), os.pipe()
+        try:
+            status = terminal.ask(connection, packet, (read, write, write_err))
+        finally:
+            connection.close()
+            for fd in (read, write, write_err):
+                os.close(fd)
+        if status < 0:
+            for fd in (into, out, err):
+                os.close(fd)
+            raise NotRunning(f"{slug} ended before the command did.")
+        return Pipes(into, out, err, status)
 
     def attach(self, slug: str) -> int:
         connection = self._connect(slug)

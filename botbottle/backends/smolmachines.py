@@ -43,6 +43,7 @@ from .base import (
     Life,
     Mount,
     NotRunning,
+    Pipes,
     Plan,
     Progress,
     Unavailable,
@@ -116,6 +117,11 @@ class SmolmachinesBackend:
         self._require_running(slug)
         options = ["-i", *(["-t"] if tty else []), "-w", WORKSPACE_INSIDE]
         return self._smolvm.foreground("exec", *self._agent(slug), *options, "--", *_with_variables(command))
+
+    def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
+        self._require_running(slug)
+        command = _with_variables([*_PYTHON, "-c", program, *arguments])
+        return self._smolvm.pipes("exec", *self._agent(slug), "-i", "--", *command)
 
     def attach(self, slug: str) -> int:
         self._require_running(slug)

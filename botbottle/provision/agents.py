@@ -6,7 +6,7 @@ Pure. What is already in a configuration stays; one that cannot be read is refus
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE, BackendError, File
@@ -30,6 +30,7 @@ GEMINI, GEMINI_TRUST = (f"{HOME_INSIDE}/.gemini/{name}.json" for name in ("setti
 OPENCODE = f"{HOME_INSIDE}/.config/opencode/opencode.json"
 
 Existing = Callable[[str], str | None]
+Urls = Mapping[str, str]  # of MCP servers, by name
 
 
 class BadConfiguration(BackendError):
@@ -46,57 +47,67 @@ def paths() -> tuple[str, ...]:
     return (CLAUDE, CLAUDE_SETTINGS, CODEX, GEMINI, GEMINI_TRUST, OPENCODE, *NOTES.values())
 
 
-def files(kind: str, *, mcp_url: str, existing: Existing, supervise: bool) -> tuple[File, ...]:
-    """`existing` gives the text at a path in the bottle, or None. Raises BadConfiguration."""
+def files(
+    kind: str, *, mcp_url: str, existing: Existing, supervise: bool, servers: Sequence[str] = ()
+) -> tuple[File, ...]:
+    """`existing` gives the text at a path in the bottle, or None. Raises BadConfiguration.
+
+    `servers` are the names of managed MCP servers, each with an entry beside ours.
+    """
     if kind == "none":
         return ()
     make = {"claude": _claude, "codex": _codex, "gemini": _gemini, "opencode": _opencode}[kind]
-    made = make(mcp_url if supervise else "", existing)
+    urls = {SERVER: mcp_url, **{name: f"{mcp_url}/servers/{name}" for name in servers}} if supervise else {}
+    made = make(urls, existing)
     note = merged_note(existing(NOTES[kind]), supervise=supervise)
     return (*(File(path, text, 0o600) for path, text in made.items()), File(NOTES[kind], note))
 
 
-def _claude(url: str, existing: Existing) -> dict[str, str]:
+def _claude(urls: Urls, existing: Existing) -> dict[str, str]:
     state = _Json(CLAUDE, existing)
     state.default(True, "hasCompletedOnboarding")
     state.default(True, "projects", WORKSPACE_INSIDE, "hasTrustDialogAccepted")
-    if not url:
+    if not urls:
         return {CLAUDE: state.text()}
-    state.set({"type": "http", "url": url, "timeout": TOOL_SECONDS * 1000}, "mcpServers", SERVER)
     settings = _Json(CLAUDE_SETTINGS, existing)
-    settings.include(f"mcp__{SERVER}", "permissions", "allow")  # asking is safe: an operator answers
+    for name, url in urls.items():
+        state.set({"type": "http", "url": url, "timeout": TOOL_SECONDS * 1000}, "mcpServers", name)
+        settings.include(f"mcp__{name}", "permissions", "allow")  # asking is safe: an operator answers
     return {CLAUDE: state.text(), CLAUDE_SETTINGS: settings.text()}
 
 
-def _codex(url: str, existing: Existing) -> dict[str, str]:
+def _codex(urls: Urls, existing: Existing) -> dict[str, str]:
+    text = existing(CODEX)
     try:
-        return {CODEX: codex_config.merged(existing(CODEX), server=SERVER, url=url, seconds=TOOL_SECONDS)}
+        for name, url in (urls or {SERVER: ""}).items():
+            text = codex_config.merged(text, server=name, url=url, seconds=TOOL_SECONDS)
+        return {CODEX: text or ""}
     except ValueError as error:
         raise BadConfiguration(f"{CODEX} {error}") from error
 
 
-def _gemini(url: str, existing: Existing) -> dict[str, str]:
+def _gemini(urls: Urls, existing: Existing) -> dict[str, str]:
     settings, trusted = _Json(GEMINI, existing), _Json(GEMINI_TRUST, existing)
     settings.default(False, "privacy", "usageStatisticsEnabled")
     settings.default(False, "general", "enableAutoUpdate")
     trusted.default("TRUST_FOLDER", WORKSPACE_INSIDE)
-    if url:
-        settings.set({"httpUrl": url, "timeout": TOOL_SECONDS * 1000, "trust": True}, "mcpServers", SERVER)
+    for name, url in urls.items():
+        settings.set({"httpUrl": url, "timeout": TOOL_SECONDS * 1000, "trust": True}, "mcpServers", name)
         if settings.has("mcp", "allowed"):  # a list that leaves us out would hide the tools
-            settings.include(SERVER, "mcp", "allowed")
+            settings.include(name, "mcp", "allowed")
     return {GEMINI: settings.text(), GEMINI_TRUST: trusted.text()}
 
 
-def _opencode(url: str, existing: Existing) -> dict[str, str]:
+def _opencode(urls: Urls, existing: Existing) -> dict[str, str]:
     settings = _Json(
         OPENCODE,
         existing,
         comments="rename it to opencode.jsonc: OpenCode reads both, and that one stays as it is",
     )
     settings.default(False, "autoupdate")
-    if url:
+    for name, url in urls.items():
         server = {"type": "remote", "url": url, "enabled": True, "oauth": False}
-        settings.set({**server, "timeout": TOOL_SECONDS * 1000}, "mcp", SERVER)
+        settings.set({**server, "timeout": TOOL_SECONDS * 1000}, "mcp", name)
     return {OPENCODE: settings.text()}
 
 

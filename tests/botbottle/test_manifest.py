@@ -11,6 +11,7 @@ from botbottle import manifest
 from botbottle.backends.base import BackendError, Limits, Mount, Variable
 from botbottle.manifest import BadManifest, Manifest, Workspace
 from botbottle.provision import variables
+from botbottle.servers.spec import Spec
 
 FULL = re.sub(r"^#(?! \S)", "", manifest.EXAMPLE, flags=re.MULTILINE)
 
@@ -74,9 +75,9 @@ def test_routes_are_what_an_operators_route_is() -> None:
     }
 
 
-def test_managed_servers_are_kept_as_they_stand() -> None:
-    servers = parsed("mcp_servers: {files-1: {command: [a], env: {B: 1}}}").mcp_servers
-    assert servers == {"files-1": {"command": ["a"], "env": {"B": 1}}}
+def test_managed_servers_are_read() -> None:
+    servers = parsed("mcp_servers: {files-1: {command: a, env: {B: '1'}}}").mcp_servers
+    assert servers == {"files-1": Spec("files-1", "a", env={"B": Variable("1")})}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""A stream of the Docker engine as plain pipes, for whoever waits on descriptors. Bytes pass as they are."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+
+from . import docker_terminal
+from .base import BackendError, Pipes
+from .docker_engine import SECONDS, connected
+
+
+def join(stream: docker_terminal.Stream, execution: str) -> Pipes:
+    """A thread carries the bytes until the engine ends the stream, then tells the exit code."""
+    (source, into), (out, out_inside), (err, err_inside) = os.pipe(), os.pipe(), os.pipe()
+    status, tell = os.pipe()
+
+    def carry() -> None:
+        with suppress(OSError):  # nobody reads any more: the stream is closed, and the program sees that
+            docker_terminal.relay(stream, source=source, out=out_inside, err=err_inside)
+        for fd in (source, out_inside, err_inside):
+            os.close(fd)
+        with suppress(OSError, BackendError):  # no engine, no code: the bottle is what ended
+            os.write(tell, b"%d" % _exit_code(execution))
+        os.close(tell)
+
+    threading.Thread(target=carry, name="docker-pipes", daemon=True).start()
+    return Pipes(into, out, err, status)
+
+
+def _exit_code(execution: str) -> int:
+    """Raises BackendError; the stream can end a moment before the engine knows the code."""
+    deadline = time.monotonic() + SECONDS
+    with connected() as client:
+        while time.monotonic() < deadline:
+            state = client.api.exec_inspect(execution)
+            if state["ExitCode"] is not None and not state["Running"]:
+                return int(state["ExitCode"])
+            time.sleep(0.05)
+    raise BackendError("The command left its pipes and runs on.")
