@@ -1,0 +1,74 @@
+"""A bottle in a container while its engine is killed: what is said of it stays true. A real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from tests.backends.images import PYTHON_IMAGE
+from tests.dockerd import Engine, engine  # noqa: F401 - a fixture
+from tests.processes.bottles import Bottles, is_gone
+from tests.servers import running_server, wait_until
+
+pytestmark = pytest.mark.process
+MANIFEST = f"backend: docker\nimage: {PYTHON_IMAGE}\ncommand: [sleep, '1000']\n"
+
+
+@pytest.fixture
+def bottles(engine: Engine, tmp_path: Path) -> Iterator[Bottles]:  # noqa: F811
+    with running_server(tmp_path / "h", DOCKER_HOST=engine.url) as server:
+        wait_until(lambda: "console  http://" in server.log(), what="the start")
+        yield Bottles(server)
+
+
+def containers(engine: Engine) -> list[str]:  # noqa: F811
+    client = docker.DockerClient(base_url=engine.url, timeout=60)
+    try:
+        return [container.name for container in client.containers.list(all=True, ignore_removed=True)]
+    finally:
+        client.close()
+
+
+def test_a_container_lives_through_the_record_and_its_engines_crash(
+    bottles: Bottles,
+    engine: Engine,  # noqa: F811
+) -> None:
+    bottles.manifest("boxed", MANIFEST)
+    assert "boxed is running" in bottles.ok("start", "boxed")
+    assert bottles.command("exec", "boxed", "--", "sh", "-c", "exit 7").code == 7
+    engine.kill()
+    try:
+        line = bottles.ps("boxed")
+        assert (line["state"], bool(line["backend_problem"])) == ("running", True), "the last known, and why"
+        refused = bottles.command("stop", "boxed")
+        assert refused.code == 1 and "Traceback" not in refused.error
+    finally:
+        engine.start()
+    wait_until(lambda: bottles.ps("boxed")["backend_problem"] == "", what="the engine's answer")
+    client = docker.DockerClient(base_url=engine.url, timeout=60)
+    (container,) = client.containers.list(all=True, filters={"label": "bot-bottle.slug=boxed"})
+    is_running, pid = container.status == "running", int(container.attrs["State"]["Pid"] or 0)
+    client.close()
+    assert bottles.ps("boxed")["state"] == ("running" if is_running else "stopped")
+    bottles.ok("delete", "boxed")
+    assert containers(engine) == []
+    assert not pid or is_gone(pid)
+
+
+def test_a_container_whose_record_ended_while_the_engine_was_away_is_removed(
+    bottles: Bottles,
+    engine: Engine,  # noqa: F811
+) -> None:
+    bottles.manifest("left", MANIFEST)
+    bottles.ok("start", "left")
+    engine.kill()
+    try:
+        bottles.ok("delete", "left")
+        assert "left" not in bottles.ok("ps")
+    finally:
+        engine.start()
+    wait_until(lambda: containers(engine) == [], seconds=60, what="the orphan's end")
+    wait_until(lambda: bottles.audited("left")[-1] == ("orphan removed", "bot-bottle"), what="its record")
