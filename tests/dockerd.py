@@ -34,6 +34,7 @@ class Engine:
         arguments = ["--data-root", f"{self.root}/data", "--exec-root", f"{self.root}/exec"]
         arguments += ["-p", f"{self.root}/pid", "-H", self.url, "--storage-driver=overlay2"]
         arguments += ["--iptables=false", "--ip6tables=false", "--bridge=none"]
+        arguments += ["--cgroup-parent", f"/{self.root.name}"]
         with (self.root / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", "unshare", "--net", "dockerd", *arguments],
@@ -82,6 +83,9 @@ class Engine:
         for line in reversed(Path("/proc/mounts").read_text().splitlines()):
             if line.split()[1].startswith(f"{self.root}/"):
                 subprocess.run(["umount", "-l", line.split()[1]], check=False)
+        for place in ("", "*/"):  # the second and the first version of control groups
+            for group in Path("/sys/fs/cgroup").glob(f"{place}{self.root.name}"):
+                group.rmdir()
         shutil.rmtree(self.root, ignore_errors=True)
 
 

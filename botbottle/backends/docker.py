@@ -16,7 +16,7 @@ from typing import Any
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, NotFound  # type: ignore[import-untyped]
 
-from . import docker_build, docker_images, docker_pipes, docker_terminal
+from . import docker_build, docker_images, docker_terminal
 from .accounts import HOME_LABEL, SLUG_LABEL, home_mark, sandbox_labels, sandbox_name, warn_of_closed_mounts
 from .base import (
     INIT_INSIDE,
@@ -25,7 +25,6 @@ from .base import (
     BackendError,
     Life,
     NotRunning,
-    Pipes,
     Plan,
     Progress,
     Unavailable,
@@ -80,16 +79,6 @@ class DockerBackend:
             container = self._running(client, slug)
             argv = [*PYTHON, INIT_INSIDE, "exec", "--env-file", VARIABLES_INSIDE, "--", *command]
             return self._exec(client, container, argv, tty=tty)
-
-    def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
-        with connected() as client:
-            container = self._running(client, slug)
-            argv = [*PYTHON, INIT_INSIDE, "exec", "--env-file", VARIABLES_INSIDE, "--"]
-            argv += [*PYTHON, "-c", program, *arguments]
-            created = client.api.exec_create(container.id, argv, stdin=True, tty=False)["Id"]
-            path = f"/v{client.api.api_version}/exec/{created}/start"
-            body: dict[str, object] = {"Detach": False, "Tty": False}
-            return docker_pipes.join(docker_terminal.upgrade(socket_path(), path, body, framed=True), created)
 
     def attach(self, slug: str) -> int:
         with connected() as client:
@@ -316,14 +305,21 @@ def _wait_for_first_program(container: Any, plan: Plan) -> None:
                 return
             said = one_line(container.logs(tail=20)[-2000:])
             raise BackendError(f"The bottle {plan.slug} ended at once, with code {state['ExitCode']}: {said}")
-        with suppress(APIError):  # it can end between two questions
-            # A child that is not the command yet still carries init.py's arguments.
-            if not plan.command or len({row[-1] for row in container.top()["Processes"] or []}) > 1:
-                return
+        if not plan.command or _runs_something(container):
+            return
         time.sleep(0.02)
     raise BackendError(
         f"The bottle {plan.slug} started nothing within {_FIRST_PROGRAM_SECONDS:.0f} s. Try again."
     )
+
+
+def _runs_something(container: Any) -> bool:
+    """A child that is not the command yet carries init.py's arguments; one that failed to be is defunct."""
+    try:
+        commands = {row[-1] for row in container.top()["Processes"] or []}
+    except APIError:  # it can end between two questions
+        return False
+    return len([command for command in commands if not command.endswith("<defunct>")]) > 1
 
 
 def _why_not_started(said: str, plan: Plan) -> str:
