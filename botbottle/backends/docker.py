@@ -16,7 +16,7 @@ from typing import Any
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, NotFound  # type: ignore[import-untyped]
 
-from . import docker_build, docker_images, docker_terminal
+from . import docker_build, docker_images, docker_pipes, docker_terminal
 from .accounts import HOME_LABEL, SLUG_LABEL, home_mark, sandbox_labels, sandbox_name, warn_of_closed_mounts
 from .base import (
     INIT_INSIDE,
@@ -25,6 +25,7 @@ from .base import (
     BackendError,
     Life,
     NotRunning,
+    Pipes,
     Plan,
     Progress,
     Unavailable,
@@ -79,6 +80,16 @@ class DockerBackend:
             container = self._running(client, slug)
             argv = [*PYTHON, INIT_INSIDE, "exec", "--env-file", VARIABLES_INSIDE, "--", *command]
             return self._exec(client, container, argv, tty=tty)
+
+    def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
+        with connected() as client:
+            container = self._running(client, slug)
+            argv = [*PYTHON, INIT_INSIDE, "exec", "--env-file", VARIABLES_INSIDE, "--"]
+            argv += [*PYTHON, "-c", program, *arguments]
+            created = client.api.exec_create(container.id, argv, stdin=True, tty=False)["Id"]
+            path = f"/v{client.api.api_version}/exec/{created}/start"
+            body: dict[str, object] = {"Detach": False, "Tty": False}
+            return docker_pipes.join(docker_terminal.upgrade(socket_path(), path, body, framed=True), created)
 
     def attach(self, slug: str) -> int:
         with connected() as client:
