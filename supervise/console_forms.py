@@ -77,7 +77,7 @@ def snooze(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
     except (NoSuchProposal, NotPermitted, AlreadyDecided, BadAsk) as error:
         return _refused_by(request, proposal_id, error)
     text = f"Put aside until {until:%Y-%m-%d %H:%M} UTC, for everybody: {_what(put_aside)}."
-    return _done(request, put_aside, messages.INFO, text)
+    return _done(request, messages.INFO, text)
 
 
 @operator_form
@@ -86,7 +86,7 @@ def wake(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
         woken = snoozing.wake(proposal_id, actor=request.user)
     except (NoSuchProposal, NotPermitted, AlreadyDecided) as error:
         return _refused_by(request, proposal_id, error)
-    return _done(request, woken, messages.INFO, f"Back in the queue: {_what(woken)}.")
+    return _done(request, messages.INFO, f"Back in the queue: {_what(woken)}.")
 
 
 @operator_form
@@ -125,7 +125,7 @@ def _decide(
     except (BadAsk, MissingReason) as error:
         return _refused(request, proposal_id, 400, error.message, opened=opened, edit=edit)
     level, text = told(result)
-    return _done(request, result.proposal, level, text)
+    return _done(request, level, text)
 
 
 def _refused_by(
@@ -189,12 +189,12 @@ def _image_seen(current: Proposal, seen_image: str) -> str | None:
     return next((text for text in known if image_digest(text) == seen_image), None)
 
 
-def _done(request: OperatorRequest, asked: Proposal, level: int, text: str) -> HttpResponse:
+def _done(request: OperatorRequest, level: int, text: str) -> HttpResponse:
     if is_fragment(request):
         kind = messages.DEFAULT_TAGS[level]
         return render(request, "supervise/_outcome.html", {"kind": kind, "text": text})
     messages.add_message(request, level, text)
-    return redirect("queue") if request.POST.get("back") == "queue" else redirect("proposal", asked.pk)
+    return redirect("queue")
 
 
 def told(result: Decision | Approval) -> tuple[int, str]:

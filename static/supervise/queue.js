@@ -65,6 +65,7 @@ function showArrivals(count) {
 }
 
 pill.addEventListener("click", async () => {
+  pill.hidden = true;
   await attempt(showList);
   const first = list().querySelector(".card");
   window.scrollTo({ top: 0 });

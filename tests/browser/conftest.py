@@ -15,6 +15,8 @@ SECOND_OPERATOR = f"""
 from django.contrib.auth.models import User
 User.objects.create_superuser("otto", password="{PASSWORD}")
 """
+# Chromium calls these errors; for a form that was refused they are the answer.
+REFUSED_FORM = ("status of 400 (Bad Request)", "status of 409 (Conflict)")
 Window = Callable[..., Any]
 
 
@@ -46,6 +48,10 @@ def browser(island: Island) -> Iterator[Any]:
         browser.close()
 
 
+def is_fault(said: Any) -> bool:
+    return said.type == "error" and not any(answer in said.text for answer in REFUSED_FORM)
+
+
 @pytest.fixture
 def window(browser: Any, island: Island) -> Iterator[Window]:
     """Opens windows of signed-in operators. No error, CSP violation or dialog may appear in any of them."""
@@ -55,7 +61,7 @@ def window(browser: Any, island: Island) -> Iterator[Window]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda said: said.type == "error" and problems.append(f"{page.url}: {said.text}"))
+        page.on("console", lambda said: is_fault(said) and problems.append(f"{page.url}: {said.text}"))
         page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
         page.on("dialog", lambda dialog: (problems.append(f"{page.url}: {dialog.message}"), dialog.dismiss()))
         page.goto(island.server.console_url)

@@ -59,7 +59,7 @@ def test_what_curl_is_refused_it_gets_as_soon_as_an_operator_says_yes(
     assert refusal(island, bottle, URL)["reason"] == "no-route", "asking alone opens nothing"
     assert waiting.poll() is None, "the call waits for the operator"
 
-    assert "→ live as table version 2" in approve(page, ORIGIN)
+    assert "→ live v2 in" in approve(page, ORIGIN)
     answer = answer_to(waiting)
     assert island.curl(bottle, URL) == (200, "the origin answers for /docs/guide?page=2\n"), "at once"
     assert answer["content"][0]["text"].startswith("status: approved")

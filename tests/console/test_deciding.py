@@ -45,7 +45,7 @@ def status(proposal: Proposal) -> str:
 
 def test_approving_makes_it_live_and_says_which_version(olivia: Client, agent_a: Bottle) -> None:
     proposal = ask(agent_a)
-    answer = decide(olivia, proposal, "approve", note="for now", back="queue")
+    answer = decide(olivia, proposal, "approve", note="for now")
     assert (answer.status_code, answer.headers["Location"]) == (302, "/")
     told = said(olivia, answer)
     assert re.fullmatch(r"Approved: api\.example\.com for agent-a → live v2 in \d+ ms\.", told)
