@@ -7,6 +7,7 @@ from django.urls import include, path
 urlpatterns = [
     path("", include("supervise.console_urls")),
     path("bottles/", include("supervise.bottle_urls")),
+    path("proposals/<uuid:proposal_id>/rebuild/", include("supervise.rebuild_urls")),
     path("api/", include("supervise.api_urls")),
     path("admin/", admin.site.urls),
 ]

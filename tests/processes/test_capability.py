@@ -1,0 +1,287 @@
+"""A new image, asked for from inside a bottle and approved: real server, real proxy, real Docker engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+import httpx
+import pytest
+import yaml
+
+from botbottle.backends.accounts import sandbox_name
+from botbottle.demo.internet import Site, small_internet
+from tests.backends.images import PYTHON_IMAGE
+from tests.dockerd import Engine, engine
+from tests.processes.bottles import Bottles
+from tests.processes.site import command_of, post_form
+from tests.servers import ROOT, running_server, wait_until
+
+__all__ = ["engine"]
+pytestmark = pytest.mark.process
+TOOLS, CLOSED = "tools.example.com", "closed.example.com"
+FETCH = "curl -ksf https://{host}/newtool -o /usr/bin/newtool"
+CALL = """
+import json, sys, urllib.request
+ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": json.loads(sys.argv[1])}
+request = urllib.request.Request("http://127.0.0.1:9100/mcp", json.dumps(ask).encode(), {
+    "Content-Type": "application/json", "Accept": "application/json", "MCP-Protocol-Version": "2025-11-25"})
+print(json.loads(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).read())
+      ["result"]["content"][0]["text"])
+"""
+
+
+class Tools(Site):
+    def do_GET(self) -> None:
+        self.answer(200, b"#!/bin/sh\necho new tool\n")
+
+
+@dataclass
+class World(Bottles):
+    client: docker.DockerClient
+    waiting: subprocess.Popen[str] = field(init=False)
+
+    def bottle(self, slug: str, *, backend: str = "docker", **keys: Any) -> str:
+        """Started with a workspace on a branch, with something not committed in it."""
+        workspace = self.server.home.parent / f"{slug}-workspace"
+        workspace.mkdir()
+        for arguments in (
+            ["init", "-q", "-b", "feature/x"],
+            ["commit", "-q", "--allow-empty", "-m", "first"],
+        ):
+            identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+            subprocess.run(["git", *identity, *arguments], cwd=workspace, check=True)
+        (workspace / "draft").write_text("not committed\n")
+        for path in (workspace, *workspace.rglob("*")):
+            if backend == "docker":
+                os.chown(path, 1000, 1000)
+        content = {
+            "backend": backend,
+            "command": ["sleep", "1000"],
+            "workspace": {"path": str(workspace)},
+            "routes": [{"host": TOOLS}],
+            **({"image": PYTHON_IMAGE} if backend == "docker" else {}),
+            **keys,
+        }
+        self.manifest(slug, yaml.safe_dump(content))
+        self.ok("start", slug)
+        return slug
+
+    def inside(self, slug: str, *command: str) -> str:
+        return self.ok("exec", "-T", slug, "--", *command)
+
+    def tool(self, slug: str, name: str, **arguments: Any) -> str:
+        call = json.dumps({"name": name, "arguments": arguments})
+        return self.inside(slug, "python3", "-c", CALL, call)
+
+    def ask(self, slug: str, *lines: str) -> str:
+        """From inside the bottle, as an agent does. The proposal's id, once it is in the queue."""
+        text = "".join(f"{line}\n" for line in (f"FROM {PYTHON_IMAGE}", *lines))
+        arguments = {"dockerfile": text, "justification": "the tests need it"}
+        call = json.dumps({"name": "capability-block", "arguments": arguments})
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "bottle", "exec", "-T", slug, "--", "python3", "-c", CALL, call],
+            cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        self.waiting = process
+        listed = ("proposals", "list", "--bottle", slug, "--json")
+        (asked,) = wait_until(lambda: json.loads(self.server.manage(*listed)), what="the ask")
+        return str(asked["id"])
+
+    def approve(self, proposal: str) -> None:
+        self.server.manage("proposals", "approve", proposal, "--note", "Fine.")
+
+    def rebuild(self, slug: str) -> dict[str, Any]:
+        rows = self.rows(
+            "select r.* from supervise_rebuild r join botbottle_bottle b on b.id = r.bottle_id"
+            " where b.slug = ? order by r.id desc limit 1", slug,
+        )  # fmt: skip
+        return rows[0] if rows else {"phase": ""}
+
+    def ended(self, slug: str) -> dict[str, Any]:
+        def over() -> Any:
+            row = self.rebuild(slug)
+            return row if row["phase"] in {"live", "failed"} else None
+
+        return dict(wait_until(over, seconds=240, what="the end of the rebuild"))
+
+    def reached(self, slug: str, phase: str) -> None:
+        wait_until(lambda: self.rebuild(slug)["phase"] == phase, seconds=120, what=phase)
+
+    def container(self, slug: str) -> str:
+        return str(self.client.containers.get(sandbox_name(self.server.home, slug)).id)
+
+    def worker(self, slug: str) -> int:
+        wanted = ["rebuild", str(self.rebuild(slug)["id"])]
+        (pid,) = [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and command_of(int(entry.name))[-2:] == wanted
+        ]
+        return pid
+
+    def end(self, slug: str) -> None:
+        if self.waiting.poll() is None:
+            self.waiting.kill()
+        self.waiting.communicate()
+        self.ok("delete", slug)
+
+    @contextmanager
+    def console(self) -> Iterator[httpx.Client]:
+        url, password = self.server.console_url, self.server.password
+        with httpx.Client(base_url=url, follow_redirects=True, timeout=30, trust_env=False) as browser:
+            post_form(browser, "/admin/login/", username="operator", password=password, next="/history/")
+            yield browser
+
+    def click(self, browser: httpx.Client, proposal: str, button: str) -> str:
+        """One of the rebuild's buttons on the proposal's page, which must be there."""
+        page = browser.get(f"/proposals/{proposal}/").text
+        action = f"/proposals/{proposal}/rebuild/{button}"
+        token = re.search(rf'action="{action}"[^>]*><input[^>]*value="([^"]+)"', page)
+        assert token, button
+        headers = {"Referer": f"{browser.base_url}", "Origin": str(browser.base_url).rstrip("/")}
+        return browser.post(action, data={"csrfmiddlewaretoken": token[1]}, headers=headers).text
+
+    def log(self, slug: str) -> str:
+        path = self.server.home / "bottles" / slug / "rebuilds" / f"{self.rebuild(slug)['id']}.log"
+        return path.read_text()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[World]:
+    root = tmp_path_factory.mktemp("capability")
+    client = docker.DockerClient(base_url=engine.url, timeout=60)
+    with (
+        small_internet(root, {TOOLS: Tools, CLOSED: Tools}) as internet,
+        running_server(
+            root / "home",
+            DOCKER_HOST=engine.url,
+            EGRESS_UPSTREAM_PROXY=internet.proxy_url,
+            EGRESS_UPSTREAM_CA=str(internet.authority),
+            SUPERVISE_RESPONSE_TIMEOUT_SECONDS="5",
+        ) as server,
+    ):
+        yield World(server, client)
+    assert client.containers.list(all=True) == [], "nothing is left behind"
+    client.close()
+
+
+def test_an_approved_binary_arrives_on_the_same_workspace_and_leaves_by_a_rollback(world: World) -> None:
+    slug = world.bottle("grown")
+    assert world.inside(slug, "cat", "/etc/bot-bottle/current-config/Dockerfile") == f"FROM {PYTHON_IMAGE}\n"
+    old = world.container(slug)
+    proposal = world.ask(slug, f"RUN {FETCH.format(host=TOOLS)} && busybox chmod 755 /usr/bin/newtool")
+    world.approve(proposal)
+    row = world.ended(slug)
+    assert (row["phase"], row["problem"]) == ("live", ""), world.log(slug)
+
+    assert world.container(slug) != old
+    assert world.ps(slug)["state"] == "running"
+    assert world.inside(slug, "newtool") == "new tool\n"
+    assert world.inside(slug, "cat", "/workspace/draft", "/workspace/.git/HEAD").split("\n")[:2] == [
+        "not committed", "ref: refs/heads/feature/x",
+    ]  # fmt: skip
+    assert json.loads(row["workspace"])["branch"] == "feature/x"
+    shown = world.inside(slug, "cat", "/etc/bot-bottle/current-config/Dockerfile")
+    assert "newtool" in shown
+    labels = world.client.images.get(row["image"]).labels
+    assert labels["bot-bottle.dockerfile"] == row["digest"]
+    assert "The replacement is live" in world.tool(slug, "check-proposal", proposal_id=proposal)
+    assert ("image replaced", "operator") in world.audited(slug)
+
+    assert world.ok("rollback-image", slug) == f"{slug}: live\n"
+    assert world.command("exec", "-T", slug, "--", "newtool").code == 127
+    assert world.inside(slug, "cat", "/workspace/draft") == "not committed\n"
+    assert world.inside(slug, "cat", "/etc/bot-bottle/current-config/Dockerfile") == f"FROM {PYTHON_IMAGE}\n"
+    assert "gone back to the image before" in world.tool(slug, "check-proposal", proposal_id=proposal)
+    again = world.command("rollback-image", slug)
+    assert (again.code, "no rebuilt image" in again.error) == (1, True)
+    world.ok("stop", slug)
+    world.ok("start", slug)
+    assert world.command("exec", "-T", slug, "--", "newtool").code == 127, "and it stays so"
+    world.end(slug)
+
+
+def test_a_failing_build_leaves_the_old_bottle_and_names_the_host_to_ask_for(world: World) -> None:
+    slug = world.bottle("refused")
+    old = world.container(slug)
+    proposal = world.ask(slug, f"RUN {FETCH.format(host=CLOSED)}")
+    assert "Not decided yet" in world.waiting.communicate(timeout=60)[0]
+    world.approve(proposal)
+    row = world.ended(slug)
+    assert row["phase"] == "failed"
+    assert "returned a non-zero code" in row["problem"]
+    assert world.container(slug) == old
+    assert world.inside(slug, "cat", "/workspace/draft") == "not committed\n"
+    told = wait_until(
+        lambda: (
+            (text := world.tool(slug, "check-proposal", proposal_id=proposal)) and CLOSED in text and text
+        ),
+        what="the refusal's record",
+    )
+    assert "status: approved" in told and "Approved, but not live" in told
+    assert f"refused {CLOSED}" in told and "Step 2/" in told
+    # The host is asked for and opened; then the operator has the image built once more, and takes it back.
+    world.tool(slug, "egress-block", host=CLOSED, justification="for the image")
+    listed = world.server.manage("proposals", "list", "--bottle", slug, "--json")
+    world.approve(json.loads(listed)[0]["id"])
+    with world.console() as browser:
+        page = browser.get(f"/proposals/{proposal}/").text
+        assert "Step 2/" in page and CLOSED in page and "image built: failed" in page
+        assert "is built again" in world.click(browser, proposal, "again")
+        row = world.ended(slug)
+        assert (row["phase"], row["problem"]) == ("live", ""), world.log(slug)
+        assert world.inside(slug, "cat", "/usr/bin/newtool") == "#!/bin/sh\necho new tool\n"
+        assert "goes back" in world.click(browser, proposal, "roll-back")
+        row = world.ended(slug)
+        assert (row["phase"], row["undoes_id"] is None) == ("live", False)
+        assert "Another image is in force" in browser.get(f"/proposals/{proposal}/rebuild/").text
+    assert world.command("exec", "-T", slug, "--", "cat", "/usr/bin/newtool").code == 1
+    world.end(slug)
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (("RUN rm /usr/local/bin/python3",), "has no python3"),
+        (("RUN rm /bin/sleep",), "the command sleep: it is not installed"),
+    ],
+)
+def test_a_failing_canary_leaves_the_old_bottle(world: World, lines: tuple[str, ...], sentence: str) -> None:
+    slug = world.bottle(f"canary-{len(sentence)}")
+    old = world.container(slug)
+    world.approve(proposal := world.ask(slug, *lines))
+    row = world.ended(slug)
+    assert row["phase"] == "failed"
+    assert sentence in row["problem"]
+    assert world.container(slug) == old
+    assert sentence in world.tool(slug, "check-proposal", proposal_id=proposal)
+    world.end(slug)
+
+
+def test_a_worker_killed_in_mid_build_leaves_the_old_bottle(world: World) -> None:
+    slug = world.bottle("killed")
+    old = world.container(slug)
+    world.approve(proposal := world.ask(slug, "RUN echo begun && sleep 600"))
+    world.reached(slug, "building")
+    wait_until(lambda: "begun" in world.log(slug), what="the step")
+    assert "step 2 of 4" in world.tool(slug, "check-proposal", proposal_id=proposal)
+    os.kill(world.worker(slug), signal.SIGKILL)
+    row = world.ended(slug)
+    assert (row["phase"], "interrupted" in row["problem"]) == ("failed", True)
+    assert world.container(slug) == old
+    assert world.ps(slug)["state"] == "running"
+    wait_until(lambda: len(world.client.containers.list(all=True)) == 1, what="the end of the build's steps")
+    assert "interrupted" in world.tool(slug, "check-proposal", proposal_id=proposal)
+    world.end(slug)
