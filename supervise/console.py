@@ -23,6 +23,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from . import queries, refusals
 from .cards import Card, card_of, detail_of, state_of, summary_of, target_of
+from .drafts import drafts
 from .editing import Edit
 from .errors import NoSuchProposal
 from .models import Proposal
@@ -100,6 +101,7 @@ def queue(request: OperatorRequest) -> HttpResponse:
         proxy=proxy_state(),
         proxy_news=queries.proxy_news(),
         bottles=bottles_overview(),
+        drafts=[(draft, summary_of(draft.unfiled)) for draft in drafts()],
         tools=Proposal.Tool.values,
         risks=list(RISKS),
         may_decide=may_decide(request.user),

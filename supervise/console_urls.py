@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from . import bulk, console, console_forms
+from . import bulk, console, console_forms, draft_pages
 
 urlpatterns = [
     path("", console.queue, name="queue"),
@@ -15,6 +15,8 @@ urlpatterns = [
     path("bulk/", bulk.bulk, name="bulk"),
     path("bulk/approve", bulk.bulk_approve, name="bulk-approve"),
     path("bulk/reject", bulk.bulk_reject, name="bulk-reject"),
+    path("draft/", draft_pages.draft, name="draft"),
+    path("draft/approve", draft_pages.approve_draft, name="approve-draft"),
     path("proposals/<uuid:proposal_id>/", console.proposal, name="proposal"),
     path("proposals/<uuid:proposal_id>/approve", console_forms.approve, name="approve"),
     path("proposals/<uuid:proposal_id>/modify", console_forms.modify, name="modify"),

@@ -65,14 +65,14 @@ def precedents_of(proposal: Proposal, review: Review | None) -> Precedents:
 
 def would_allow(review: Review) -> list[Refused]:
     """The bottle's recently refused requests that would pass with the table as it would be."""
-    if review.table_after is None:
-        return []
     proposal = review.proposal
+    if review.table_after is None or "host" not in proposal.payload:
+        return []
     records = refusals_of(proposal.bottle_id).filter(_about(proposal.payload["host"]))
     after = _snapshot(proposal, review.table_after)
     now, found = timezone.now(), dict[tuple[str, str, str], Refused]()
     for record in records[:LOOKED_AT]:
-        if not _passes(record, after, now):
+        if not is_allowed_by(after, record, now):
             continue
         url = f"{record.scheme}://{record.host}{record.path}"
         key = (record.method, url, record.reason)
@@ -90,13 +90,13 @@ def refusals_of(bottle_id: int) -> QuerySet[TrafficRecord]:
     ).order_by("-at", "-pk")
 
 
-def _passes(record: TrafficRecord, after: Snapshot, now: datetime) -> bool:
+def is_allowed_by(snapshot: Snapshot, record: TrafficRecord, now: datetime) -> bool:
+    """Whether the same request would pass with this table."""
     port = PORTS.get(record.scheme, 0)
     # A connection that never showed its request counts for the host alone.
     method = "GET" if record.method == "CONNECT" else record.method
-    return decide(
-        Request(record.scheme, record.host, port, method, record.path or "/"), after, now=now
-    ).allowed
+    request = Request(record.scheme, record.host, port, method, record.path or "/")
+    return decide(request, snapshot, now=now).allowed
 
 
 def _snapshot(proposal: Proposal, table: RouteTable) -> Snapshot:
@@ -124,8 +124,11 @@ def _decisions() -> QuerySet[Decision]:
 
 def _earlier(proposal: Proposal) -> QuerySet[Decision]:
     mine = _decisions().filter(proposal__bottle=proposal.bottle_id).exclude(proposal=proposal)
-    if proposal.tool == Proposal.Tool.CAPABILITY:
-        return mine.filter(proposal__tool=Proposal.Tool.CAPABILITY)
+    if "host" not in proposal.payload:
+        return mine.filter(proposal__tool=proposal.tool)
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        called = {"proposal__payload__server": proposal.payload["server"]}
+        return mine.filter(**called, proposal__payload__tool=proposal.payload["tool"])
     return mine.filter(proposal__payload__host=proposal.payload["host"])
 
 

@@ -71,6 +71,26 @@ def test_what_curl_is_refused_it_gets_as_soon_as_an_operator_says_yes(
     assert [route["host"] for route in shown["routes"]] == [ORIGIN]
 
 
+def test_an_operator_allows_what_was_refused_before_anybody_asks(
+    window: Window, island: Island, origin: None
+) -> None:
+    bottle = island.server.create_bottle("shy-bot")
+    assert refusal(island, bottle, URL)["reason"] == "no-route"
+    page = window()
+    line = page.locator(".drafts .line-item", has_text="shy-bot")
+    for _ in range(50):  # records are read in batches, a moment later
+        if line.count():
+            break
+        page.wait_for_timeout(100)
+        page.reload()
+    page.get_by_text("Refused, nobody asked yet").click()
+    line.get_by_role("link", name="Look…").click()
+    assert f"GET on {ORIGIN} under /docs/guide" in page.locator(".effects").inner_text()
+    page.get_by_role("button", name="File and approve").click()
+    assert f"Approved: {ORIGIN} for shy-bot → live v2 in" in said(page)
+    assert island.curl(bottle, URL)[0] == 200
+
+
 def test_another_bottle_still_gets_nothing(island: Island, origin: None) -> None:
     other = island.server.create_bottle("other-bot")
     assert refusal(island, other, URL)["reason"] == "no-route"

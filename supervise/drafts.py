@@ -1,0 +1,168 @@
+"""Refused, and nobody asked yet: what bottles were refused lately, as asks an operator can approve at once.
+
+Trust boundary: a record's host, path and method are an agent's; its ask is checked like that of a tool call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
+
+from botbottle.models import Bottle
+from egress import store
+from egress.ask import parse_egress_ask, parse_gate_ask
+from egress.errors import PolicyError
+from egress.models import RouteTableVersion, TrafficRecord
+from egress.paths import reduce_prefixes
+from egress.policy import Snapshot
+
+from . import decisions
+from .canonical import digest
+from .errors import BadAsk, NotPermitted, StaleReview
+from .filing import file_proposal
+from .models import Approval, Decision, Proposal
+from .permissions import may_decide_for
+from .precedents import is_allowed_by
+from .queries import newest_versions
+from .reviewing import Review, review
+
+LATELY = timedelta(hours=24)
+LOOKED_AT = 1000  # newest refusals
+MOST = 20  # drafts
+MOST_PATHS = 20  # of one draft: the newest ones
+PARSERS = {Proposal.Tool.EGRESS: parse_egress_ask, Proposal.Tool.GATE: parse_gate_ask}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one bottle wanted of one host. `payload` is the narrowest ask that lets all of it pass."""
+
+    bottle: Bottle
+    tool: str
+    payload: dict[str, Any]
+    times: int
+    last: datetime
+
+    @property
+    def host(self) -> str:
+        return str(self.payload["host"])
+
+    @property
+    def unfiled(self) -> Proposal:
+        """The proposal it would be; its digest is that of the ask, since nothing is filed yet."""
+        ask_digest = digest([self.tool, self.payload])
+        return Proposal(
+            bottle=self.bottle, tool=self.tool, payload=self.payload, ask_digest=ask_digest, digest=ask_digest
+        )
+
+
+def drafts(*, bottle: str = "", host: str = "") -> list[Draft]:
+    """The newest first. The number of queries does not grow with the records."""
+    records = TrafficRecord.objects.filter(
+        verdict="refused", ask__isnull=False, finding__isnull=True, at__gt=timezone.now() - LATELY
+    ).exclude(bottle__state=Bottle.State.DELETED)
+    wanted = {"bottle__slug": bottle, "host": host}
+    records = records.filter(**{column: value for column, value in wanted.items() if value})
+    found = list(records.select_related("bottle").order_by("-at", "-pk")[:LOOKED_AT])
+    groups = _grouped(_still_refused(found))
+    return [draft for group in groups if (draft := _draft(group)) is not None][:MOST]
+
+
+def review_draft(draft: Draft) -> Review:
+    return review(draft.unfiled, store.current(draft.bottle))
+
+
+def approve(draft: Draft, *, actor: User, seen_digest: str, note: str = "") -> Decision | Approval:
+    """File it for the bottle and grant it, in one transaction. Raises NotPermitted, StaleReview."""
+    if not may_decide_for(actor, draft.bottle):
+        raise NotPermitted("You may look, but only who may decide for this bottle approves for it.")
+    with transaction.atomic():
+        version = store.lock(draft.bottle)
+        if review(draft.unfiled, version).seen_digest != seen_digest:
+            raise StaleReview("What it would do changed since you looked. Look again.")
+        why = f"Filed by {actor.get_username()} after refused requests; the agent had not asked."
+        filed = file_proposal(draft.bottle, draft.tool, draft.payload, why, operator=actor.get_username())
+        seen = review(filed.proposal, version).seen_digest
+        return decisions.approve(filed.proposal.pk, actor=actor, seen_digest=seen, note=note)
+
+
+def draft_of(bottle: Bottle, tool: str, payload: object) -> Draft:
+    """From a form: checked as an agent's ask would be. Raises BadAsk."""
+    if tool not in PARSERS or not isinstance(payload, dict):
+        raise BadAsk("This is not an ask for a route or for the gate.")
+    try:
+        given = {key: value for key, value in payload.items() if tool != Proposal.Tool.GATE or key != "host"}
+        checked = dict(PARSERS[Proposal.Tool(tool)](given))
+    except PolicyError as error:
+        raise BadAsk(str(error)) from error
+    return Draft(bottle, tool, checked, times=0, last=timezone.now())
+
+
+def _still_refused(records: list[TrafficRecord]) -> list[TrafficRecord]:
+    """Without what was asked for or opened meanwhile."""
+    ids = {record.bottle_id for record in records}
+    pending = Proposal.objects.filter(status=Proposal.Status.PENDING, bottle__in=ids)
+    asked = set(pending.values_list("bottle", "payload__host"))
+    tables = {bottle: _snapshot(version) for bottle, version in newest_versions(ids).items()}
+    now = timezone.now()
+    return [
+        record
+        for record in records
+        if (record.bottle_id, record.host) not in asked
+        and not is_allowed_by(tables[record.bottle_id], record, now)
+    ]
+
+
+def _snapshot(version: RouteTableVersion) -> Snapshot:
+    return Snapshot(bottle="", version=version.version, table=version.table, written_at="")
+
+
+def _grouped(records: list[TrafficRecord]) -> Iterable[list[TrafficRecord]]:
+    groups: dict[tuple[int, str, str], list[TrafficRecord]] = {}
+    for record in records:
+        tool = record.ask.get("tool", "") if isinstance(record.ask, dict) else ""
+        groups.setdefault((record.bottle_id, record.host, str(tool)), []).append(record)
+    return groups.values()
+
+
+def _draft(records: list[TrafficRecord]) -> Draft | None:
+    """One ask for all of a group; None when none of them can be asked for."""
+    asks = [ask for record in records if (ask := _ask_of(record)) is not None]
+    if not asks:
+        return None
+    newest, tool = records[0], str(records[0].ask["tool"])  # type: ignore[index]
+    payload = dict(asks[0])
+    if tool == Proposal.Tool.EGRESS:
+        payload = {"host": payload["host"], **_united(asks)}
+    return Draft(newest.bottle, tool, payload, len(records), newest.at)
+
+
+def _ask_of(record: TrafficRecord) -> dict[str, Any] | None:
+    ask = record.ask
+    if not isinstance(ask, dict) or ask.get("tool") not in PARSERS:
+        return None
+    arguments = ask.get("arguments")
+    given = {key: value for key, value in arguments.items() if key != "justification"} if arguments else {}
+    try:
+        return dict(PARSERS[Proposal.Tool(ask["tool"])](given))
+    except PolicyError:
+        return None
+
+
+def _united(asks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Paths and methods of all of them. Where one wants every path or method, so does the whole."""
+    united: dict[str, Any] = {}
+    paths = [ask.get("path_allowlist") for ask in asks]
+    if all(paths):
+        newest = list(dict.fromkeys(path for some in paths for path in some or ()))[:MOST_PATHS]
+        united["path_allowlist"] = list(reduce_prefixes(newest))
+    methods = [ask.get("methods") for ask in asks]
+    if all(methods):
+        united["methods"] = sorted({method for some in methods for method in some or ()})
+    return united
