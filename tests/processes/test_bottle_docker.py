@@ -14,6 +14,9 @@ from tests.processes.bottles import Bottles, is_gone
 from tests.servers import running_server, wait_until
 
 pytestmark = pytest.mark.process
+ASK_THE_AGENT_PLANE = (
+    "import urllib.request; assert urllib.request.urlopen('http://127.0.0.1:9100/health').read() == b'ok'"
+)
 MANIFEST = f"backend: docker\nimage: {PYTHON_IMAGE}\ncommand: [sleep, '1000']\n"
 
 
@@ -39,6 +42,7 @@ def test_a_container_lives_through_the_record_and_its_engines_crash(
     bottles.manifest("boxed", MANIFEST)
     assert "boxed is running" in bottles.ok("start", "boxed")
     assert bottles.command("exec", "boxed", "--", "sh", "-c", "exit 7").code == 7
+    assert bottles.command("exec", "boxed", "--", "python3", "-c", ASK_THE_AGENT_PLANE).code == 0
     engine.kill()
     try:
         line = bottles.ps("boxed")
