@@ -66,6 +66,7 @@ class Sender:
             except Exception:
                 log.exception("Sending webhooks failed; trying again in a moment.")
             self._stopping.wait(PAUSE_SECONDS)
+        connections.close_all()  # this thread's own
         if self._lock is not None:
             self._lock.close()
 

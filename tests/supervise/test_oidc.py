@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
-import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from django.apps import apps
@@ -23,84 +20,11 @@ import botbottle.urls  # noqa: F401 - looks at the settings once, and must see t
 from botbottle.checks import whole_identity_provider
 from supervise import oidc, roles
 from supervise.models import AuditEvent
+from tests.supervise.identity_provider import CLIENT, Provider
 
 pytestmark = pytest.mark.django_db
-CLIENT, SECRET = "bot-bottle", "of-the-client"
-KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+SECRET = "of-the-client"
 OTHER_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-
-
-class Provider:
-    """Knows one person, and tells of them what `claims` and `token` say."""
-
-    def __init__(self) -> None:
-        self.claims: dict[str, Any] = {
-            "sub": "248289761001",
-            "preferred_username": "Olivia",
-            "groups": ["ops"],
-        }
-        self.token: dict[str, Any] = {}
-        self.key, self.algorithm = KEY, "RS256"
-        self.published: dict[str, Any] = {}
-        self.asked: dict[str, Any] = {}
-        self.redeemed: dict[str, str] = {}
-        self.is_broken = False
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-
-    @property
-    def issuer(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def answer(self, path: str, body: str) -> tuple[int, Any]:
-        if self.is_broken:
-            return 500, {}
-        match path:
-            case "/.well-known/openid-configuration":
-                names = ("authorization", "token", "userinfo")
-                found = {f"{name}_endpoint": f"{self.issuer}/{name}" for name in names}
-                keys = {"jwks_uri": f"{self.issuer}/jwks", "issuer": self.issuer}
-                return 200, {**found, **keys, **self.published}
-            case "/token":
-                self.redeemed = dict(parse_qsl(body))
-                return 200, {"id_token": self._id_token(), "access_token": "access", "token_type": "Bearer"}
-            case "/userinfo":
-                return 200, self.claims
-            case "/jwks":
-                public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key()))
-                return 200, {"keys": [{**public, "kid": "one", "alg": "RS256", "use": "sig"}]}
-        return 404, {}
-
-    def _id_token(self) -> str:
-        now = int(time.time())
-        usual = {
-            "iss": self.issuer, "aud": CLIENT, "sub": "248289761001", "iat": now, "exp": now + 300,
-            "nonce": self.asked.get("nonce"),
-        }  # fmt: skip
-        token = {key: value for key, value in {**usual, **self.token}.items() if value is not None}
-        if self.algorithm == "none":
-            return jwt.encode(token, None, algorithm="none", headers={"kid": "one"})
-        return jwt.encode(token, self.key, algorithm=self.algorithm, headers={"kid": "one"})
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        provider = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-                status, plain = provider.answer(urlsplit(self.path).path, body)
-                text = json.dumps(plain).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            do_POST = do_GET
-
-            def log_message(self, *_: Any) -> None:
-                return
-
-        return Handler
 
 
 @pytest.fixture
