@@ -1,0 +1,48 @@
+"""A webhook of the real server: what an agent asks arrives at a real receiver, also one that was down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.agents import Agent
+from tests.servers import free_port, running_server, wait_until
+from tests.supervise.receiver import Receiver
+
+pytestmark = pytest.mark.process
+SET_UP = """
+from supervise import receivers
+from supervise.models import Webhook
+webhook = Webhook(name="chat", url="{url}", events=["filed"])
+receivers.put(webhook, secret="a-secret-of-ours-0001", author="tests")
+"""
+
+
+def ask(url: str, token: str, host: str) -> None:
+    async def call() -> None:
+        async with httpx.AsyncClient() as client:
+            answer = await Agent(client, url, token).ask(host)
+            assert answer["status"] == "pending"
+
+    asyncio.run(call())
+
+
+def test_what_happened_while_the_receiver_and_the_server_were_down_is_told(tmp_path: Path) -> None:
+    receiver = Receiver(free_port())
+    quick = {"SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "0.2"}
+    with running_server(tmp_path, **quick) as server:
+        server.manage("shell", "-c", SET_UP.replace("{url}", receiver.url))
+        bottle = server.create_bottle("chatty")
+        ask(server.mcp_url, bottle["token"], "one.example.com")
+        server.process.kill()
+        server.process.wait()
+    with receiver.running(), running_server(tmp_path, **quick) as server:
+        ask(server.mcp_url, bottle["token"], "two.example.com")
+        wait_until(lambda: len(receiver.got) >= 2, what="both messages")
+    told = [json.loads(body) for _, _, body in receiver.got]
+    assert sorted(facts["host"] for facts in told) == ["one.example.com", "two.example.com"]
+    assert all(facts["url"].startswith(server.console_url) for facts in told)
