@@ -6,6 +6,7 @@ Pure. The text is an agent's; nothing of it is run. Flags are hints for the eye:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from botbottle.dockerfiles import BadDockerfile, _instructions
@@ -14,6 +15,7 @@ from .diffs import Kind, aligned
 
 MOST_INSTRUCTIONS = 400
 MOST_CHARACTERS = 2000  # of one instruction
+SHOWN_REMOVALS = 5
 
 _SHELLS = r"(?:ba|da|z|k)?sh\b|python3?\b|perl\b|node\b"
 # What to look for, in which instructions (empty: all), and what it means for the operator.
@@ -28,6 +30,7 @@ _FLAGS: tuple[tuple[str, str, str], ...] = (
      "installs packages without a signature"),
     ("RUN", r"--security=insecure", "asks for a privileged build"),
     ("RUN", r"--network=host", "asks for the host's network while building"),
+    ("RUN", r"--network=(?!host)", "chooses a network of its own while building"),
     ("RUN", r"--mount=\S{0,200}type=(?:secret|ssh)", "asks for a secret or an SSH agent while building"),
     ("RUN", r"\bchmod\s+(?:[ugoa]{0,4}\+[rwx]{0,3}s|0?[2467][0-7]{3})\b|\bsetcap\b",
      "makes a program that gains rights"),
@@ -118,6 +121,55 @@ def flags_of(text: str) -> tuple[str, ...]:
     if any(_FRONTEND.match(line) for line in text.split("\n", 5)[:5]):
         found.setdefault("another program reads the Dockerfile (# syntax=)", 1)
     return tuple(f"line {line}: {flag}" for flag, line in found.items())
+
+
+def warnings_of(before: str, after: str) -> tuple[str, ...]:
+    """What the change takes away, or puts another base under. Empty where there is no Dockerfile yet."""
+    try:
+        old, new = instructions_of(before), instructions_of(after)
+    except BadDockerfile:
+        return ()
+    if not old:
+        return ()
+    kinds = aligned([one.text for one in old], [one.text for one in new])
+    gone = [text for kind, text in kinds if kind is Kind.REMOVED and not text.upper().startswith("FROM")]
+    warnings = list(_moved_bases(_bases(old), _bases(new)))
+    if gone:
+        shown = "; ".join(f"'{' '.join(text.split())[:80]}'" for text in gone[:SHOWN_REMOVALS])
+        more = f" and {len(gone) - SHOWN_REMOVALS} more" if len(gone) > SHOWN_REMOVALS else ""
+        warnings.append(f"takes away what the present Dockerfile has: {shown}{more}")
+    return tuple(warnings)
+
+
+def _bases(instructions: list[Instruction]) -> list[str]:
+    """The images that stages start from; stages that start from an earlier one are left out."""
+    bases: list[str] = []
+    stages: set[str] = set()
+    for instruction in instructions:
+        words = [word for word in instruction.text.split()[1:] if not word.startswith("--")]
+        if instruction.name == "FROM" and words:
+            if words[0].lower() not in stages:
+                bases.append(words[0])
+            stages |= {word.lower() for word in words[2:3]}
+    return bases
+
+
+def _moved_bases(old: list[str], new: list[str]) -> Iterator[str]:
+    for base in dict.fromkeys(new):
+        if base in old:
+            continue
+        same = next((other for other in old if _name(other) == _name(base)), None)
+        if same is not None:
+            yield f"another version of the base image: {base}, so far {same}"
+        else:
+            yield f"another base image: {base}, so far {', '.join(dict.fromkeys(old)) or 'none'}"
+
+
+def _name(image: str) -> str:
+    """Without tag and digest. A colon before a slash is a registry's port."""
+    image = image.partition("@")[0]
+    head, slash, last = image.rpartition("/")
+    return head + slash + last.partition(":")[0]
 
 
 def _flags(name: str, rest: str, written: str) -> tuple[str, ...]:

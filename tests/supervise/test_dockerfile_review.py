@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from supervise.dockerfile_review import MOST_INSTRUCTIONS, changes, flags_of, instructions_of
+from supervise.dockerfile_review import MOST_INSTRUCTIONS, changes, flags_of, instructions_of, warnings_of
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,7 @@ from supervise.dockerfile_review import MOST_INSTRUCTIONS, changes, flags_of, in
         ("RUN pip install --index-url https://x.example y", "another index"),
         ("RUN --security=insecure true", "privileged build"),
         ("RUN --network=host true", "host's network"),
+        ("RUN --network=none true", "a network of its own"),
         ("RUN --mount=type=secret,id=x true", "secret or an SSH agent"),
         ("RUN chmod u+s /bin/x", "gains rights"),
         ("RUN chmod 4755 /bin/x", "gains rights"),
@@ -97,3 +98,29 @@ def test_a_hostile_text_is_bounded_in_time_and_size() -> None:
     assert time.process_time() - start < 2
     found, more = changes("", "FROM x:1\n" + "RUN true\n" * 1000)
     assert (len(found), more) == (MOST_INSTRUCTIONS, 1001 - MOST_INSTRUCTIONS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("", "FROM debian:12\nRUN true\n", ()),
+        ("FROM debian:12\n", "FROM debian:12\nRUN true\n", ()),
+        ("FROM debian:12\n", "FROM debian:13\n",
+         ("another version of the base image: debian:13, so far debian:12",)),
+        ("FROM r:5000/a/b@sha256:1\n", "FROM r:5000/a/b:2\n",
+         ("another version of the base image: r:5000/a/b:2, so far r:5000/a/b@sha256:1",)),
+        ("FROM debian:12\n", "FROM evil/debian:12\n",
+         ("another base image: evil/debian:12, so far debian:12",)),
+        ("FROM debian:12\n", "FROM alpine:3 AS x\nFROM debian:12\nCOPY --from=x /a /b\n",
+         ("another base image: alpine:3, so far debian:12",)),
+        ("FROM debian:12\n", "FROM debian:12 AS x\nFROM x\n", ()),
+        ("FROM debian:12\nUSER agent\nRUN a\n", "FROM debian:12\nRUN a\n",
+         ("takes away what the present Dockerfile has: 'USER agent'",)),
+        ("FROM d:1\n" + "".join(f"RUN {n}\n" for n in range(7)), "FROM d:1\n",
+         ("takes away what the present Dockerfile has: " + "; ".join(f"'RUN {n}'" for n in range(5)) + 
+          " and 2 more",)),
+        ("FROM d:1\nNOSUCH x\n", "FROM d:1\n", ()),
+    ],
+)  # fmt: skip
+def test_a_moved_base_and_removed_lines_are_told(before: str, after: str, expected: tuple[str, ...]) -> None:
+    assert warnings_of(before, after) == expected
