@@ -14,6 +14,7 @@ from typing import Any
 from django.utils import timezone
 
 from botbottle.dockerfiles import check_dockerfile
+from botbottle.models import Bottle
 from egress.ask import parse_gate_ask, parse_operator_route
 from egress.hostnames import pattern_matches
 from egress.merge import Merge, merge_gate_host, merge_route
@@ -21,7 +22,9 @@ from egress.models import RouteTableVersion
 from egress.policy import RouteTable
 
 from .canonical import digest
+from .dockerfile_review import warnings_of
 from .errors import BadAsk
+from .images import can_be_rebuilt
 from .models import Proposal
 from .risk import Risk, assess
 from .sanitize import storable_json
@@ -56,8 +59,8 @@ def review(
     table, payload = version.table, proposal.payload if edited is None else edited
     if proposal.tool == Proposal.Tool.CAPABILITY:
         before, after = proposal.bottle.dockerfile, payload["dockerfile"]
-        effects: tuple[str, ...] = ("the bottle's Dockerfile is replaced",)
-        warnings: tuple[str, ...] = ()
+        effects: tuple[str, ...] = _image_effects(proposal.bottle)
+        warnings: tuple[str, ...] = warnings_of(before, after)
         table_after = None
     else:
         merged = preview(proposal, payload, table, now=now, by_operator=edited is not None)
@@ -73,6 +76,15 @@ def review(
         risk=assess(proposal.tool, payload, table, warnings),
         seen_digest=digest([proposal.digest, touched(proposal, table, now)]),
         table_after=table_after,
+    )
+
+
+def _image_effects(bottle: Bottle) -> tuple[str, ...]:
+    if not can_be_rebuilt(bottle):
+        return ("the Dockerfile is recorded; the bottle has no sandbox here that could be rebuilt",)
+    return (
+        "the image is built from this Dockerfile, with the bottle's own routes as its only network",
+        "once a canary of it works, the bottle is replaced, on the same workspace; the image before is kept",
     )
 
 

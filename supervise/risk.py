@@ -47,7 +47,8 @@ class Risk:
 def assess(tool: str, payload: Mapping[str, Any], table: RouteTable, warnings: Sequence[str]) -> Risk:
     """High risk: credentials, wildcards, a new image. Medium: anything that can carry data out freely."""
     if tool == "capability-block":
-        return Risk(Level.HIGH, ((Level.HIGH, "changes the image the agent runs in"), *_image(payload)))
+        changed = [(Level.HIGH, warning) for warning in ("changes the image the agent runs in", *warnings)]
+        return Risk(Level.HIGH, (*changed, *_image(payload)))
     found = list(_host_reasons(payload["host"], table))
     if tool == "egress-block":
         found += _route_reasons(payload)
