@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,11 +20,13 @@ django.setup(set_prefix=False)
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
-from django.urls import path  # noqa: E402
+from django.urls import path, re_path  # noqa: E402
 
 from botbottle.planes import Plane, plane_of  # noqa: E402
 from supervise.consumers import QueueConsumer  # noqa: E402
+from supervise.mcp.managed_socket import ManagedConsumer  # noqa: E402
 
+MANAGED = re.compile(r"^/?mcp/servers/(?P<name>[a-z0-9-]{1,40})/?$")
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -71,6 +74,8 @@ async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
         await http_application(scope, receive, send)
     elif scope["type"] == "websocket" and plane is Plane.OPERATOR:
         await websocket_application(scope, receive, send)
+    elif scope["type"] == "websocket" and plane is not None and MANAGED.match(scope["path"]):
+        await agent_websocket_application(scope, receive, send)
     elif scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 4404})
     else:
@@ -82,4 +87,6 @@ http_application = OneTripHandler()
 websocket_application = AllowedHostsOriginValidator(
     AuthMiddlewareStack(URLRouter([path("ws/queue/", QueueConsumer.as_asgi())]))
 )
+# No sessions, no cookies: an agent proves itself as on every request of its plane.
+agent_websocket_application = URLRouter([re_path(MANAGED.pattern, ManagedConsumer.as_asgi())])
 application = BoundedThreads(_by_plane)

@@ -5,6 +5,9 @@ Nothing else an agent sends (slug, header, path) can name a bottle.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
@@ -29,6 +32,21 @@ class BottleAuthentication(BaseAuthentication):
 
     def authenticate_header(self, request: Request) -> str:
         return 'Bearer realm="bot-bottle"'
+
+
+def bottle_of_scope(scope: Mapping[str, Any]) -> Bottle:
+    """The bottle of a websocket, proven as for a request. Raises AuthenticationFailed."""
+    given: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        given.setdefault(name.lower(), []).append(value)
+
+    def only(name: str) -> str:
+        values = given.get(name.lower().encode(), [])
+        return values[0].decode("latin-1") if len(values) == 1 else ""
+
+    if scope["plane"] is Plane.RELAY:
+        return _by_socket(only(IDENTITY_HEADER))
+    return _by_token(only("Authorization"))
 
 
 def _by_socket(slug: str) -> Bottle:

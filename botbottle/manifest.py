@@ -141,7 +141,7 @@ class _Reading:
             limits=self.bottle_limits(given),
             supervise=self.flag(given, "supervise"),
             context=self.flag(given, "context"),
-            mcp_servers=self.servers(given),
+            mcp_servers=self.mcp_servers(given),
             path=path,
             text=text,
             lines=self.lines,
@@ -322,7 +322,7 @@ class _Reading:
             raise self.refuse(key, f"must be a size such as 2g, at least 32m; got {quoted(value)}.")
         return size
 
-    def servers(self, given: Mapping[str, Any]) -> Mapping[str, servers.Spec]:
+    def mcp_servers(self, given: Mapping[str, Any]) -> Mapping[str, servers.Spec]:
         found = self.each(given, "mcp_servers", self.server)
         if found and not given.get("supervise", True):
             raise self.refuse(

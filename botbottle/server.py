@@ -120,6 +120,8 @@ class WebServer(Server):  # type: ignore[misc]
         self._sender = Sender()
 
     def _adopt(self) -> None:
+        most = settings.SUPERVISE_MAX_BODY_BYTES  # Autobahn alone would keep a frame of any size
+        self.ws_factory.setProtocolOptions(maxFramePayloadSize=most, maxMessagePayloadSize=most)
         for listener in self._opened:
             if listener.port is not None:
                 planes.assign(listener.port, listener.plane)

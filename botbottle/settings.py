@@ -11,6 +11,8 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 # --- Where state lives
 BOTTLE_HOME = home.prepare(Path(environment.text("BOTTLE_HOME", "~/.bot-bottle")).expanduser())
 BOTTLE_MANIFESTS = Path(environment.text("BOTTLE_MANIFESTS") or BOTTLE_HOME / "bottles").expanduser()
+# Where managed MCP servers' files may be staged from, separated by commas; empty: the manifest's directory.
+BOTTLE_SERVER_ROOTS = [str(Path(root).expanduser()) for root in environment.words("BOTTLE_SERVER_ROOTS")]
 SECRET_KEY = environment.text("SECRET_KEY") or home.secret_key(BOTTLE_HOME)
 DATABASES = {"default": environment.database("DATABASE_URL", BOTTLE_HOME / "bot-bottle.sqlite3")}
 REDIS_URL = environment.text("REDIS_URL")

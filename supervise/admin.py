@@ -22,6 +22,7 @@ from . import (
     access_admin,  # noqa: F401 - registers what it shows
     api_keys,
     decisions,
+    managed_admin,  # noqa: F401
     queries,
     sanitize,
     secrets,

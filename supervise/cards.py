@@ -249,6 +249,8 @@ def state_of(review: Review | None, proposal: Proposal, decision: Decision | Non
 
 
 def target_of(proposal: Proposal) -> str:
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        return f"{proposal.payload['tool']} of {proposal.payload['server']}"
     return str(proposal.payload.get("host", "container image"))
 
 
@@ -257,6 +259,8 @@ def summary_of(proposal: Proposal) -> str:
     payload = proposal.payload
     if proposal.tool == Proposal.Tool.GATE:
         return f"let {payload['host']} through the gate, for {payload['failed_url']}"
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        return f"call {payload['tool']} of {payload['server']} with {json.dumps(payload['arguments'])}"
     if proposal.tool == Proposal.Tool.CAPABILITY:
         lines = payload["dockerfile"].removesuffix("\n").count("\n") + 1
         return f"rebuild the bottle from a Dockerfile of {lines} line{'s' if lines > 1 else ''}"

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from egress import intake, secrets, store
 
-from . import applying, decisions, rebuilding, settling
+from . import applying, decisions, managed, rebuilding, settling
 from .errors import AlreadyDecided
 from .models import Proposal
 
@@ -63,6 +63,7 @@ def look_after_bottles() -> None:
     try:
         settling.reconcile()
         rebuilding.look_after()
+        managed.look_after()
     finally:
         connection.close()  # the next round may be on another thread
 

@@ -138,6 +138,8 @@ def _change(
     by_operator: bool,
 ) -> dict[str, Any]:
     """Make the change in the database and say what it grants. Applying it comes after the commit."""
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        return {"granted": final, "applied": Decision.Applied.RECORDED}  # the call itself uses it up
     if proposal.tool == Proposal.Tool.CAPABILITY:
         granted = {"granted": final, "not_granted": left_out(proposal.payload, final)}
         if images.can_be_rebuilt(proposal.bottle):

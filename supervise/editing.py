@@ -144,6 +144,8 @@ def edit_of_form(proposal: Proposal, form: QueryDict) -> Edit:
         return RouteEdit.of_form(form)
     if proposal.tool == Proposal.Tool.CAPABILITY:
         return DockerfileEdit.of_form(form)
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        raise BadAsk("There is nothing to modify: one call is made, or it is not. Approve or reject.")
     raise BadAsk("There is nothing to modify: one host passes the gate, or it does not. Approve or reject.")
 
 

@@ -21,6 +21,7 @@ class Proposal(models.Model):
         EGRESS = "egress-block"
         GATE = "pipelock-block"
         CAPABILITY = "capability-block"
+        MCP_TOOL = "mcp-tool"
 
     class Status(models.TextChoices):
         PENDING = "pending"
@@ -211,6 +212,7 @@ class ApiKey(models.Model):
 
 
 from .models_access import Assignment, LoginFailure  # noqa: E402
+from .models_managed import ManagedServer  # noqa: E402
 from .models_rebuilds import Rebuild  # noqa: E402
 from .models_webhooks import Delivery, Webhook  # noqa: E402
 
@@ -223,6 +225,7 @@ __all__ = [
     "Decision",
     "Delivery",
     "LoginFailure",
+    "ManagedServer",
     "Proposal",
     "Rebuild",
     "StandingRefusal",

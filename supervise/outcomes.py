@@ -9,6 +9,7 @@ from typing import Any
 
 from egress.paths import prefix_allows
 
+from .call_outcomes import explain_call
 from .image_outcomes import explain_image
 from .models import Decision, Proposal
 
@@ -106,6 +107,8 @@ def _explain(proposal: Proposal, decision: Decision | None) -> str:
 def _explain_applied(proposal: Proposal, decision: Decision) -> str:
     if proposal.tool == Proposal.Tool.CAPABILITY:
         return explain_image(decision)
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        return explain_call(decision)
     if decision.applied == Applied.WAITING:
         return "Approved, and being applied. Call check-proposal in a moment to see it live."
     if decision.applied == Applied.FAILED:

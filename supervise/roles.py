@@ -23,6 +23,7 @@ _LOOK: Verbs = {
         "proposal": ("view",),
         "decision": ("view",),
         "standingrefusal": ("view",),
+        "managedserver": ("view",),
         "auditevent": ("view",),
     },
 }

@@ -107,7 +107,7 @@ async def then(body: AsyncGenerator[bytes], done: Callable[[bool], None]) -> Asy
 async def _frames(calls: Sequence[WaitingCall]) -> AsyncGenerator[Frame]:
     """Progress, keep-alives and the final response of every call, as they come."""
     if len(calls) == 1:
-        async with aclosing(_one(calls[0])) as frames:
+        async with aclosing(one_call(calls[0])) as frames:
             async for frame in frames:
                 yield frame
         return
@@ -129,14 +129,14 @@ async def _frames(calls: Sequence[WaitingCall]) -> AsyncGenerator[Frame]:
 
 async def _pump(call: WaitingCall, queue: asyncio.Queue[Frame | _Ended]) -> None:
     try:
-        async with aclosing(_one(call)) as frames:
+        async with aclosing(one_call(call)) as frames:
             async for frame in frames:
                 queue.put_nowait(frame)
     finally:
         queue.put_nowait(_Ended())
 
 
-async def _one(call: WaitingCall) -> AsyncGenerator[Frame]:
+async def one_call(call: WaitingCall) -> AsyncGenerator[Frame]:
     try:
         async with aclosing(_wait(call)) as frames:
             async for frame in frames:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from . import rpc, views
+from . import managed_relay, rpc, views
 
 urlpatterns = [
     path("", views.McpView.as_view(), name="mcp-root"),
     re_path(r"^mcp/?$", views.McpView.as_view(), name="mcp"),
+    re_path(
+        r"^mcp/servers/(?P<name>[a-z0-9-]{1,40})/?$", managed_relay.ManagedView.as_view(), name="managed"
+    ),
     path("rpc", rpc.RpcView.as_view(), name="rpc"),
     re_path(r"^(?:memory/)?session-context$", rpc.ContextView.as_view(), name="session-context"),
     path("health", views.health, name="health"),

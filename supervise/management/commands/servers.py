@@ -1,0 +1,60 @@
+"""manage.py servers: the managed MCP servers of a bottle. What they print is shown, never trusted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from supervise import bottles, managed
+from supervise.cli import OperatorCommand, Verbs, local_author
+from supervise.models import ManagedServer
+from supervise.sanitize import one_line
+
+VERBS = {
+    "list": "how they fare",
+    "stop": "end one; the others and the bottle go on",
+    "start": "start one that was stopped",
+    "restart": "end one and start it again, with its files staged anew",
+}
+
+
+class Command(OperatorCommand):
+    help = "Look at a bottle's MCP servers; stop, start and restart them."
+
+    def add_own_arguments(self, parser: CommandParser) -> None:
+        verbs = Verbs(parser, *VERBS)
+        for name, text in VERBS.items():
+            verb = verbs.add(name, text)
+            verb.add_argument("slug")
+            if name != "list":
+                verb.add_argument("name")
+
+    def run(self, options: dict[str, Any]) -> list[dict[str, Any]]:
+        bottle = bottles.get(options["slug"])
+        if options["verb"] == "list":
+            managed.settle(bottle)
+        else:
+            managed.act(options["verb"], bottle.slug, options["name"], author=local_author())
+        return [_line(server) for server in bottle.managed_servers.all()]
+
+    def show(self, options: dict[str, Any], result: list[dict[str, Any]]) -> None:
+        for line in result:
+            wrong = f"  {line['phase']}: {one_line(line['problem'], 200)}" if line["phase"] else ""
+            self.stdout.write(f"{line['name']}  {line['status']}{wrong}")
+        if not result:
+            self.stdout.write("This bottle's manifest names no MCP servers.")
+
+
+def _line(server: ManagedServer) -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "status": server.condition,
+        "phase": server.phase,
+        "problem": server.problem,
+        "exit_code": server.exit_code,
+        "restarts": server.restarts,
+        "dropped_lines": server.dropped_lines,
+        "env": server.env_names,
+        "stderr": server.stderr,
+    }
