@@ -10,10 +10,9 @@ import json
 import os
 import select
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import sha256
 from pathlib import Path
 
-from . import bubblewrap, keeper, limits, terminal, traces
+from . import bubblewrap, keeper, terminal, traces
 from .base import (
     STOP_SECONDS,
     BackendError,
@@ -28,6 +27,7 @@ from .base import (
 
 HINT = "Install it: `apt-get install bubblewrap` (0.8 or newer), or your distribution's package of that name."
 START_SECONDS = 30.0
+GRACE_SECONDS = 5.0  # for a keeper to put everything away
 NOT_STARTED = (126, 127)  # the command could not be executed, which it has said itself
 
 
@@ -36,7 +36,13 @@ class LocalBackend:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.tag = f"bot-bottle-{sha256(os.path.realpath(home).encode()).hexdigest()[:8]}-"
+
+    @property
+    def tag(self) -> str:
+        """What the names of this home's control groups begin with."""
+        from hashlib import sha256  # noqa: PLC0415 - a start without limits does without
+
+        return f"bot-bottle-{sha256(os.path.realpath(self.home).encode()).hexdigest()[:8]}-"
 
     # what is there
 
@@ -88,6 +94,8 @@ class LocalBackend:
         return Life(True, state.get("started_at"), None, state.get("pid"))
 
     def orphans(self, known: Iterable[str]) -> list[str]:
+        from . import limits  # noqa: PLC0415 - as above
+
         wanted = set(known)
         left = {Path(group).name.removeprefix(self.tag) for group in limits.leftovers(self.tag)}
         for run in self.home.glob("bottles/*/run"):
@@ -163,7 +171,7 @@ class LocalBackend:
                 (run / name).unlink(missing_ok=True)
             variables = box.data(bubblewrap.environment(plan, extra))
             bubblewrap.fill(box, plan)
-            placement = self._place(plan, run, progress)
+            cgroups, rlimits = self._place(plan, run, progress)
         except BaseException:
             box.close()
             os.close(lock)
@@ -177,10 +185,15 @@ class LocalBackend:
         inside = [*bubblewrap.first_program(plan), *flags, "--", *plan.command]
         order = keeper.Order(str(run), lock, [program, "--args", arguments, *inside], box.fds)
         order.control = ours.detach()
-        order.cgroups, order.rlimits = list(placement.cgroups), list(placement.rlimits)
+        order.cgroups, order.rlimits = cgroups, rlimits
         return order
 
-    def _place(self, plan: Plan, run: Path, progress: Progress) -> limits.Placement:
+    def _place(self, plan: Plan, run: Path, progress: Progress) -> tuple[list[str], list[tuple[int, int]]]:
+        """Control groups to enter, and limits of single processes; says what does not hold."""
+        if plan.limits == Limits():
+            return [], []
+        from . import limits  # noqa: PLC0415 - as above
+
         placement = limits.place(f"{self.tag}{plan.slug}", plan.limits)
         if placement.cgroups:
             (run / "cgroups").write_text("".join(f"{path}\n" for path in placement.cgroups))
@@ -188,7 +201,7 @@ class LocalBackend:
             progress(f"limits.{name} is not enforced: this account has no control group it may write to.")
         for name in placement.weaker:
             progress(f"limits.{name} holds for each process only: no control group may be written to.")
-        return placement
+        return list(placement.cgroups), list(placement.rlimits)
 
     # in a running bottle
 
@@ -261,7 +274,7 @@ class LocalBackend:
             connection = self._connect(slug)
             try:
                 terminal.send(connection, b"stop %f" % seconds)
-                connection.settimeout(seconds + 5)
+                connection.settimeout(seconds + GRACE_SECONDS)
                 while connection.recv(1 << 16):
                     pass
             finally:
@@ -276,15 +289,16 @@ class LocalBackend:
             traces.sweep(run)
 
     def remove(self, slug: str) -> None:
+        from . import limits  # noqa: PLC0415 - as above
+
         self.stop(slug)
         limits.remove([g for g in limits.leftovers(self.tag) if Path(g).name == f"{self.tag}{slug}"])
         traces.erase(self._run(slug))
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
-        raise Unavailable(
-            f"{slug} runs on this host's own programs, which no Dockerfile changes. "
-            "Set `backend: docker` in its manifest to have its image rebuilt."
-        )
+        from .local_rebuild import rebuild  # noqa: PLC0415 - a start does without Docker's library
+
+        return rebuild(self.home, slug, dockerfile, progress)
 
     # the keeper
 

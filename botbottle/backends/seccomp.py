@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 from .base import Unavailable
@@ -20,63 +19,47 @@ NAMESPACES = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x2000
 ODD_PERSONALITIES = (0x0100000, 0x0200000, 0x0400000)  # map page zero, old layout, readable is executable
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
-    """Refused unless the argument is one of these small numbers."""
-
-    argument: int
-    allowed: tuple[int, ...]
+ONLY = "refused unless the argument is one of these small numbers"
+EQUALS = "refused when the argument's low 32 bits, which are all the kernel looks at, are one of these"
+ANY_BIT = "refused when one of these bits is set"
 
 
-@dataclass(frozen=True, slots=True)
-class Equals:
-    """Refused when the argument's low 32 bits, which are all the kernel looks at, are one of these."""
+class Condition:
+    """By which argument a call is judged. (Plain classes here: each start of a bottle imports this.)"""
 
-    argument: int
-    values: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AnyBit:
-    """Refused when one of these bits is set."""
-
-    argument: int
-    bits: tuple[int, ...]
+    def __init__(self, kind: str, argument: int, values: tuple[int, ...]) -> None:
+        self.kind, self.argument, self.values = kind, argument, values
 
 
-Condition = Only | Equals | AnyBit
-
-
-@dataclass(frozen=True, slots=True)
 class Refusal:
-    calls: tuple[str, ...]
-    error: int = errno.EPERM
-    when: Condition | None = None  # always, without one
+    """Calls that are refused with an error: always, or under a condition."""
 
-
-def _calls(names: str) -> tuple[str, ...]:
-    return tuple(names.split())
+    def __init__(self, calls: str, error: int = errno.EPERM, when: Condition | None = None) -> None:
+        self.calls = tuple(calls.split())
+        self.error, self.when = error, when
 
 
 REFUSALS = (
     Refusal(
-        ("socket", "socketpair"),
+        "socket socketpair",
         errno.EAFNOSUPPORT,
-        Only(0, (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)),  # not AF_VSOCK: no network namespace contains it
+        Condition(
+            ONLY, 0, (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)
+        ),  # not AF_VSOCK: no network namespace contains it
     ),
-    Refusal(("ioctl",), errno.EPERM, Equals(1, (TIOCSTI, TIOCLINUX))),  # typing into a terminal
-    Refusal(("clone",), errno.EPERM, AnyBit(0, NAMESPACES)),
-    Refusal(("unshare",), errno.EPERM, AnyBit(0, (CLONE_NEWTIME, *NAMESPACES))),
-    Refusal(("clone3",), errno.ENOSYS),  # its flags are in memory, out of a filter's sight; libc uses clone()
-    Refusal(("personality",), errno.EPERM, AnyBit(0, ODD_PERSONALITIES)),
-    Refusal(_calls("io_uring_setup io_uring_enter io_uring_register"), errno.ENOSYS),
-    Refusal(_calls("mount umount2 pivot_root setns open_tree move_mount fsopen fsconfig fsmount fspick")),
-    Refusal(_calls("mount_setattr open_tree_attr open_by_handle_at quotactl quotactl_fd swapon swapoff")),
-    Refusal(_calls("bpf perf_event_open userfaultfd keyctl add_key request_key lookup_dcookie")),
-    Refusal(_calls("init_module finit_module delete_module create_module query_module get_kernel_syms")),
-    Refusal(_calls("kexec_load kexec_file_load reboot acct syslog vhangup iopl ioperm")),
-    Refusal(_calls("settimeofday clock_settime clock_adjtime adjtimex")),
-    Refusal(_calls("nfsservctl uselib sysfs ustat _sysctl")),
+    Refusal("ioctl", errno.EPERM, Condition(EQUALS, 1, (TIOCSTI, TIOCLINUX))),  # typing into a terminal
+    Refusal("clone", errno.EPERM, Condition(ANY_BIT, 0, NAMESPACES)),
+    Refusal("unshare", errno.EPERM, Condition(ANY_BIT, 0, (CLONE_NEWTIME, *NAMESPACES))),
+    Refusal("clone3", errno.ENOSYS),  # its flags are in memory, out of a filter's sight; libc uses clone()
+    Refusal("personality", errno.EPERM, Condition(ANY_BIT, 0, ODD_PERSONALITIES)),
+    Refusal("io_uring_setup io_uring_enter io_uring_register", errno.ENOSYS),
+    Refusal("mount umount2 pivot_root setns open_tree move_mount fsopen fsconfig fsmount fspick"),
+    Refusal("mount_setattr open_tree_attr open_by_handle_at quotactl quotactl_fd swapon swapoff"),
+    Refusal("bpf perf_event_open userfaultfd keyctl add_key request_key lookup_dcookie"),
+    Refusal("init_module finit_module delete_module create_module query_module get_kernel_syms"),
+    Refusal("kexec_load kexec_file_load reboot acct syslog vhangup iopl ioperm"),
+    Refusal("settimeofday clock_settime clock_adjtime adjtimex"),
+    Refusal("nfsservctl uselib sysfs ustat _sysctl"),
 )
 
 _SHARED = {  # numbers that are the same everywhere
@@ -106,11 +89,10 @@ _AARCH64 = _SHARED | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
 class Architecture:
-    audit: int  # what the kernel calls it in a filter
-    docker: str
-    numbers: dict[str, int]
+    def __init__(self, audit: int, docker: str, numbers: dict[str, int]) -> None:
+        self.audit = audit  # what the kernel calls it in a filter
+        self.docker, self.numbers = docker, numbers
 
 
 ARCHITECTURES = {
@@ -157,11 +139,11 @@ def cbpf(machine: str = "") -> bytes:
 def _checked(when: Condition, refuse: bytes) -> list[bytes]:
     """The steps that decide by an argument's low half. (Both architectures are little-endian.)"""
     load, allow = _step(_LOAD, _ARGUMENTS_AT + 8 * when.argument), _step(_RETURN, _ALLOW)
-    if isinstance(when, AnyBit):
-        return [load, _step(_ANY_BIT, sum(when.bits), 0, 1), refuse, allow]
-    values = when.allowed if isinstance(when, Only) else when.values
+    if when.kind == ANY_BIT:
+        return [load, _step(_ANY_BIT, sum(when.values), 0, 1), refuse, allow]
+    values = when.values
     tests = [_step(_EQUAL, value, len(values) - place) for place, value in enumerate(values)]
-    return [load, *tests, allow, refuse] if isinstance(when, Equals) else [load, *tests, refuse, allow]
+    return [load, *tests, allow, refuse] if when.kind == EQUALS else [load, *tests, refuse, allow]
 
 
 def docker_profile(machine: str = "") -> dict[str, Any]:
@@ -187,13 +169,13 @@ def _compared(when: Condition | None) -> list[list[dict[str, Any]]]:
     """One rule each: comparisons of one argument within one rule do not combine."""
     if when is None:
         return [[]]
-    if isinstance(when, Only):
-        highest = max(when.allowed)
-        lower = [number for number in range(highest) if number not in when.allowed]
+    if when.kind == ONLY:
+        highest = max(when.values)
+        lower = [number for number in range(highest) if number not in when.values]
         rules = [{"value": number, "op": "SCMP_CMP_EQ"} for number in lower]
         rules.append({"value": highest, "op": "SCMP_CMP_GT"})  # all 64 bits: what is odd is refused too
-    elif isinstance(when, Equals):
+    elif when.kind == EQUALS:
         rules = [{"value": 0xFFFFFFFF, "valueTwo": low, "op": "SCMP_CMP_MASKED_EQ"} for low in when.values]
     else:
-        rules = [{"value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"} for bit in when.bits]
+        rules = [{"value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"} for bit in when.values]
     return [[{"index": when.argument, **rule}] for rule in rules]
