@@ -45,9 +45,12 @@ def main() -> None:
         page.fill("#id_username", "operator")
         page.fill("#id_password", island.server.password)
         page.click("input[type=submit]")
-        page.wait_for_function("document.querySelectorAll('article.card').length === 2")
+        for _ in range(100):  # what arrives later would wait behind a pill
+            if page.locator("article.card").count() == len(ASKS):
+                break
+            page.wait_for_timeout(100)
+            page.reload()
         page.wait_for_selector("#connection[data-state=connected]")
-        page.wait_for_function("document.getAnimations().length === 0")
         PICTURE.parent.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=PICTURE)
         browser.close()

@@ -31,8 +31,9 @@ def refuse(bottle: Bottle, path: str = "/docs", method: str = "GET", host: str =
     arguments = {"host": host, "path_allowlist": [path], "methods": [method], "justification": "refused"}
     TrafficRecord.objects.create(**{
         "bottle": bottle, "at": timezone.now(), "method": method, "scheme": "https", "host": host,
-        "path": path, "table_version": 1, "verdict": "refused", "reason": "no-route", "status": 403, "bytes_out": 0,
-        "bytes_in": 0, "duration_ms": 1, "ask": {"tool": "egress-block", "arguments": arguments}, **more,
+        "path": path, "table_version": 1, "verdict": "refused", "reason": "no-route", "status": 403,
+        "bytes_out": 0, "bytes_in": 0, "duration_ms": 1,
+        "ask": {"tool": "egress-block", "arguments": arguments}, **more,
     })  # fmt: skip
 
 

@@ -50,6 +50,32 @@ def test_more_reach_for_a_credential_that_is_there_is_high() -> None:
     assert "carries the credential TOKEN" in risk.reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("address", "level"),
+    [("10.0.0.7", Level.HIGH), ("169.254.169.254", Level.HIGH), ("192.31.196.10", Level.LOW)],
+)
+def test_a_route_pinned_to_a_private_address_is_high(address: str, level: Level) -> None:
+    ask = {"host": "api.example.com", **NARROW}
+    pinned = RouteTable((Route("api.example.com", ("/a",), pinned_addresses=(address,)),))
+    assert assess("egress-block", ask, pinned, ()).level is level
+    assert assess("egress-block", {**ask, "pinned_addresses": [address]}, RouteTable(), ()).level is level
+
+
+@pytest.mark.parametrize(
+    ("host", "known"), [("githud.com", "github.com"), ("api.acme-corq.com", "acme-corp.com")]
+)
+def test_a_look_alike_of_a_known_host_is_high(host: str, known: str) -> None:
+    reached = RouteTable((Route("www.acme-corp.com"),))
+    risk = assess("egress-block", {"host": host, **NARROW}, reached, ())
+    assert risk.level is Level.HIGH
+    assert risk.warnings == (f"look-alike: it could be taken for {known}",)
+
+
+def test_what_a_dockerfile_does_is_among_the_reasons() -> None:
+    risk = assess("capability-block", {"dockerfile": "FROM x:1\nUSER root\n"}, RouteTable(), ())
+    assert "line 2: switches to root" in risk.reasons
+
+
 def test_a_widening_is_at_least_medium() -> None:
     payload = {"host": "api.example.com", **NARROW}
     assert assess("egress-block", payload, RouteTable(), ["widening: all"]).level is Level.MEDIUM
