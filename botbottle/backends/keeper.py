@@ -310,7 +310,7 @@ class Keeper:
             return
         self.log.write(chunk)
         if source.sink >= 0:
-            source.pending = chunk
+            source.pending += chunk  # more than one only at the very end, and no more than a pipe holds
         for client in list(self.clients):
             if client.attached:
                 self.tell(client, b"o" + chunk)
