@@ -271,12 +271,15 @@ def test_every_page_fits_and_its_buttons_are_within_reach(
     window: Window, asked: Any, viewport: dict[str, int], scheme: str, script: bool
 ) -> None:
     slug = f"fits-{viewport['width']}-{scheme}-{'s' if script else 'p'}"
-    asked(slug, 1, "a-rather-long-name-that-has-to-wrap-somewhere.and-a-department")
+    asked(slug, 6, "a-rather-long-name-that-has-to-wrap-somewhere.and-a-department")
     page = window(viewport=viewport, color_scheme=scheme, java_script_enabled=script)
     home = page.url
     page.goto(f"{home}?bottle={slug}")
-    link = page.locator("article.card").get_attribute("data-link").lstrip("/")
-    pick = page.locator(".pick").get_attribute("value")
+    link = page.locator("article.card").first.get_attribute("data-link").lstrip("/")
+    pick = page.locator(".pick").first.get_attribute("value")
+    page.locator(".pick").first.check()
+    bar = page.locator(".bulk").bounding_box()
+    assert bar["y"] + bar["height"] <= viewport["height"] and bar["x"] + bar["width"] <= viewport["width"]
     for path in (
         f"?bottle={slug}",
         link,
