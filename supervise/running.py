@@ -210,7 +210,8 @@ def begin(verb: str, slug: str, *, actor: User | AnonymousUser) -> None:
     How it went is in the bottle's state and problem. Raises NotPermitted, NoSuchBottle.
     """
     author = operator_name(actor)
-    bottles.get(slug)
+    if not permissions.may_run_for(actor, bottles.get(slug)):
+        raise NotPermitted(f"The bottle {slug} has operators of its own, and you are not one of them.")
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "bottle", verb, slug, "--as", author]
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and script, and a slug that exists
         command,

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 
 from botbottle.models import Bottle
-from supervise import assignments, audit, decisions, permissions, roles
+from supervise import assignments, audit, decisions, permissions, roles, running
 from supervise.errors import NotPermitted
 from supervise.models import Assignment, AuditEvent, Decision, Proposal
 from tests.asking import ask, seen
@@ -117,6 +117,16 @@ def test_others_do_not_decide_for_an_assigned_bottle(
     assert Proposal.objects.get().is_pending
     assert decide(proposal, operator).actor == operator
     assert decide(ask(agent_b), second_operator).actor == second_operator, "the other bottle is everybody's"
+
+
+@pytest.mark.parametrize("verb", ["start", "stop"])
+def test_others_do_not_start_or_stop_an_assigned_bottle(
+    operator: User, agent_a: Bottle, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.subprocess, "Popen", lambda *_, **__: pytest.fail("it was begun"))
+    assignments.assign(agent_a, operator, author="root")
+    with pytest.raises(NotPermitted, match="operators of its own"):
+        running.begin(verb, "agent-a", actor=user_in(roles.OPERATOR, "otto"))
 
 
 def test_who_may_assign_may_decide(operator: User, ada: User, agent_a: Bottle) -> None:
