@@ -102,9 +102,10 @@ def _unpack(chunks: Iterable[bytes], target: Path) -> None:
     if bwrap is None:
         raise Unavailable("Bubblewrap (the program bwrap) is not installed: apt-get install bubblewrap.")
     command = [bwrap, *_CONFINED, "--ro-bind", "/", "/", "--bind", str(target), str(target)]
-    command += ["tar", "-x", "-C", str(target), "--no-same-owner", "--no-overwrite-dir", "--exclude=dev/*"]
+    command += ["tar", "-x", "-C", str(target), "--no-same-owner", "--no-same-permissions"]
+    command += ["--no-overwrite-dir", "--anchored", "--exclude=dev/*"]
     process = subprocess.Popen(  # noqa: S603 - ours, and a directory of ours
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, umask=0o022
     )
     archive: Any = process.stdin
     try:

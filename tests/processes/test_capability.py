@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from tests.backends.images import PYTHON_IMAGE
 from tests.dockerd import Engine, engine
 from tests.processes.bottles import Bottles
 from tests.processes.site import command_of, post_form
+from tests.requirements import require
 from tests.servers import ROOT, running_server, wait_until
 
 __all__ = ["engine"]
@@ -84,13 +87,13 @@ class World(Bottles):
         call = json.dumps({"name": name, "arguments": arguments})
         return self.inside(slug, "python3", "-c", CALL, call)
 
-    def ask(self, slug: str, *lines: str) -> str:
+    def ask(self, slug: str, *lines: str, python: str = "python3") -> str:
         """From inside the bottle, as an agent does. The proposal's id, once it is in the queue."""
         text = "".join(f"{line}\n" for line in (f"FROM {PYTHON_IMAGE}", *lines))
         arguments = {"dockerfile": text, "justification": "the tests need it"}
         call = json.dumps({"name": "capability-block", "arguments": arguments})
         process = subprocess.Popen(
-            [sys.executable, "manage.py", "bottle", "exec", "-T", slug, "--", "python3", "-c", CALL, call],
+            [sys.executable, "manage.py", "bottle", "exec", "-T", slug, "--", python, "-c", CALL, call],
             cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
@@ -284,4 +287,27 @@ def test_a_worker_killed_in_mid_build_leaves_the_old_bottle(world: World) -> Non
     assert world.ps(slug)["state"] == "running"
     wait_until(lambda: len(world.client.containers.list(all=True)) == 1, what="the end of the build's steps")
     assert "interrupted" in world.tool(slug, "check-proposal", proposal_id=proposal)
+    world.end(slug)
+
+
+def test_a_local_bottle_gets_a_root_filesystem_of_its_own_and_goes_back_to_the_hosts(world: World) -> None:
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    slug = world.bottle("local", backend="local")
+    assert world.command("exec", "-T", slug, "--", "newtool").code == 127
+    made = "printf '#!/bin/sh\\necho new tool\\n' > /usr/bin/newtool && busybox chmod 755 /usr/bin/newtool"
+    proposal = world.ask(slug, f"RUN {made}", python=str(Path(sys.base_prefix) / "bin" / "python3"))
+    world.approve(proposal)
+    row = world.ended(slug)
+    assert (row["phase"], row["problem"]) == ("live", ""), world.log(slug)
+    assert Path(row["image"]).parent == world.server.home / "bottles" / slug
+    assert world.inside(slug, "newtool") == "new tool\n"
+    assert world.inside(slug, "cat", "/workspace/draft") == "not committed\n"
+    workspace = json.loads(row["workspace"])  # git is a program of this host
+    assert (workspace["branch"], workspace["changed"]) == ("feature/x", ["draft"])
+    kept = world.server.home / "bottles" / slug / "rebuilds" / f"{row['id']}-changes.tar.gz"
+    with tarfile.open(kept) as archive:
+        assert archive.getnames() == ["draft"]
+    assert "The replacement is live" in world.tool(slug, "check-proposal", proposal_id=proposal)
+    assert world.ok("rollback-image", slug) == f"{slug}: live\n"
+    assert world.command("exec", "-T", slug, "--", "newtool").code == 127
     world.end(slug)

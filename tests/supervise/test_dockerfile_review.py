@@ -117,7 +117,7 @@ def test_a_hostile_text_is_bounded_in_time_and_size() -> None:
         ("FROM debian:12\nUSER agent\nRUN a\n", "FROM debian:12\nRUN a\n",
          ("takes away what the present Dockerfile has: 'USER agent'",)),
         ("FROM d:1\n" + "".join(f"RUN {n}\n" for n in range(7)), "FROM d:1\n",
-         ("takes away what the present Dockerfile has: " + "; ".join(f"'RUN {n}'" for n in range(5)) + 
+         ("takes away what the present Dockerfile has: " + "; ".join(f"'RUN {n}'" for n in range(5)) +
           " and 2 more",)),
         ("FROM d:1\nNOSUCH x\n", "FROM d:1\n", ()),
     ],
