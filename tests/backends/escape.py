@@ -196,6 +196,19 @@ def device():
     return "made"
 
 
+def program_with_its_owners_rights(new):
+    """Left in the workspace, it would run with the operator's rights on the host."""
+    path = "/workspace/set-id"
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o4755 if new else 0o755))
+        if not new:
+            os.chmod(path, 0o2755)
+        return "made"
+    finally:
+        if os.access(path, os.F_OK):
+            os.unlink(path)
+
+
 def become_root():
     os.setuid(0)
     return "root"
@@ -237,6 +250,8 @@ def attempts(given):
         "foreign call numbers": foreign_numbers,
         "device node": device,
         "root": become_root,
+        "a program with its owner's rights": lambda: program_with_its_owners_rights(True),
+        "a program with its group's rights": lambda: program_with_its_owners_rights(False),
         "kernel settings": lambda: write("/proc/sys/kernel/core_pattern"),
         "other kernel settings": lambda: first_that(open_setting, kernel_files()),
         "who may read a kernel file": lambda: first_that(same_mode, kernel_files()),
