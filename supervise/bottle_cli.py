@@ -130,9 +130,8 @@ SHOWN: Final[Mapping[str, Callable[[Any], str]]] = {
     "plan": lambda result: str(result["text"]),
     "start": _show_state,
     "stop": _show_state,
-    "rollback-image": lambda result: ": ".join(
-        one_line(result[key], 400) for key in ("slug", "phase", "problem") if result[key]
-    ),
+    "rebuild": lambda result: f"{result['slug']}: {result['phase']}",
+    "rollback-image": lambda result: f"{result['slug']}: {result['phase']}",
     "rm": lambda result: f"removed the sandbox of {result['slug']}; its record and workspace stay",
     "logs": lambda _: "",
     "ps": _show_ps,

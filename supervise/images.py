@@ -101,13 +101,16 @@ def launch(rebuild: Rebuild) -> None:
     """Start the process that does it. One that cannot be started is tried again by the caretaker."""
     Rebuild.objects.filter(pk=rebuild.pk).update(attempts=F("attempts") + 1)
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "rebuild", str(rebuild.pk)]
-    process = subprocess.Popen(  # noqa: S603 - our own interpreter and script, and a number
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # it outlives this process
-    )
+    errors = directory_of(rebuild) / f"{rebuild.pk}.errors"
+    errors.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with errors.open("ab") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and script, and a number
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # it outlives this process
+        )
     threading.Thread(target=process.wait, name=f"rebuild-{rebuild.pk}", daemon=True).start()
 
 

@@ -97,14 +97,16 @@ def _attempt(rebuild: Rebuild, tell: Log) -> None:
         _fail(rebuild, str(error))
     except Exception as error:
         log.exception("Rebuild %s failed.", rebuild.pk)
-        _fail(rebuild, f"bot-bottle itself failed ({type(error).__name__}). Its log says more")
+        _fail(
+            rebuild, f"bot-bottle itself failed ({type(error).__name__}): an operator finds more in its logs"
+        )
     else:
         _prune(rebuild.bottle)
 
 
 def _make(rebuild: Rebuild, tell: Log) -> None:
     """Everything that can go wrong goes wrong here, with the old bottle at work."""
-    slug = rebuild.bottle.slug
+    slug = _slug_of(rebuild)
     manifest, plan = running.plan(slug)
     own = rebuilt.images(plan.backend, Path(settings.BOTTLE_HOME), slug)
     images.enter(rebuild, Phase.SNAPSHOT, made_for=images.source_of(manifest))
@@ -137,7 +139,7 @@ def _look(rebuild: Rebuild, plan: Plan, own: rebuilt.Images, tell: Log) -> dict[
 
 
 def _swap(rebuild: Rebuild, tell: Log) -> None:
-    slug, author = rebuild.bottle.slug, rebuild.author
+    slug, author = _slug_of(rebuild), rebuild.author
     manifest, plan = running.plan(slug)
     own = rebuilt.images(plan.backend, Path(settings.BOTTLE_HOME), slug)
     command = _command(rebuild)
@@ -164,9 +166,24 @@ def _swap(rebuild: Rebuild, tell: Log) -> None:
             )
         except SuperviseError as error:
             tell(f"{error}\nStarting the old image again")
-            running.start(slug, author=author, command=command, progress=tell)
+            _start_again(rebuild, command, tell, error)
             raise
     _go_live(rebuild, tell)
+
+
+def _start_again(rebuild: Rebuild, command: tuple[str, ...], tell: Log, first: SuperviseError) -> None:
+    try:
+        running.start(rebuild.bottle.slug, author=rebuild.author, command=command, progress=tell)
+    except SuperviseError as error:
+        raise NotRebuilt(f"{first} The old image did not start again either: {error}") from error
+
+
+def _slug_of(rebuild: Rebuild) -> str:
+    """Raises NotRebuilt when the bottle is gone: its name may be another one's by now."""
+    slug = rebuild.bottle.slug
+    if not bottles.living().filter(pk=rebuild.bottle_id).exists():
+        raise NotRebuilt(f"The bottle {slug} was deleted.")
+    return slug
 
 
 def _go_live(rebuild: Rebuild, tell: Log) -> None:
@@ -257,6 +274,19 @@ def look_after() -> None:
             _fail(rebuild, f"the process that rebuilds it ended {MOST_ATTEMPTS} times before it began")
         elif is_free:
             images.launch(rebuild)
+
+
+def renew(slug: str, *, author: str) -> Rebuild:
+    """Queue the Dockerfile in force to be built anew, as after its image was removed. Raises NotRebuilt."""
+    with transaction.atomic():
+        bottle = bottles.get(slug)
+        store.lock(bottle)
+        present = images.newest_live(slug)
+        if present is None or not present.dockerfile:
+            raise NotRebuilt(f"The bottle {slug} runs its manifest's own image. There is nothing to rebuild.")
+        return Rebuild.objects.create(
+            bottle=bottle, author=author, dockerfile=present.dockerfile, digest=digest_of(present.dockerfile)
+        )
 
 
 def can_roll_back(rebuild: Rebuild | None) -> bool:

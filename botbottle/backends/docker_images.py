@@ -56,6 +56,11 @@ def find(client: DockerClient, name: str) -> Any:
 
 def _existing(client: DockerClient, name: str) -> str:
     image = find(client, name) if name else None
+    if image is None and name.startswith("bot-bottle-"):
+        raise BackendError(
+            f"The image {name}, which was built for this bottle, is gone. Build it anew with: bottle rebuild "
+            "SLUG, or name another image in the manifest."
+        )
     if image is None:
         raise BackendError(
             f"The Docker engine has no image {name!r}. Build it (docker build -t {name} .), pull it "

@@ -216,6 +216,19 @@ def test_an_approved_binary_arrives_on_the_same_workspace_and_leaves_by_a_rollba
     world.end(slug)
 
 
+def test_an_image_that_was_removed_is_built_anew_from_the_approved_text(world: World) -> None:
+    slug = world.bottle("removed")
+    world.approve(world.ask(slug, "RUN echo approved > /etc/approved"))
+    assert world.ended(slug)["phase"] == "live", world.log(slug)
+    world.ok("rm", slug)
+    refused = world.command("start", slug)
+    assert (refused.code, "bottle rebuild" in refused.error) == (1, True), refused.error
+    assert world.ok("rebuild", slug) == f"{slug}: live\n"
+    world.ok("start", slug)
+    assert world.inside(slug, "cat", "/etc/approved", "/workspace/draft") == "approved\nnot committed\n"
+    world.end(slug)
+
+
 def test_a_failing_build_leaves_the_old_bottle_and_names_the_host_to_ask_for(world: World) -> None:
     slug = world.bottle("refused")
     old = world.container(slug)

@@ -14,6 +14,7 @@ from botbottle import quick
 from botbottle.models import Bottle
 from supervise import bottle_cli, bottles, rebuilding, running, sanitize
 from supervise.cli import OperatorCommand, Verbs, named_user
+from supervise.models import Rebuild
 
 VERBS = {
     "init": "write a commented manifest to begin with",
@@ -25,6 +26,7 @@ VERBS = {
     "attach": "this terminal on its main command; Ctrl-P Ctrl-Q leaves it running",
     "logs": "what its main command printed",
     "ps": "the bottles and whether they run",
+    "rebuild": "build the approved Dockerfile in force anew, and go on with that",
     "rollback-image": "go back to the image before the last rebuild",
     "rm": "stop it and remove what is left of the sandbox; record and workspace stay",
     "create": "make a bottle without a sandbox and print its token, once",
@@ -130,8 +132,13 @@ class Command(OperatorCommand):
     def _ps(self, options: dict[str, Any]) -> Any:
         return [bottle_cli.row(bottle) for bottle in running.ps()]
 
+    def _rebuild(self, options: dict[str, Any]) -> Any:
+        return self._performed(rebuilding.renew(options["slug"], author=quick.author()), options)
+
     def _rollback_image(self, options: dict[str, Any]) -> Any:
-        queued = rebuilding.roll_back(options["slug"], author=quick.author())
+        return self._performed(rebuilding.roll_back(options["slug"], author=quick.author()), options)
+
+    def _performed(self, queued: Rebuild, options: dict[str, Any]) -> Any:
         rebuilding.perform(queued.pk)
         queued.refresh_from_db()
         if queued.phase == queued.Phase.FAILED:
