@@ -6,7 +6,7 @@ from . import bottle_pages, bottles_page
 
 urlpatterns = [
     path("", bottles_page.bottles, name="bottles"),
-    path("strip/", bottle_pages.strip, name="bottles-strip"),
+    path("_strip/", bottle_pages.strip, name="bottles-strip"),
     path("<slug:slug>/", bottles_page.bottle, name="bottle"),
     path("<slug:slug>/rollback", bottles_page.rollback, name="rollback"),
     path("<slug:slug>/rotate", bottles_page.rotate, name="rotate-token"),

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from tests.browser.conftest import Window
 from tests.browser.island import HERE, Island
 from tests.browser.test_queue_page import Agent, answer_to, card_about, open_panel, reject, said, text_of
 from tests.requirements import require
-from tests.servers import stop
+from tests.servers import ROOT, stop
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -304,10 +303,7 @@ def test_every_page_fits_and_its_buttons_are_within_reach(
 
 # --- Accessibility
 
-AXE = [
-    Path(".cache/axe/node_modules/axe-core/axe.min.js"),
-    Path(".cache/clients/node_modules/axe-core/axe.min.js"),
-]
+AXE = ROOT / ".cache" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 CHECK = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
   .filter((found) => ["serious", "critical"].includes(found.impact))
   .map((found) => `${found.id}: ${found.nodes.slice(0, 3).map((node) => node.html).join(" | ")}`)"""
@@ -318,8 +314,7 @@ CHECK = """async () => (await axe.run(document, { resultTypes: ["violations"] })
 def test_axe_finds_nothing_serious(
     window: Window, asked: Any, island: Island, viewport: dict[str, int], scheme: str
 ) -> None:
-    script = next((path for path in AXE if path.is_file()), None)
-    require(script, "axe-core", "npm install --prefix .cache/axe axe-core")
+    require(AXE.is_file(), "axe-core", "tests/clients/install")
     slug = f"axe-{viewport['width']}-{scheme}"
     asked(slug, 2, "axe", auth={"scheme": "Bearer", "token_ref": "TOKEN"})
     page = window(viewport=viewport, color_scheme=scheme)
@@ -328,18 +323,20 @@ def test_axe_finds_nothing_serious(
     page.wait_for_selector("#connection[data-state=connected]")
     link = page.locator("article.card").first.get_attribute("data-link").lstrip("/")
     pick = page.locator(".pick").first.get_attribute("value")
-    found = {"queue": checked(page, script)}
+    found = {"queue": checked(page)}
     open_panel(card_about(page, "axe0"), "Modify")
     page.locator("#sheet .preview", has_text="With these changes").wait_for()
-    found["sheet"] = checked(page, script)
-    for path in (link, f"{link}?open=reject", f"bulk/?verb=reject&id={pick}", "refusals/", "history/"):
+    found["sheet"] = checked(page)
+    bulk = f"bulk/?verb=reject&id={pick}"
+    pages = ("refusals/", "history/", "bottles/", f"bottles/{slug}/")
+    for path in (link, f"{link}?open=reject", bulk, *pages):
         page.goto(home + path)
-        found[path] = checked(page, script)
+        found[path] = checked(page)
     assert "\n".join(f"{path}: {problem}" for path, problems in found.items() for problem in problems) == ""
 
 
-def checked(page: Any, script: Path) -> list[str]:
-    page.evaluate(script.read_text())
+def checked(page: Any) -> list[str]:
+    page.evaluate(AXE.read_text())
     return list(page.evaluate(CHECK))
 
 

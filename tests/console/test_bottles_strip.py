@@ -14,7 +14,7 @@ from supervise.overview import bottles_overview
 from supervise.sanitize import storable
 from tests.asking import HOSTILE, ask
 
-STRIP = "/bottles/strip/"
+STRIP = "/bottles/_strip/"
 
 
 def set_state(slug: str, **columns: Any) -> None:

@@ -284,7 +284,7 @@ def test_an_operator_starts_and_stops_a_bottle_in_the_admin(bottles: Bottles) ->
         changelist = "/admin/botbottle/bottle/"
         assert post_form(browser, changelist, action="start", _selected_action=pk).status_code == 200
         wait_until(lambda: bottles.row(slug)["state"] == "running", what="the start")
-        assert f">{slug}</a>" in browser.get("/bottles/strip/").text
+        assert f">{slug}</a>" in browser.get("/bottles/_strip/").text
         assert post_form(browser, changelist, action="stop", _selected_action=pk).status_code == 200
         wait_until(lambda: bottles.row(slug)["state"] == "stopped", what="the stop")
     assert bottles.audited(slug)[-2:] == [("bottle started", "operator"), ("bottle stopped", "operator")]
