@@ -18,7 +18,7 @@ class BadDockerfile(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Instruction:
+class Instruction:
     line: int
     name: str
     rest: str
@@ -47,7 +47,7 @@ def check_dockerfile(text: str) -> None:
     if not text.strip().removeprefix("\ufeff"):
         raise BadDockerfile("the Dockerfile is empty: it must start with FROM, such as 'FROM debian:12'")
     has_stage = False
-    for instruction in _instructions(text.removeprefix("\ufeff")):
+    for instruction in instructions(text.removeprefix("\ufeff")):
         if not has_stage and instruction.name not in {"FROM", "ARG"}:
             raise instruction.refuse("comes before FROM; only ARG may")
         has_stage = has_stage or instruction.name == "FROM"
@@ -55,7 +55,7 @@ def check_dockerfile(text: str) -> None:
         raise BadDockerfile("the Dockerfile has no FROM: it must start with one, such as 'FROM debian:12'")
 
 
-def _instructions(text: str) -> Iterator[_Instruction]:
+def instructions(text: str) -> Iterator[Instruction]:
     """Each one whole and checked; comments, blank lines and heredoc bodies are passed over."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     continued = _continuation(_escape_character(lines))
@@ -66,9 +66,9 @@ def _instructions(text: str) -> Iterator[_Instruction]:
         if not logical:
             continue
         name, *rest = logical.split(maxsplit=1)
-        instruction = _Instruction(start, name.upper(), rest[0] if rest else "")
+        instruction = Instruction(start, name.upper(), rest[0] if rest else "")
         _check(instruction)
-        for ending, strip_tabs in _heredocs(instruction):
+        for ending, strip_tabs in heredocs(instruction):
             number = _after_heredoc(lines, number, ending, strip_tabs)
             if number > len(lines):
                 raise instruction.refuse(
@@ -117,7 +117,7 @@ def _logical_line(lines: list[str], number: int, continued: re.Pattern[str]) -> 
     return "".join(parts).strip(), number
 
 
-def _heredocs(instruction: _Instruction) -> Iterator[tuple[str, bool]]:
+def heredocs(instruction: Instruction) -> Iterator[tuple[str, bool]]:
     """The endings to look for, in order, and whether tabs before them are dropped."""
     name, rest = instruction.name, instruction.rest
     if name == "ONBUILD":
@@ -141,7 +141,7 @@ def _after_heredoc(lines: list[str], number: int, ending: str, strip_tabs: bool)
     return len(lines) + 1
 
 
-def _check(instruction: _Instruction) -> None:
+def _check(instruction: Instruction) -> None:
     check = _CHECKS.get(instruction.name)
     if check is None:
         raise BadDockerfile(f"line {instruction.line}: unknown instruction {instruction.name[:40]!a}")
@@ -150,7 +150,7 @@ def _check(instruction: _Instruction) -> None:
     check(instruction)
 
 
-def _json_array(instruction: _Instruction) -> list[str] | None:
+def _json_array(instruction: Instruction) -> list[str] | None:
     """The arguments in JSON form, or None when they are a shell's, as in `[ -f x ] && …`."""
     text = " ".join(_without_flags(instruction.rest))
     if not text.startswith("["):
@@ -171,7 +171,7 @@ def _without_flags(rest: str) -> list[str]:
     return words
 
 
-def _check_any(instruction: _Instruction) -> None:
+def _check_any(instruction: Instruction) -> None:
     """Shell or JSON form."""
     array = _json_array(instruction)
     if array is None and not _without_flags(instruction.rest):
@@ -180,11 +180,11 @@ def _check_any(instruction: _Instruction) -> None:
         raise instruction.refuse("has an empty list of arguments")
 
 
-def _check_text(instruction: _Instruction) -> None:
+def _check_text(instruction: Instruction) -> None:
     """Whatever is there is one text."""
 
 
-def _check_from(instruction: _Instruction) -> None:
+def _check_from(instruction: Instruction) -> None:
     words = _without_flags(instruction.rest)
     if len(words) not in {1, 3} or (len(words) == 3 and words[1].upper() != "AS"):
         raise instruction.refuse("must read 'FROM image' or 'FROM image AS name'")
@@ -192,14 +192,14 @@ def _check_from(instruction: _Instruction) -> None:
         raise instruction.refuse(f"has a bad stage name {words[2][:40]!a}: use letters, digits and '_.-'")
 
 
-def _check_copy(instruction: _Instruction) -> None:
+def _check_copy(instruction: Instruction) -> None:
     array = _json_array(instruction)
     words = _without_flags(instruction.rest) if array is None else array
     if len(words) < 2:
         raise instruction.refuse("needs a source and a destination")
 
 
-def _check_pairs(instruction: _Instruction) -> None:
+def _check_pairs(instruction: Instruction) -> None:
     """`name=value …`, or the old `name value`."""
     words = _WORD.findall(instruction.rest)
     first = words[0] if words else ""
@@ -211,31 +211,31 @@ def _check_pairs(instruction: _Instruction) -> None:
                 raise instruction.refuse(f"has {word[:40]!a} where 'name=value' should be")
 
 
-def _check_arg(instruction: _Instruction) -> None:
+def _check_arg(instruction: Instruction) -> None:
     if any(word.startswith("=") for word in _WORD.findall(instruction.rest)):
         raise instruction.refuse("must read 'name' or 'name=default'")
 
 
-def _check_shell(instruction: _Instruction) -> None:
+def _check_shell(instruction: Instruction) -> None:
     if not _json_array(instruction):
         raise instruction.refuse("""needs its arguments in JSON form, such as ["/bin/bash", "-c"]""")
 
 
-def _check_healthcheck(instruction: _Instruction) -> None:
+def _check_healthcheck(instruction: Instruction) -> None:
     words = _without_flags(instruction.rest)
     kind = words[0].upper() if words else ""
     if not (kind == "NONE" and len(words) == 1) and not (kind == "CMD" and len(words) > 1):
         raise instruction.refuse("must read 'HEALTHCHECK NONE' or 'HEALTHCHECK CMD command'")
 
 
-def _check_onbuild(instruction: _Instruction) -> None:
+def _check_onbuild(instruction: Instruction) -> None:
     name, *rest = instruction.rest.split(maxsplit=1)
     if name.upper() in {"ONBUILD", "FROM", "MAINTAINER"}:
         raise instruction.refuse(f"cannot hold {name.upper()}")
-    _check(_Instruction(instruction.line, name.upper(), rest[0] if rest else ""))
+    _check(Instruction(instruction.line, name.upper(), rest[0] if rest else ""))
 
 
-_CHECKS: dict[str, Callable[[_Instruction], None]] = {
+_CHECKS: dict[str, Callable[[Instruction], None]] = {
     "ADD": _check_copy,
     "ARG": _check_arg,
     "CMD": _check_any,

@@ -151,7 +151,7 @@ def check_askable(host_or_pattern: str, *, field: str = "host") -> str:
     """The canonical form of what an agent may ask for. Raises BadHost with the reason otherwise."""
     name = check_operator_host(host_or_pattern, field=field)
     refuse_local_name(name, field=field)
-    if not name.startswith(WILDCARD) and _public_suffixes().is_public(name):
+    if not name.startswith(WILDCARD) and public_suffixes().is_public(name):
         raise BadHost(
             f"{field} {quoted(name)} is a public suffix shared by many owners: ask for the full name below it"
         )
@@ -166,7 +166,7 @@ def check_operator_host(host_or_pattern: str, *, field: str = "host") -> str:
     base = pattern.removeprefix(WILDCARD)
     if base in CONTROL_PLANE_NAMES:
         raise BadHost(f"{field} {quoted(pattern)} belongs to bot-bottle itself")
-    if base != pattern and _public_suffixes().is_public(base):
+    if base != pattern and public_suffixes().is_public(base):
         raise BadHost(
             f"{field} {quoted(pattern)} opens a public suffix shared by many owners: name hosts below it"
         )
@@ -188,7 +188,7 @@ def refuse_local_name(pattern: str, *, field: str = "host") -> None:
 
 
 @cache
-def _public_suffixes() -> PublicSuffixList:
+def public_suffixes() -> PublicSuffixList:
     from publicsuffixlist import PublicSuffixList  # noqa: PLC0415  (70 ms, and only asks need it)
 
     return PublicSuffixList()
@@ -220,17 +220,17 @@ _LATIN_LOOKALIKES = frozenset("аеорсухіјѕԁӏһԛԝѵѡьгпкмтв�
 
 def mixed_script(host: str) -> bool:
     """Whether a label mixes scripts that no language mixes, or is made of Latin look-alikes alone."""
-    return any(_suspicious(_unicode_label(label)) for label in host.split("."))
+    return any(_suspicious(unicode_label(label)) for label in host.split("."))
 
 
 def display_host(host: str) -> str:
     """The Unicode form where it cannot mislead, else the ASCII form as it is."""
     if not is_punycode(host) or mixed_script(host):
         return host
-    return ".".join(_unicode_label(label) for label in host.split("."))
+    return ".".join(unicode_label(label) for label in host.split("."))
 
 
-def _unicode_label(label: str) -> str:
+def unicode_label(label: str) -> str:
     if not label.startswith("xn--"):
         return label
     import idna  # noqa: PLC0415

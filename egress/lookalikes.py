@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from .hostnames import WILDCARD, _public_suffixes, _unicode_label
+from .hostnames import WILDCARD, public_suffixes, unicode_label
 
 # Where coding agents go every day, and what is therefore imitated.
 WELL_KNOWN = (
@@ -38,7 +38,7 @@ def resembles(host: str, known: Iterable[str] = ()) -> str | None:
 @lru_cache(maxsize=4096)
 def _owned(host: str) -> str:
     """The part of a name that somebody registered: example.co.uk of www.example.co.uk."""
-    return _public_suffixes().privatesuffix(host.removeprefix(WILDCARD)) or ""
+    return public_suffixes().privatesuffix(host.removeprefix(WILDCARD)) or ""
 
 
 def _passes_for(mine: str, known: str) -> bool:
@@ -60,7 +60,7 @@ def _in_front(subdomain: str, known: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _skeleton(name: str) -> str:
-    text = ".".join(_unicode_label(label) for label in name.split(".")).translate(_CYRILLIC_AND_GREEK)
+    text = ".".join(unicode_label(label) for label in name.split(".")).translate(_CYRILLIC_AND_GREEK)
     for shape, plain in _ALIKE:
         text = text.replace(shape, plain)
     return text

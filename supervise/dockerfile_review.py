@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from botbottle.dockerfiles import BadDockerfile, _instructions
+from botbottle.dockerfiles import BadDockerfile, instructions
 
 from .diffs import Kind, aligned
 
@@ -86,7 +86,7 @@ def instructions_of(text: str) -> list[Instruction]:
     """Raises BadDockerfile."""
     if not text.strip():
         return []
-    parsed = list(_instructions(text.removeprefix("\ufeff")))
+    parsed = list(instructions(text.removeprefix("\ufeff")))
     lines = text.removeprefix("\ufeff").split("\n")
     ends = [following.line - 1 for following in parsed[1:]] + [len(lines)]
     found = []

@@ -16,9 +16,13 @@ PURE = {
     "egress.addresses", "egress.ask", "egress.effects", "egress.errors", "egress.hostnames", "egress.merge",
     "egress.paths", "egress.policy", "egress.routes", "egress.snapshot", "egress.decoding", "egress.dlp",
     "egress.scrubbing", "egress.secret_forms", "egress.token_shapes", "egress.websocket_frames",
-    "supervise.canonical", "supervise.risk", "supervise.sanitize", "supervise.diffs",
+    "egress.lookalikes", "supervise.canonical", "supervise.risk", "supervise.sanitize", "supervise.diffs",
     "supervise.mcp.jsonrpc", "supervise.mcp.versions", "supervise.mcp.protocol", "supervise.mcp.edge",
-    "supervise.mcp.catalog", "botbottle.dockerfiles", "botbottle.environment",
+    "supervise.mcp.catalog", "supervise.dockerfile_review", "supervise.story", "supervise.context_text",
+    "botbottle.dockerfiles", "botbottle.environment", "botbottle.manifest", "botbottle.manifest_yaml",
+    "botbottle.plan", "botbottle.launch", "botbottle.provision.agents", "botbottle.provision.variables",
+    "botbottle.provision.trust", "botbottle.provision.context_hooks", "botbottle.backends.base",
+    "botbottle.backends.seccomp",
 }  # fmt: skip
 EDGES = re.compile(r"supervise\.(admin|console|api|mcp|consumers|management|cli)\b")
 CORE = {
@@ -69,6 +73,13 @@ def test_the_proxy_needs_no_django(module: str) -> None:
         todo |= {found for found in imports(name, ALL[name]) if found in ALL} - seen
     roots = {found.split(".")[0] for name in seen for found in imports(name, ALL[name])}
     assert not roots & {"django", "channels", "rest_framework", "twisted", "daphne"}
+
+
+@pytest.mark.parametrize("module", [name for name in ALL if name.startswith("botbottle.backends")])
+def test_backends_need_no_django(module: str) -> None:
+    """A bottle starts without it; and what runs agents knows nothing of who asks and who decides."""
+    roots = {name.split(".")[0] for name in imports(module, ALL[module])}
+    assert not roots & {"django", "channels", "rest_framework", "supervise"}
 
 
 @pytest.mark.parametrize("module", [name for name in ALL if name.startswith("egress")])

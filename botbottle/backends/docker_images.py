@@ -104,13 +104,13 @@ def _plain_lines(text: str) -> Iterator[str]:
 def refuse_fetches(text: str, is_here: Callable[[str], bool]) -> None:
     """Raises BackendError for what the engine would fetch over the host's network while it builds."""
     try:
-        instructions = list(dockerfiles._instructions(text))
+        instructions = list(dockerfiles.instructions(text))
     except dockerfiles.BadDockerfile as error:
         raise BackendError(f"The Dockerfile does not parse: {error}.") from error
     stages = {"scratch"}
     for instruction in instructions:
         # An engine that does not know heredocs would run their lines as instructions.
-        if any(dockerfiles._heredocs(instruction)):
+        if any(dockerfiles.heredocs(instruction)):
             raise BackendError(
                 f"line {instruction.line}: a rebuild takes no heredocs. Join commands with &&."
             )
@@ -118,7 +118,7 @@ def refuse_fetches(text: str, is_here: Callable[[str], bool]) -> None:
 
 
 def _refuse_fetch(
-    instruction: dockerfiles._Instruction, stages: set[str], is_here: Callable[[str], bool]
+    instruction: dockerfiles.Instruction, stages: set[str], is_here: Callable[[str], bool]
 ) -> None:
     where, words = f"line {instruction.line}", instruction.rest.split()
     flags = [word for word in words if word.startswith("--")]

@@ -21,6 +21,7 @@ from supervise.models import (
     Decision,
     Delivery,
     LoginFailure,
+    ManagedServer,
     Proposal,
     Webhook,
 )
@@ -62,6 +63,7 @@ def test_nothing_is_added_or_changed_there(
         bottle=agent_a, at=timezone.now(), table_version=1, status=403, bytes_out=0, bytes_in=0, duration_ms=1
     )
     DataPlaneEvent.objects.create(kind="back", text="the egress proxy answers again")
+    ManagedServer.objects.create(bottle=agent_a, name="notes")
     row = model._default_manager.first()
     assert row is not None
     name = f"admin:{model._meta.app_label}_{model._meta.model_name}"

@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_GET = do_POST = _answer  # noqa: N815
+    do_GET = do_POST = _answer
 
     def address_string(self) -> str:
         return "control"

@@ -36,7 +36,7 @@ class Request(BaseHTTPRequestHandler):
         prefix = "/" + self.path.split("/")[1].partition("?")[0]
         self.server.services.get(prefix, _not_found)(self)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_any  # noqa: N815
+    do_GET = do_HEAD = do_POST = do_PUT = do_any
 
     def pieces(self) -> Iterator[bytes]:
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
