@@ -1,0 +1,121 @@
+"""A running bot-bottle with a bottle whose manifest names managed servers, and what to ask of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.processes.bottles import Bottles
+from tests.requirements import require
+from tests.servers import ROOT, wait_until
+
+HERE = Path(__file__).parent
+NPM = Path(os.environ.get("BOTTLE_SERVERS_DIR", ROOT / ".cache" / "managed")) / "node_modules"
+EVERYTHING = "@modelcontextprotocol/server-everything/dist/index.js"
+LIBRARIES = Path("/usr/lib") / f"{os.uname().machine}-linux-gnu"
+_ids = iter(range(1, 10**9))
+
+
+def node() -> Path:
+    found = shutil.which("node")
+    require(found and (NPM / EVERYTHING).is_file(), "the MCP server from npm", "tests/managed/npm/install")
+    return Path(str(found)).resolve()
+
+
+def everything(image: bool) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """The npm server's entry and the mounts it needs; an image without Node gets the host's libraries too."""
+    program, mounts = node(), [{"path": str(NPM.parent), "target": "/npm"}]
+    server: dict[str, Any] = {"command": str(program), "args": [f"/npm/node_modules/{EVERYTHING}", "stdio"]}
+    if image:
+        mounts += [
+            {"path": str(program), "target": "/node"},
+            {"path": str(LIBRARIES), "target": "/libraries"},
+        ]
+        server |= {"command": "/node", "env": {"LD_LIBRARY_PATH": "/libraries"}}
+    return server, mounts
+
+
+def with_sdk() -> tuple[dict[str, Any], dict[str, str]]:
+    """The server that uses the Python SDK, staged; the SDK itself is mounted."""
+    packages = sysconfig.get_paths()["purelib"]
+    env = {"PYTHONPATH": "/sdk", "PYTHONDONTWRITEBYTECODE": "1"}
+    server = {"command": "python3", "args": ["sdk_server.py"], "host_path": "sdk", "env": env}
+    return server, {"path": packages, "target": "/sdk"}
+
+
+@dataclass
+class Managed:
+    bottles: Bottles
+    slug: str
+
+    @property
+    def home(self) -> Path:
+        return self.bottles.server.home
+
+    @property
+    def directory(self) -> Path:
+        return self.home / "bottles" / self.slug
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "sockets" / "agent.sock"
+
+    @property
+    def workspace(self) -> Path:
+        return self.directory / "workspace"
+
+    def stage(self, name: str, *files: str) -> Path:
+        """Files of this directory where the manifest finds them by a relative path."""
+        directory = self.home / "bottles" / name
+        directory.mkdir(exist_ok=True)
+        for file in files:
+            shutil.copy(HERE / file, directory)
+        return directory
+
+    def start(self, servers: dict[str, Any], **more: Any) -> None:
+        manifest = {"backend": "local", "mcp_servers": servers, "command": ["sleep", "3600"], **more}
+        self.bottles.manifest(self.slug, yaml.safe_dump(manifest))
+        self.bottles.ok("start", self.slug)
+
+    def state(self, name: str) -> dict[str, Any]:
+        lines = json.loads(self.bottles.server.manage("servers", "list", self.slug, "--json"))
+        found: dict[str, Any] = next(line for line in lines if line["name"] == name)
+        return found
+
+    def wait(self, name: str, **facts: Any) -> dict[str, Any]:
+        def holds() -> dict[str, Any] | None:
+            state = self.known().get(name, {})
+            return state if all(state.get(key) == value for key, value in facts.items()) else None
+
+        found: dict[str, Any] = wait_until(holds, seconds=60, what=f"{name}: {facts}, not {self.known()}")
+        return found
+
+    def known(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.directory / "run" / "servers.json").read_text())[
+                "servers"
+            ]
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def ask(self, name: str, method: str, /, **params: Any) -> dict[str, Any]:
+        """One message by the HTTP relay, as JSON."""
+        message = {"jsonrpc": "2.0", "id": next(_ids), "method": method, "params": params}
+        headers = {"Accept": "application/json"}
+        transport = httpx.HTTPTransport(uds=str(self.socket))
+        with httpx.Client(transport=transport, base_url="http://127.0.0.1:9100", timeout=90) as client:
+            answer: dict[str, Any] = client.post(f"/mcp/servers/{name}", json=message, headers=headers).json()
+        return answer
+
+    def call(self, name: str, tool: str, /, **arguments: Any) -> Any:
+        answer = self.ask(name, "tools/call", name=tool, arguments=arguments)
+        return json.loads(answer["result"]["content"][0]["text"]) if "result" in answer else answer["error"]

@@ -1,0 +1,317 @@
+"""Managed servers in a real local bottle: started, spoken to, killed, stopped. Real parts only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest.mock import ANY
+
+import httpx
+import pytest
+import websockets
+
+from tests.managed.site import Managed, everything, with_sdk
+from tests.managed.speaking import HTTP, WEBSOCKET, speaking
+from tests.processes.bottles import Bottles
+from tests.processes.site import command_of
+from tests.requirements import require
+from tests.servers import running_server, wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def bottles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bottles]:
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    with running_server(
+        tmp_path_factory.mktemp("managed") / "h", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="3"
+    ) as up:
+        wait_until(lambda: "console  http://" in up.log(), what="the start")
+        made = Bottles(up)
+        yield made
+        for line in json.loads(made.ok("ps", "--json")):
+            made.ok("delete", line["slug"])
+
+
+@pytest.fixture(scope="module")
+def two(bottles: Bottles) -> Managed:
+    """A bottle with a server that uses the Python SDK, one from npm, and a plain one."""
+    managed = Managed(bottles, "two")
+    managed.stage("sdk", "sdk_server.py")
+    managed.stage("plain", "plain_server.py")
+    sdk, mount = with_sdk()
+    npm, mounts = everything(image=False)
+    plain = {"command": "python3", "args": ["plain_server.py"], "host_path": "plain", "env": {"KEY": "hush"}}
+    managed.start({"sdk": sdk, "npm": npm, "plain": plain}, mounts=[mount, *mounts])
+    return managed
+
+
+@pytest.mark.parametrize("relay", [HTTP, WEBSOCKET])
+async def test_the_sdks_client_lists_and_calls_tools(two: Managed, relay: str) -> None:
+    async with speaking(two.socket, "sdk", relay) as client:
+        assert {tool.name for tool in (await client.list_tools()).tools} == {"add", "where"}
+        added = await client.call_tool("add", {"a": 2, "b": 40})
+        assert added.content[0].text == "42"
+        where = (await client.call_tool("where", {})).content[0].text
+    assert where.split()[1:] == ["two", "/workspace/.bot-bottle/servers/sdk/code"]
+    async with speaking(two.socket, "npm", relay) as client:
+        assert "echo" in {tool.name for tool in (await client.list_tools()).tools}
+        assert "hello" in (await client.call_tool("echo", {"message": "hello"})).content[0].text
+
+
+async def test_the_http_relay_speaks_the_modern_era_for_servers_that_do_not(two: Managed) -> None:
+    async with speaking(two.socket, "plain", HTTP, mode="auto") as client:
+        assert client.session.protocol_version == "2026-07-28"
+        assert "echo" in {tool.name for tool in (await client.list_tools()).tools}
+        assert (await client.call_tool("echo", {"a": 1})).content[0].text == '{"a": 1}'
+
+
+# --- who may
+
+
+def test_the_agent_reaches_its_servers_from_inside_and_their_secrets_stay_out_of_sight(two: Managed) -> None:
+    program = (
+        "import json,urllib.request as u;"
+        "m={'jsonrpc':'2.0','id':1,'method':'tools/call','params':{'name':'whoami','arguments':{}}};"
+        "r=u.Request('http://127.0.0.1:9100/mcp/servers/plain',json.dumps(m).encode(),"
+        "{'Content-Type':'application/json'});print(u.urlopen(r,timeout=60).read().decode())"
+    )
+    said = two.bottles.ok("exec", two.slug, "--", "python3", "-c", program)
+    facts = json.loads(json.loads(said)["result"]["content"][0]["text"])
+    assert facts["hostname"] == "two" and facts["env"]["KEY"] == "hush"
+    assert "hush" not in json.dumps(two.known()), "names of variables are kept, never values"
+    assert two.known()["plain"]["env"] == ["KEY"]
+    on_the_host = subprocess.run(
+        ["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "hush" not in on_the_host
+
+
+def test_no_other_bottle_has_a_name_for_them(two: Managed) -> None:
+    other = Managed(two.bottles, "other")
+    other.start({})
+    for name in ("plain", "two/plain", "../two/plain"):
+        assert "no MCP server" in str(other.ask(name, "ping")) or "nothing here" in str(
+            other.ask(name, "ping")
+        )
+    assert "two" not in json.dumps(other.ask("plain", "ping"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "path"),
+    [
+        ({}, "/mcp/servers/plain"),
+        ({"X-Bottle-Identity": "two"}, "/mcp/servers/plain"),
+        ({"Authorization": "Bearer wrong"}, "/mcp/servers/plain"),
+    ],
+)
+async def test_a_websocket_without_a_proven_bottle_is_refused(two: Managed, headers: dict, path: str) -> None:
+    url = f"ws://127.0.0.1:{two.bottles.server.agent_port}{path}"
+    with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
+        async with websockets.connect(url, additional_headers=headers, subprotocols=["mcp"]):
+            pass
+    assert refused.value.response.status_code == 403
+
+
+async def test_only_one_websocket_is_attached_at_a_time(two: Managed) -> None:
+    url = "ws://127.0.0.1:9100/mcp/servers/plain"
+    ping = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+    async with websockets.unix_connect(str(two.socket), url, subprotocols=["mcp"]) as first:
+        await first.send(ping)
+        assert json.loads(await first.recv())["result"] == {}
+        async with websockets.unix_connect(str(two.socket), url, subprotocols=["mcp"]) as second:
+            with pytest.raises(websockets.exceptions.ConnectionClosedError) as closed:
+                await second.recv()
+        assert closed.value.rcvd.code == 4503
+        await first.send(ping)
+        assert json.loads(await first.recv())["result"] == {}, "the first goes on"
+
+
+# --- several at once
+
+
+async def test_clients_with_the_same_ids_get_their_own_answers(two: Managed) -> None:
+    transport = httpx.AsyncHTTPTransport(uds=str(two.socket))
+
+    async def call(number: int) -> str:
+        arguments = {"number": number, "seconds": 0.2}
+        params = {"name": "slow", "arguments": arguments, "_meta": {"progressToken": 7}}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        headers = {"Accept": "application/json, text/event-stream"}
+        answer = await client.post("/mcp/servers/plain", json=message, headers=headers)
+        events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+        assert [event.get("method") for event in events] == ["notifications/progress", None]
+        assert events[0]["params"]["progressToken"] == 7
+        return events[-1]["result"]["content"][0]["text"]
+
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9100", timeout=60) as client:
+        told = await asyncio.gather(*(call(number) for number in range(20)))
+    assert [json.loads(text)["number"] for text in told] == list(range(20))
+
+
+def test_nothing_but_protocol_comes_through(two: Managed) -> None:
+    assert two.call("plain", "noisy") == {}
+    two.wait("plain", dropped=1)
+
+
+# --- what goes wrong
+
+
+def test_one_that_is_killed_comes_back_and_one_that_is_stopped_leaves_the_others(two: Managed) -> None:
+    before = two.call("plain", "whoami")["pid"]
+    failed = two.call("plain", "crash")
+    assert failed["data"]["phase"] == "tool_call"
+    two.wait("plain", condition="running", restarts=1, exit_code=137)
+    assert two.call("plain", "whoami")["pid"] != before
+    assert "going down" in two.state("plain")["stderr"]
+    two.bottles.server.manage("servers", "stop", two.slug, "npm")
+    assert two.state("npm")["status"] == "stopped"
+    assert "operator stopped" in two.ask("npm", "tools/list")["error"]["message"]
+    assert two.call("plain", "echo", still=1) == {"still": 1}
+    assert two.bottles.ps(two.slug)["state"] == "running"
+    two.bottles.server.manage("servers", "start", two.slug, "npm")
+    assert two.ask("npm", "tools/list")["result"]["tools"]
+    assert ("mcp server stopped", ANY) in two.bottles.audited(two.slug)
+
+
+def test_a_restarted_web_process_takes_none_with_it(two: Managed) -> None:
+    before = two.call("plain", "whoami")["pid"]
+    up = two.bottles.server.process.pid
+    found = Path(f"/proc/{up}/task/{up}/children").read_text().split()
+    (web,) = [int(pid) for pid in found if command_of(int(pid))[-1:] == ["web"]]
+    os.kill(web, signal.SIGKILL)
+    wait_until(lambda: isinstance(answer_of(two), dict), what="the web process")
+    assert two.call("plain", "whoami")["pid"] == before
+
+
+def answer_of(managed: Managed) -> object:
+    try:
+        return managed.call("plain", "echo")
+    except (httpx.HTTPError, ValueError):
+        return None
+
+
+PHASES = {
+    "outside": ({"command": "true", "host_path": "/usr/share"}, "session_create", "the allowed roots"),
+    "uninstallable": ({"command": "python3", "host_path": "needs"}, "dep_install", "could not be installed"),
+    "missing": ({"command": "no-such-program"}, "process_start", "ended with code 127"),
+    "silent": ({"command": "sleep", "args": ["60"], "startup_timeout": 2}, "mcp_init", "within 2 s"),
+    "no-mcp": ({"command": "echo", "args": ["hi"]}, "mcp_init", "ended with code 0"),
+    "old": ({"command": "python3", "args": ["plain_server.py"], "host_path": "plain",
+             "env": {"ANSWER_VERSION": "1999-01-01"}}, "mcp_init", "not answered as MCP"),
+}  # fmt: skip
+
+
+def test_each_failure_says_its_phase_and_a_bottle_that_ends_is_final(bottles: Bottles) -> None:
+    managed = Managed(bottles, "phases")
+    managed.stage("plain", "plain_server.py")
+    (managed.stage("needs") / "requirements.txt").write_text("no-such-package-here==1\n")
+    good = {"command": "python3", "args": ["plain_server.py"], "host_path": "plain"}
+    managed.start({"good": good, **{name: entry for name, (entry, _, _) in PHASES.items()}})
+    for name, (_, phase, says) in PHASES.items():
+        error = managed.ask(name, "tools/list")["error"]
+        assert (error["data"]["phase"], says in error["message"]) == (phase, True), (name, error)
+        managed.wait(name, phase=phase)
+    assert managed.call("good", "echo", a=1) == {"a": 1}, "others' failures are not its own"
+    rows = wait_until(lambda: bottles.rows(ROWS, "phases"), what="the rows")
+    wait_until(
+        lambda: (
+            {row["name"]: row["phase"] for row in bottles.rows(ROWS, "phases")}
+            == {"good": "", **{name: phase for name, (_, phase, _) in PHASES.items()}}
+        ),
+        what=f"the rows, not {rows}",
+    )
+    assert managed.workspace.joinpath(".bot-bottle/servers/good/code/plain_server.py").exists()
+    bottles.ok("stop", "phases")
+    managed.wait("good", condition="stopped", phase="box_unavailable")
+    wait_until(lambda: not managed.workspace.joinpath(".bot-bottle").exists(), what="the copies' removal")
+    wait_until(
+        lambda: {row["condition"] for row in bottles.rows(ROWS, "phases")} == {"stopped"}, what="the rows"
+    )
+
+
+ROWS = (
+    "select s.* from supervise_managedserver s join botbottle_bottle b on b.id = s.bottle_id where b.slug = ?"
+)
+
+
+def test_a_python_workspace_gets_its_packages_inside(bottles: Bottles) -> None:
+    managed = Managed(bottles, "venv")
+    directory = managed.stage("wheels", "plain_server.py")
+    wheel_of(directory, "dependency")
+    (directory / "requirements.txt").write_text("--no-index\n./dependency-1.0-py3-none-any.whl\n")
+    server = directory / "plain_server.py"
+    server.write_text("import dependency\n" + server.read_text())
+    program = f"{directory}/.venv/bin/python"
+    managed.start({"venv": {"command": program, "args": [str(server)], "host_path": "wheels"}})
+    facts = managed.call("venv", "whoami")
+    assert facts["prefix"] == "/workspace/.bot-bottle/servers/venv/venv"
+    assert facts["argv"] == ["/workspace/.bot-bottle/servers/venv/code/plain_server.py"]
+
+
+def wheel_of(directory: Path, name: str) -> None:
+    with zipfile.ZipFile(directory / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", "")
+        facts = f"{name}-1.0.dist-info"
+        wheel.writestr(f"{facts}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{facts}/RECORD", "")
+
+
+# --- calls that an operator decides
+
+
+def decide(managed: Managed, verb: str, note: str = "fine") -> None:
+    def pending() -> list[dict]:
+        return json.loads(
+            managed.bottles.server.manage("proposals", "list", "--bottle", managed.slug, "--json")
+        )
+
+    (found,) = wait_until(pending, what="the card")
+    managed.bottles.server.manage("proposals", verb, found["id"], "--note", note)
+
+
+@pytest.fixture(scope="module")
+def asking(bottles: Bottles) -> Managed:
+    managed = Managed(bottles, "asking")
+    managed.stage("plain", "plain_server.py")
+    plain = {"command": "python3", "args": ["plain_server.py"], "host_path": "plain"}
+    managed.start({"plain": plain | {"tools": {"*": "ask", "whoami": "allow"}}})
+    assert managed.call("plain", "whoami")["hostname"] == "asking"
+    return managed
+
+
+def test_an_approved_call_is_made_and_a_rejected_one_says_why(asking: Managed) -> None:
+    with ThreadPoolExecutor(1) as beside:
+        called = beside.submit(asking.call, "plain", "echo", a="<b>")
+        decide(asking, "approve")
+        assert called.result(60) == {"a": "<b>"}
+        refused = beside.submit(asking.ask, "plain", "tools/call", name="echo", arguments={"b": 1})
+        decide(asking, "reject", "not on a Friday")
+        result = refused.result(60)["result"]
+    assert result["isError"] and "not on a Friday" in result["content"][0]["text"]
+
+
+def test_a_late_approval_is_good_for_one_call(asking: Managed) -> None:
+    first = asking.ask("plain", "tools/call", name="echo", arguments={"late": 1})["result"]
+    assert "status: pending" in first["content"][0]["text"] and not first["isError"]
+    decide(asking, "approve")
+    assert asking.call("plain", "echo", late=1) == {"late": 1}
+    again = asking.ask("plain", "tools/call", name="echo", arguments={"late": 1})["result"]
+    assert "status: pending" in again["content"][0]["text"], "the approval is used up"
+    decide(asking, "reject")
+
+
+async def test_a_call_over_the_websocket_waits_too(asking: Managed) -> None:
+    async with speaking(asking.socket, "plain", WEBSOCKET) as client:
+        called = asyncio.create_task(client.call_tool("echo", {"ws": 1}))
+        await asyncio.to_thread(decide, asking, "approve")
+        assert (await called).content[0].text == '{"ws": 1}'
