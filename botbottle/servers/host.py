@@ -56,6 +56,7 @@ class Host:
         self._conversations: set[asyncio.Task[None]] = set()
         self.started_at: float | None = None
         self._over = asyncio.Event()
+        self._ended = ""  # why the bottle is not there
 
     async def live(self) -> None:
         loop = asyncio.get_running_loop()
@@ -72,14 +73,14 @@ class Host:
                 conversation.cancel()
             await asyncio.gather(*(server.stop() for server in self.servers.values()), return_exceptions=True)
             (self.run_directory / SOCKET).unlink(missing_ok=True)
+            for server in self.servers.values():
+                if self._ended:
+                    server.state.phase, server.state.problem = Phase.BOX_UNAVAILABLE, self._ended
             self.write()
 
     async def _until_over(self) -> None:
         if not await self._wait_for_sandbox():
-            for server in self.servers.values():
-                server.state.phase = Phase.BOX_UNAVAILABLE
-                server.state.problem = f"The bottle {self.order.slug} does not run. Start it."
-            self.write()
+            self._ended = f"The bottle {self.order.slug} does not run. Start it."
             return
         stopped = self._stopped_before()
         for name, server in self.servers.items():
@@ -94,13 +95,8 @@ class Host:
                     await self._over.wait()
             life = await self._life()
             if life is not None and (not life.alive or life.started_at != self.started_at):
-                self._note_end()
+                self._ended = "The bottle ended. Start it again."
                 return
-
-    def _note_end(self) -> None:
-        for server in self.servers.values():
-            server.state.phase = Phase.BOX_UNAVAILABLE
-            server.state.problem = "The bottle ended. Start it again."
 
     async def _wait_for_sandbox(self) -> bool:
         try:

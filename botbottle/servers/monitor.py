@@ -87,7 +87,7 @@ class Sandbox:
 class Server:
     def __init__(self, spec: Spec, sandbox: Sandbox, changed: Callable[[], None]) -> None:
         self.spec, self.sandbox, self._changed = spec, sandbox, changed
-        self.place = staging.Place(spec.name, sandbox.writable)
+        self.place = staging.Place(spec.name)
         self.state = State(env=sorted(spec.env))
         self.session: Session | None = None
         self.settled = asyncio.Event()  # running, or failed at least once since it was asked for
@@ -181,8 +181,23 @@ class Server:
             staging.copy(source, whole / "code", writable=spec.writable)
             staging.remove(box.workspace, spec.name)
             with _failing(Phase.SESSION_CREATE):
-                box.backend.copy_in(box.slug, whole, self.place.root)
+                self._copy_in(whole)
         return source
+
+    def _copy_in(self, whole: Path) -> None:
+        """Into the workspace; into the home where that is closed to the bottle. Raises BackendError."""
+        box = self.sandbox
+        for place in staging.places(self.spec.name, in_workspace=box.writable):
+            self.place = place
+            try:
+                box.backend.copy_in(box.slug, whole, self.place.root)
+            except (NotRunning, Unavailable):
+                raise
+            except BackendError as error:
+                refused = error
+            else:
+                return
+        raise refused
 
     async def _install(self) -> None:
         box = self.sandbox

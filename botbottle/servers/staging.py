@@ -55,6 +55,13 @@ class Place:
         return f"{self.root}/venv"
 
 
+def places(name: str, *, in_workspace: bool) -> list[Place]:
+    """Where to try, the best first. The home is in memory, and new at each start."""
+    return (
+        [Place(name), Place(name, in_workspace=False)] if in_workspace else [Place(name, in_workspace=False)]
+    )
+
+
 def check_root(path: str, roots: Sequence[str], writable: Sequence[str]) -> Path:
     """The path with its links followed. Raises Refused when it lies under none of the roots.
 

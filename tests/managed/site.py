@@ -37,9 +37,9 @@ def everything(image: bool) -> tuple[dict[str, Any], list[dict[str, str]]]:
     if image:
         mounts += [
             {"path": str(program), "target": "/node"},
-            {"path": str(LIBRARIES), "target": "/libraries"},
+            {"path": str(LIBRARIES), "target": "/shared-objects"},
         ]
-        server |= {"command": "/node", "env": {"LD_LIBRARY_PATH": "/libraries"}}
+        server |= {"command": "/node", "env": {"LD_LIBRARY_PATH": "/shared-objects"}}
     return server, mounts
 
 
@@ -95,7 +95,10 @@ class Managed:
             state = self.known().get(name, {})
             return state if all(state.get(key) == value for key, value in facts.items()) else None
 
-        found: dict[str, Any] = wait_until(holds, seconds=60, what=f"{name}: {facts}, not {self.known()}")
+        try:
+            found: dict[str, Any] = wait_until(holds, seconds=60, what=f"{name}: {facts}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}, but {self.known().get(name)}") from error
         return found
 
     def known(self) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""Managed servers in a container of a real engine: the same as in a local bottle, over the same relays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.backends.images import PYTHON_IMAGE
+from tests.dockerd import Engine, engine  # noqa: F401 - a fixture
+from tests.managed.site import Managed, everything, with_sdk
+from tests.managed.speaking import HTTP, WEBSOCKET, speaking
+from tests.processes.bottles import Bottles
+from tests.servers import running_server, wait_until
+
+pytestmark = pytest.mark.process
+FAILING = {
+    "outside": ({"command": "true", "host_path": "/usr/share"}, "session_create"),
+    "uninstallable": ({"command": "python3", "host_path": "needs"}, "dep_install"),
+    "missing": ({"command": "no-such-program"}, "process_start"),
+    "silent": ({"command": "sleep", "args": ["60"], "startup_timeout": 2}, "mcp_init"),
+}
+
+
+@pytest.fixture(scope="module")
+def boxed(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Managed]:  # noqa: F811
+    with running_server(tmp_path_factory.mktemp("boxed") / "h", DOCKER_HOST=engine.url) as server:
+        wait_until(lambda: "console  http://" in server.log(), what="the start")
+        managed = Managed(Bottles(server), "boxed")
+        managed.stage("sdk", "sdk_server.py")
+        managed.stage("plain", "plain_server.py")
+        (managed.stage("needs") / "requirements.txt").write_text("no-such-package-here==1\n")
+        managed.workspace.mkdir(parents=True)
+        managed.workspace.chmod(0o777)  # where the tests run as root, the bottle does not
+        npm, mounts = everything(image=True)
+        sdk, mount = with_sdk()
+        sdk["env"]["LD_LIBRARY_PATH"] = "/usr/lib:/shared-objects"  # the image has an interpreter of its own
+        plain = {
+            "command": "python3",
+            "args": ["plain_server.py"],
+            "host_path": "plain",
+            "env": {"K": "hush"},
+        }
+        failing = {name: entry for name, (entry, _) in FAILING.items()}
+        managed.start(
+            {"sdk": sdk, "npm": npm, "plain": plain, **failing},
+            backend="docker",
+            image=PYTHON_IMAGE,
+            mounts=[mount, *mounts],
+        )
+        yield managed
+        managed.bottles.ok("delete", managed.slug)
+
+
+@pytest.mark.parametrize("relay", [HTTP, WEBSOCKET])
+async def test_the_sdks_client_lists_and_calls_tools(boxed: Managed, relay: str) -> None:
+    boxed.wait("sdk", condition="running")
+    async with speaking(boxed.socket, "sdk", relay) as client:
+        assert {tool.name for tool in (await client.list_tools()).tools} == {"add", "where"}
+        assert (await client.call_tool("add", {"a": 2, "b": 40})).content[0].text == "42"
+        where = (await client.call_tool("where", {})).content[0].text
+    assert where.split()[1:] == ["boxed", "/workspace/.bot-bottle/servers/sdk/code"]
+    async with speaking(boxed.socket, "npm", relay) as client:
+        assert "echo" in {tool.name for tool in (await client.list_tools()).tools}
+        assert "hello" in (await client.call_tool("echo", {"message": "hello"})).content[0].text
+
+
+def test_one_that_is_killed_comes_back_and_one_that_is_stopped_leaves_the_others(boxed: Managed) -> None:
+    before = boxed.call("plain", "whoami")
+    assert before["env"]["K"] == "hush" and "hush" not in json.dumps(boxed.known())
+    assert boxed.call("plain", "crash")["data"]["phase"] == "tool_call"
+    boxed.wait("plain", condition="running", restarts=1, exit_code=137)
+    assert boxed.call("plain", "whoami")["pid"] != before["pid"]
+    boxed.bottles.server.manage("servers", "stop", boxed.slug, "npm")
+    assert boxed.call("plain", "echo", still=1) == {"still": 1}
+    assert "operator stopped" in boxed.ask("npm", "tools/list")["error"]["message"]
+    left = boxed.bottles.ok("exec", boxed.slug, "--", "ps", "-o", "args")
+    assert "server-everything" not in left and "plain_server.py" in left
+    boxed.bottles.server.manage("servers", "start", boxed.slug, "npm")
+    assert boxed.ask("npm", "tools/list")["result"]["tools"]
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_each_failure_says_its_phase(boxed: Managed, name: str) -> None:
+    error = boxed.ask(name, "tools/list")["error"]
+    assert error["data"]["phase"] == FAILING[name][1], (error, boxed.known()[name])
+
+
+def test_a_bottle_that_is_stopped_is_final(boxed: Managed) -> None:
+    assert boxed.workspace.joinpath(".bot-bottle/servers/plain/code").exists()
+    boxed.bottles.ok("stop", boxed.slug)
+    boxed.wait("plain", condition="stopped", phase="box_unavailable")
+    wait_until(lambda: not boxed.workspace.joinpath(".bot-bottle").exists(), what="the copies' removal")
+    boxed.bottles.ok("start", boxed.slug)
+    assert boxed.call("plain", "echo", again=1) == {"again": 1}, "a new start has them again"
