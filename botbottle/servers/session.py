@@ -156,9 +156,11 @@ class Session:
             self._answer(method, number)
         elif isinstance(method, str):
             self._tell_clients(message)
-        elif type(number) is int and number in self._waiting:
-            waiting = self._waiting.pop(number)
-            waiting.tell({**message, "id": waiting.id})
+        elif type(number) is int and number in self._waiting and "method" not in message:
+            kinds = [kind for kind in ("result", "error") if kind in message]
+            if len(kinds) == 1:
+                waiting = self._waiting.pop(number)
+                waiting.tell({"jsonrpc": "2.0", "id": waiting.id, kinds[0]: message[kinds[0]]})
 
     def _answer(self, method: str, number: Any) -> None:
         """It was told that we can nothing; but it may ask whether we live."""

@@ -51,6 +51,14 @@ def with_sdk() -> tuple[dict[str, Any], dict[str, str]]:
     return server, {"path": packages, "target": "/sdk"}
 
 
+def inspector() -> dict[str, str]:
+    """The mount that has the MCP Inspector, which runs in the bottle: there it reaches nothing else."""
+    folder = Path(os.environ.get("BOTTLE_NODE_DIR") or ROOT / ".cache" / "clients")
+    found = (folder / "node_modules" / ".bin" / "mcp-inspector").exists()
+    require(found, "the MCP Inspector", "tests/clients/install")
+    return {"path": str(folder), "target": "/clients"}
+
+
 @dataclass
 class Managed:
     bottles: Bottles
@@ -118,6 +126,17 @@ class Managed:
         with httpx.Client(transport=transport, base_url="http://127.0.0.1:9100", timeout=90) as client:
             answer: dict[str, Any] = client.post(f"/mcp/servers/{name}", json=message, headers=headers).json()
         return answer
+
+    def inspect(self, name: str, *wish: str, era: str = "legacy", libraries: str = "") -> dict[str, Any]:
+        """What MCP Inspector's command line finds, run where the agent runs."""
+        cpu = {"x86_64": "x64", "aarch64": "arm64"}[os.uname().machine]
+        modules = "/clients/node_modules"
+        words = ["env", *([f"LD_LIBRARY_PATH={libraries}"] if libraries else [])]
+        words += [f"{modules}/node-linux-{cpu}/bin/node", f"{modules}/.bin/mcp-inspector", "--cli"]
+        words += ["--server-url", f"http://127.0.0.1:9100/mcp/servers/{name}", "--transport", "http"]
+        words += ["--stored-auth-only", "--protocol-era", era, "--format", "json", *wish]
+        found: dict[str, Any] = json.loads(self.bottles.ok("exec", self.slug, "--", *words))["result"]
+        return found
 
     def call(self, name: str, tool: str, /, **arguments: Any) -> Any:
         answer = self.ask(name, "tools/call", name=tool, arguments=arguments)

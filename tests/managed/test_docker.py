@@ -9,7 +9,7 @@ import pytest
 
 from tests.backends.images import PYTHON_IMAGE
 from tests.dockerd import Engine, engine  # noqa: F401 - a fixture
-from tests.managed.site import Managed, everything, with_sdk
+from tests.managed.site import Managed, everything, inspector, with_sdk
 from tests.managed.speaking import HTTP, WEBSOCKET, speaking
 from tests.processes.bottles import Bottles
 from tests.servers import running_server, wait_until
@@ -47,7 +47,7 @@ def boxed(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             {"sdk": sdk, "npm": npm, "plain": plain, **failing},
             backend="docker",
             image=PYTHON_IMAGE,
-            mounts=[mount, *mounts],
+            mounts=[mount, *mounts, inspector()],
         )
         yield managed
         managed.bottles.ok("delete", managed.slug)
@@ -64,6 +64,16 @@ async def test_the_sdks_client_lists_and_calls_tools(boxed: Managed, relay: str)
     async with speaking(boxed.socket, "npm", relay) as client:
         assert "echo" in {tool.name for tool in (await client.list_tools()).tools}
         assert "hello" in (await client.call_tool("echo", {"message": "hello"})).content[0].text
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_the_inspector_lists_and_calls_tools_from_inside(boxed: Managed, era: str) -> None:
+    listed = boxed.inspect("sdk", "--method", "tools/list", era=era, libraries="/shared-objects")
+    assert {tool["name"] for tool in listed["tools"]} == {"add", "where"}
+    wish = ("--method", "tools/call", "--tool-name", "echo", "--tool-args-json", '{"message": "hello"}')
+    called = boxed.inspect("npm", *wish, era=era, libraries="/shared-objects")
+    assert "hello" in called["content"][0]["text"]
 
 
 def test_one_that_is_killed_comes_back_and_one_that_is_stopped_leaves_the_others(boxed: Managed) -> None:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import websockets
 
-from tests.managed.site import Managed, everything, with_sdk
+from tests.managed.site import Managed, everything, inspector, with_sdk
 from tests.managed.speaking import HTTP, WEBSOCKET, speaking
 from tests.processes.bottles import Bottles
 from tests.processes.site import command_of
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.process
 def bottles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bottles]:
     require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
     with running_server(
-        tmp_path_factory.mktemp("managed") / "h", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="3"
+        tmp_path_factory.mktemp("managed") / "h", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="12"
     ) as up:
         wait_until(lambda: "console  http://" in up.log(), what="the start")
         made = Bottles(up)
@@ -50,7 +50,7 @@ def two(bottles: Bottles) -> Managed:
     sdk, mount = with_sdk()
     npm, mounts = everything(image=False)
     plain = {"command": "python3", "args": ["plain_server.py"], "host_path": "plain", "env": {"KEY": "hush"}}
-    managed.start({"sdk": sdk, "npm": npm, "plain": plain}, mounts=[mount, *mounts])
+    managed.start({"sdk": sdk, "npm": npm, "plain": plain}, mounts=[mount, *mounts, inspector()])
     return managed
 
 
@@ -72,6 +72,17 @@ async def test_the_http_relay_speaks_the_modern_era_for_servers_that_do_not(two:
         assert client.session.protocol_version == "2026-07-28"
         assert "echo" in {tool.name for tool in (await client.list_tools()).tools}
         assert (await client.call_tool("echo", {"a": 1})).content[0].text == '{"a": 1}'
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_the_inspector_lists_and_calls_tools_from_inside(two: Managed, era: str) -> None:
+    listed = two.inspect("sdk", "--method", "tools/list", era=era)
+    assert {tool["name"] for tool in listed["tools"]} == {"add", "where"}
+    wish = ("--method", "tools/call", "--tool-name", "add", "--tool-args-json", '{"a": 40, "b": 2}')
+    assert two.inspect("sdk", *wish, era=era)["content"][0]["text"] == "42"
+    wish = ("--method", "tools/call", "--tool-name", "echo", "--tool-args-json", '{"message": "hello"}')
+    assert "hello" in two.inspect("npm", *wish, era=era)["content"][0]["text"]
 
 
 # --- who may
@@ -197,6 +208,15 @@ def answer_of(managed: Managed) -> object:
         return managed.call("plain", "echo")
     except (httpx.HTTPError, ValueError):
         return None
+
+
+def test_a_killed_host_process_is_replaced_and_leaves_no_second_server(two: Managed) -> None:
+    before = two.call("plain", "whoami")["pid"]
+    host = json.loads((two.directory / "run" / "servers.json").read_text())["pid"]
+    os.kill(host, signal.SIGKILL)
+    assert two.call("plain", "whoami")["pid"] != before
+    running = two.bottles.ok("exec", two.slug, "--", "ps", "ax", "-o", "args")
+    assert running.count("plain_server.py") == 1
 
 
 PHASES = {
