@@ -6,6 +6,7 @@ change elsewhere does not make a review stale, and a related one always does.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,10 +58,15 @@ def review(
     """
     now = now or timezone.now()
     table, payload = version.table, proposal.payload if edited is None else edited
-    if proposal.tool == Proposal.Tool.CAPABILITY:
+    effects: tuple[str, ...]
+    warnings: tuple[str, ...]
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        before, after = "", json.dumps(payload["arguments"], indent=2, ensure_ascii=False)
+        called = f"the tool {payload['tool']} of the server {payload['server']}"
+        effects, warnings, table_after = (f"{called} is called once, with these arguments",), (), None
+    elif proposal.tool == Proposal.Tool.CAPABILITY:
         before, after = proposal.bottle.dockerfile, payload["dockerfile"]
-        effects: tuple[str, ...] = _image_effects(proposal.bottle)
-        warnings: tuple[str, ...] = warnings_of(before, after)
+        effects, warnings = _image_effects(proposal.bottle), warnings_of(before, after)
         table_after = None
     else:
         merged = preview(proposal, payload, table, now=now, by_operator=edited is not None)
@@ -123,10 +129,15 @@ def _check_capability(payload: dict[str, Any]) -> dict[str, Any]:
     return payload
 
 
+def _check_call(payload: dict[str, Any]) -> dict[str, Any]:
+    raise BadAsk("There is nothing to modify: one call is made, or it is not. Approve or reject.")
+
+
 _CHECKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     Proposal.Tool.EGRESS: parse_operator_route,
     Proposal.Tool.GATE: _check_gate,
     Proposal.Tool.CAPABILITY: _check_capability,
+    Proposal.Tool.MCP_TOOL: _check_call,
 }
 
 
@@ -155,6 +166,8 @@ def _facts(route: dict[str, Any]) -> list[tuple[str, object]]:
 
 def touched(proposal: Proposal, table: RouteTable, now: datetime) -> object:
     """The part of the bottle's state that decides what the proposal would do."""
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        return None  # what a call does, its server alone knows
     if proposal.tool == Proposal.Tool.CAPABILITY:
         return proposal.bottle.dockerfile
     host = proposal.payload["host"]

@@ -49,6 +49,11 @@ def assess(tool: str, payload: Mapping[str, Any], table: RouteTable, warnings: S
     if tool == "capability-block":
         changed = [(Level.HIGH, warning) for warning in ("changes the image the agent runs in", *warnings)]
         return Risk(Level.HIGH, (*changed, *_image(payload)))
+    if tool == "mcp-tool":
+        reason = (
+            f"calls {payload['tool']} of {payload['server']}, which the manifest lets nobody call unasked"
+        )
+        return Risk(Level.MEDIUM, ((Level.MEDIUM, reason),))
     found = list(_host_reasons(payload["host"], table))
     if tool == "egress-block":
         found += _route_reasons(payload)
