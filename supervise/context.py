@@ -159,7 +159,7 @@ def _line(proposal: Any) -> Json:
     return {
         "proposal_id": str(proposal.pk),
         "tool": proposal.tool,
-        "target": _cut(proposal.host or "the image", 255),
+        "target": _cut(proposal.host or _hostless(proposal.tool), 255),
         "filed_at": _stamp(proposal.created_at),
         "justification": _cut(proposal.justification_start, MAX_JUSTIFICATION),
     }
@@ -169,7 +169,7 @@ def _decided(proposal: Any) -> Json:
     return {
         "proposal_id": str(proposal.pk),
         "tool": proposal.tool,
-        "target": _cut(proposal.host or "the image", 255),
+        "target": _cut(proposal.host or _hostless(proposal.tool), 255),
         "status": proposal.status,
         "decided_at": _stamp(proposal.decided_at),
         "applied": proposal.applied,
@@ -247,6 +247,10 @@ def _bounded(fields: Mapping[str, Any]) -> Json:
         else:
             bounded[key] = _cut(value, MAX_VALUE) if isinstance(value, str) else value
     return bounded
+
+
+def _hostless(tool: str) -> str:
+    return "a call of an MCP server's tool" if tool == Proposal.Tool.MCP_TOOL else "the image"
 
 
 def _cut(text: str | None, limit: int) -> str:

@@ -51,7 +51,10 @@ def plain(text: str) -> str:
 
 def sentence(facts: Facts) -> Parts:
     """What happened, with the names kept apart so that each chat can quote them."""
-    host, bottle = (facts.get("host") or "container image",), (facts.get("bottle") or "",)
+    host, bottle = (
+        (facts.get("host") or ("an MCP tool" if facts.get("tool") == "mcp-tool" else "container image"),),
+        (facts.get("bottle") or "",),
+    )
     match facts["event"]:
         case "filed":
             risk = f"{facts['risk']}-risk".capitalize()

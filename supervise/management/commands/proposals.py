@@ -146,7 +146,7 @@ def _everything(proposal: Proposal) -> dict[str, Any]:
 
 
 def _line(line: dict[str, Any]) -> str:
-    what = line["host"] or "a new image"
+    what = line["host"] or ("an MCP tool" if line["tool"] == "mcp-tool" else "a new image")
     why = one_line(line["justification_start"], 60)
     return f"{line['id'][:8]}  {line['status']:9}  {line['bottle']:20}  {line['tool']:16}  {what}  {why}"
 
