@@ -56,7 +56,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         try:
             self.link = await self._held.enter_async_context(linked(self.bottle, name, attach=True))
         except LinkFailed as failure:
-            await self.close(NOT_SERVED, str(failure)[:120])
+            await self._give_up(failure)
             return
         self._start(self._pump())
 
@@ -122,7 +122,12 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             while True:
                 await self._tell(await self.link.receive())
         except LinkFailed as failure:
-            await self.close(NOT_SERVED, str(failure)[:120])
+            await self._give_up(failure)
+
+    async def _give_up(self, failure: LinkFailed) -> None:
+        """The phase goes into a message: not every client shows why a socket was closed."""
+        await self._tell(failure.as_response(None))
+        await self.close(NOT_SERVED)
 
     async def _tell(self, message: Json) -> None:
         await self.send(text_data=encode(message).decode("ascii"))

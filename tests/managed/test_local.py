@@ -139,8 +139,10 @@ async def test_only_one_websocket_is_attached_at_a_time(two: Managed) -> None:
         await first.send(ping)
         assert json.loads(await first.recv())["result"] == {}
         async with websockets.unix_connect(str(two.socket), url, subprotocols=["mcp"]) as second:
+            refused = json.loads(await second.recv())["error"]
             with pytest.raises(websockets.exceptions.ConnectionClosedError) as closed:
                 await second.recv()
+        assert refused["data"]["phase"] == "relay_connect"
         assert closed.value.rcvd.code == 4503
         await first.send(ping)
         assert json.loads(await first.recv())["result"] == {}, "the first goes on"
