@@ -48,6 +48,7 @@ clients: $(VENV)/.dev
 	@tests/clients/install
 	@tests/tools/install
 	@tests/backends/install
+	@tests/managed/npm/install
 
 screenshots: $(VENV)/.dev
 	@$(BIN)/python -m tests.browser.picture

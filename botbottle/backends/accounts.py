@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .base import HOME_INSIDE, UID_INSIDE, USER_INSIDE, Mount, Progress
+from .base import HOME_INSIDE, UID_INSIDE, USER_INSIDE, Mount, Plan, Progress
 
 HOME_LABEL, SLUG_LABEL = "bot-bottle.home", "bot-bottle.slug"
 
@@ -47,6 +48,15 @@ def bottle_user(home: Path) -> User:
     """The owner of BOTTLE_HOME, so that the workspace stays theirs; instead of root an id of its own."""
     status = home.stat()
     return User(status.st_uid, status.st_gid) if status.st_uid else User(UID_INSIDE, UID_INSIDE)
+
+
+def give_own_workspace(plan: Plan, user: User) -> None:
+    """The workspace that bot-bottle made for this bottle is for its user. Others stay as they are."""
+    if os.geteuid() != 0:
+        return
+    for mount in plan.mounts:
+        if mount.writable and Path(mount.source).parent == Path(plan.directory):
+            os.chown(mount.source, user.uid, user.gid, follow_symlinks=False)
 
 
 def warn_of_closed_mounts(mounts: Sequence[Mount], user: User, tell: Progress) -> None:

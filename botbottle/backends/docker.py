@@ -17,7 +17,15 @@ from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, NotFound  # type: ignore[import-untyped]
 
 from . import docker_build, docker_images, docker_pipes, docker_terminal
-from .accounts import HOME_LABEL, SLUG_LABEL, home_mark, sandbox_labels, sandbox_name, warn_of_closed_mounts
+from .accounts import (
+    HOME_LABEL,
+    SLUG_LABEL,
+    give_own_workspace,
+    home_mark,
+    sandbox_labels,
+    sandbox_name,
+    warn_of_closed_mounts,
+)
 from .base import (
     INIT_INSIDE,
     STOP_SECONDS,
@@ -206,6 +214,7 @@ class DockerBackend:
         labels, name = sandbox_labels(self.home, plan.slug), sandbox_name(self.home, plan.slug)
         image = docker_images.ready_image(client, plan, labels, name, tell)
         user = engine_user(self.home, client.info().get("SecurityOptions") or [])
+        give_own_workspace(plan, user)
         warn_of_closed_mounts(plan.mounts, user, tell)
         staged = self._staged(plan.slug)
         variables = environment(plan, client.images.get(image).attrs["Config"].get("Env") or [])

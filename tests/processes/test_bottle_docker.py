@@ -43,6 +43,7 @@ def test_a_container_lives_through_the_record_and_its_engines_crash(
     assert "boxed is running" in bottles.ok("start", "boxed")
     assert bottles.command("exec", "boxed", "--", "sh", "-c", "exit 7").code == 7
     assert bottles.command("exec", "boxed", "--", "python3", "-c", ASK_THE_AGENT_PLANE).code == 0
+    assert bottles.command("exec", "boxed", "--", "touch", "/workspace/a-file").code == 0
     engine.kill()
     try:
         line = bottles.ps("boxed")
