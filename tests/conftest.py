@@ -23,6 +23,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("steady")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Property tests take their time: the fast loop leaves them out."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("fuzz")
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """PostgreSQL drops no database that the thread of asynchronous tests is still connected to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,8 @@ def sources() -> Iterator[tuple[str, Path]]:
                 yield ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), path
 
 
-def imports(module: str, path: Path) -> set[str]:
+@functools.cache
+def imports(module: str, path: Path) -> frozenset[str]:
     found: set[str] = set()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text())):
@@ -51,7 +53,7 @@ def imports(module: str, path: Path) -> set[str]:
                 parent = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parent, *([node.module] if node.module else [])])
             found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 ALL = dict(sources())

@@ -36,6 +36,7 @@ from botbottle.backends.smolvm import Refused, Smolvm, find_program
 from tests.requirements import require
 from tests.servers import ROOT, wait_until
 
+pytestmark = pytest.mark.process  # each call is a program of its own
 INSTALLED = ROOT / ".cache" / "smolmachines" / "smol"
 HINT = "pip install --no-deps --target .cache/smolmachines smolmachines==1.32.2"
 SECRET = "correct-horse-battery-staple"
@@ -78,7 +79,6 @@ def real(monkeypatch: pytest.MonkeyPatch) -> str:
         raise
 
 
-@pytest.mark.process
 class TestTheRealCommandLine:
     def test_a_machine_is_created_listed_seen_and_deleted(self, real: str, tmp_path: Path) -> None:
         plan = a_plan(tmp_path)

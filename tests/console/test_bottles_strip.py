@@ -44,8 +44,8 @@ def test_what_a_build_printed_is_inert_there(olivia: Client, agent_a: Bottle) ->
 
 
 def test_a_viewer_sees_no_link_that_leads_nowhere(vera: Client, olivia: Client, agent_a: Bottle) -> None:
-    assert "/admin/botbottle/bottle/" not in vera.get(STRIP).text
-    assert f"/admin/botbottle/bottle/{agent_a.pk}/change/" in olivia.get(STRIP).text
+    assert f"/bottles/{agent_a.slug}/" not in vera.get(STRIP).text
+    assert f"/bottles/{agent_a.slug}/" in olivia.get(STRIP).text
 
 
 def test_it_is_bounded_and_costs_two_queries(db: None) -> None:

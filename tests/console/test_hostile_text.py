@@ -94,6 +94,7 @@ def in_one_line(readable: str) -> str:
 
 
 @pytest.mark.parametrize(("written", "readable"), LONG.values(), ids=LONG)
+@pytest.mark.fuzz
 def test_a_long_justification_is_inert_and_readable(
     root: Client, agent_a: Bottle, written: str, readable: str
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_url_at_the_gate_is_inert(root: Client, agent_a: Bottle) -> None:
         assert "<script>alert(1)</script>" in assert_inert(root.get(path).text)
 
 
+@pytest.mark.fuzz
 def test_a_queue_of_megabytes_stays_small(root: Client, agent_a: Bottle) -> None:
     for number in range(5):
         ask(agent_a, f"h{number}.example.com", why="\u202e" * (MEGABYTE // 3))

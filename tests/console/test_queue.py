@@ -195,6 +195,7 @@ def test_signing_in_leads_back_to_the_page(client: Client, agent_a: Bottle, oper
 
 
 @pytest.mark.parametrize("path", ["/", "/queue/state", "/queue/list", "/queue/cards?", "/history/"])
+@pytest.mark.fuzz
 def test_the_number_of_queries_does_not_grow_with_the_cards(
     olivia: Client,
     operator: User,

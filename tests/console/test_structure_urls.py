@@ -23,6 +23,7 @@ from supervise.models import Proposal
 from tests.asking import ask, seen
 from tests.console.conftest import browser_of
 
+pytestmark = pytest.mark.fuzz
 NOBODY = "00000000-0000-0000-0000-000000000000"
 OURS = ("botbottle", "egress", "supervise")
 HERE = "http://127.0.0.1:8000"

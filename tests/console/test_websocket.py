@@ -93,6 +93,7 @@ async def test_it_tells_that_something_happened_by_numbers_only(
         assert "hush" not in str(told) and "secret" not in str(filed)
 
 
+@pytest.mark.fuzz
 async def test_a_burst_is_a_few_messages_and_the_last_one_is_right(olivia: Client, agent_a: Bottle) -> None:
     def burst() -> None:
         for number in range(40):

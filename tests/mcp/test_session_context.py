@@ -223,6 +223,7 @@ def test_what_others_wrote_stays_inside_its_quotes(agent: Agent, operator: User,
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.fuzz
 def test_the_text_has_a_limit_whatever_was_filed(agent: Agent, depth: str, settings: Any) -> None:
     settings.SUPERVISE_MAX_PENDING = settings.SUPERVISE_MAX_PER_MINUTE = 1000
     for number in range(context.MAX_HANDLES + 5):
@@ -292,6 +293,7 @@ def test_no_words_make_the_text_longer_or_end_it_early(episodes: list[Any], host
 # --- The limits of JSON
 
 
+@pytest.mark.fuzz
 def test_megabytes_of_asks_make_no_megabytes_of_context(agent: Agent, settings: Any) -> None:
     settings.SUPERVISE_MAX_PENDING = settings.SUPERVISE_MAX_PER_MINUTE = 1000
     for number in range(context.MAX_EPISODES + 3):

@@ -253,6 +253,7 @@ async def test_without_a_token_only_comments_keep_the_line_open(
     assert len(events(raw)) == 1
 
 
+@pytest.mark.fuzz
 async def test_white_space_keeps_a_json_answer_open(
     agent: Agent, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

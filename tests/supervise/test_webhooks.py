@@ -407,6 +407,7 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
         (hang_up, False, ""),
     ],
 )
+@pytest.mark.fuzz
 def test_an_answer_is_bounded_in_time_and_size(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, answering: Any, taken: bool, problem: str
 ) -> None:

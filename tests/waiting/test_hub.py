@@ -161,6 +161,7 @@ async def _count(sweeps: list[int], seq: int) -> list[tuple[int, object]]:
     return []
 
 
+@pytest.mark.fuzz
 async def test_many_waiters_hold_no_threads(hub, agent_a) -> None:
     proposals = [await sync_to_async(ask)(agent_a, f"h{number}.example.com") for number in range(50)]
     before = threading.active_count()
