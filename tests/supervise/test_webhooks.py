@@ -27,7 +27,7 @@ from tests.console.conftest import browser_of
 from tests.servers import free_port, wait_until
 from tests.supervise.receiver import Receiver
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 ALL = [event for event in Webhook.Event.values if event != "test"]
 SECRET = "a-secret-of-ours-0001"
 
