@@ -5,27 +5,22 @@ One reader per home, whatever the number of workers: who holds the lock reads. T
 
 from __future__ import annotations
 
-import fcntl
-import logging
-import threading
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from django.conf import settings
-from django.db import close_old_connections, transaction
+from django.db import transaction
 from django.utils import timezone
 
+from botbottle.duty import Duty
 from botbottle.models import Bottle
 
 from . import store
 from .data_plane import DataPlane, DataPlaneDown, RecordBatch
 from .models import DataPlaneEvent, RecordCursor, TrafficRecord
 
-log = logging.getLogger(__name__)
 LONG_POLL_SECONDS = 5.0
-PAUSE_SECONDS = 1.0
 START_SECONDS = 15.0
 STATUS_SECONDS = 5.0
 TELL_LOSS_SECONDS = 60.0
@@ -34,51 +29,21 @@ PRUNED_IN_A_ROUND = 10
 Kind = DataPlaneEvent.Kind
 
 
-class Intake:
-    """A thread of the web process."""
+class Intake(Duty):
+    """Reads for all workers."""
+
+    name = "intake"
 
     def __init__(self) -> None:
-        self._stopping = threading.Event()
+        super().__init__()
         self._patient_until = time.monotonic() + START_SECONDS  # both processes may just be starting
-        self._lock: IO[str] | None = None
         self._problems: set[str] = set()
         self._status_at = 0.0
         self._lost = 0
         self._loss_told_at = 0.0
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="egress-intake", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                close_old_connections()
-                if self.may_read() and self.take(store.data_plane(), wait=LONG_POLL_SECONDS):
-                    continue
-            except Exception:
-                log.exception("Reading the proxy's records failed; trying again in a moment.")
-            self._stopping.wait(PAUSE_SECONDS)
-        self.let_go()
-
-    def may_read(self) -> bool:
-        if self._lock is None:
-            file = (Path(settings.BOTTLE_HOME) / "run" / "intake.lock").open("w")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.close()
-                return False
-            self._lock = file
-        return True
-
-    def let_go(self) -> None:
-        """The next worker may read. The end of the process does the same."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+    def work(self) -> bool:
+        return self.take(store.data_plane(), wait=LONG_POLL_SECONDS)
 
     def take(self, plane: DataPlane, *, wait: float) -> bool:
         """One batch into the database. False when the egress process does not answer."""

@@ -6,7 +6,6 @@ and no receiver can make another one, or a decision, wait.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import random
@@ -14,14 +13,14 @@ import threading
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO
 
 from cryptography.fernet import InvalidToken
 from django.conf import settings
-from django.db import close_old_connections, connections
+from django.db import connections
 from django.db.models import F, Q
 from django.utils import timezone
 
+from botbottle.duty import Duty
 from egress import secrets
 
 from .models import Delivery, Webhook
@@ -30,7 +29,6 @@ from .webhook_post import Answer, post
 from .webhook_spool import spool
 
 log = logging.getLogger(__name__)
-PAUSE_SECONDS = 1.0
 MOST_AT_ONCE = 8  # receivers
 FIRST_RETRY = timedelta(seconds=5)
 LONGEST_RETRY = timedelta(hours=1)
@@ -42,46 +40,19 @@ CLAIMED = timedelta(minutes=2)  # longer than an attempt takes: then its sender 
 State = Delivery.State
 
 
-class Sender:
-    """A thread of the web process, one per home: who holds the lock sends."""
+class Sender(Duty):
+    """Sends for all workers."""
+
+    name = "webhooks"
 
     def __init__(self) -> None:
-        self._stopping = threading.Event()
-        self._lock: IO[str] | None = None
+        super().__init__()
         self._busy: dict[int, threading.Thread] = {}
         self._pruned_at = 0.0
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="webhooks", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                close_old_connections()
-                if self.may_send():
-                    self.round()
-            except Exception:
-                log.exception("Sending webhooks failed; trying again in a moment.")
-            self._stopping.wait(PAUSE_SECONDS)
-        connections.close_all()  # this thread's own
-        if self._lock is not None:
-            self._lock.close()
-
-    def may_send(self) -> bool:
-        if self._lock is None:
-            directory = Path(settings.BOTTLE_HOME) / "run"
-            directory.mkdir(mode=0o700, exist_ok=True)
-            file = (directory / "webhooks.lock").open("w")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.close()
-                return False
-            self._lock = file
-        return True
+    def work(self) -> bool:
+        self.round()
+        return False
 
     def round(self) -> None:
         """One thread for each receiver that has something due: a slow one holds up only itself."""

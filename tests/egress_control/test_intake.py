@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from botbottle import duty
 from botbottle.models import Bottle
 from egress import intake, store
 from egress.data_plane import DataPlaneDown
@@ -226,10 +227,10 @@ def test_the_status_is_not_asked_for_with_every_batch(plane: StandIn, reader: In
 
 def test_one_reader_per_home(plane: StandIn) -> None:
     first, second = Intake(), Intake()
-    assert first.may_read() and first.may_read()
-    assert not second.may_read()
+    assert first.is_mine() and first.is_mine()
+    assert not second.is_mine()
     first.let_go()
-    assert second.may_read()
+    assert second.is_mine()
     second.let_go()
 
 
@@ -313,7 +314,7 @@ def test_filters_find_the_refusals_of_a_reason(plane: StandIn, reader: Intake, r
 def test_the_thread_goes_on_after_a_failure_and_stops_when_told(
     plane: StandIn, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(intake, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(duty, "PAUSE_SECONDS", 0.01)
     reader, calls = Intake(), []
 
     def take_once(_plane: Any, *, wait: float) -> bool:

@@ -18,6 +18,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from botbottle import duty
 from botbottle.models import Bottle
 from supervise import applying, audit, bottles, decisions, receivers, webhook_post, webhook_spool, webhooks
 from supervise.models import AuditEvent, Decision, Delivery, Proposal, Webhook
@@ -476,11 +477,11 @@ def test_a_sender_that_died_in_the_middle_loses_nothing(
 def test_one_sender_per_home(settings: Any, tmp_path: Any) -> None:
     settings.BOTTLE_HOME = tmp_path
     first, second = Sender(), Sender()
-    assert first.may_send() and first.may_send()
-    assert not second.may_send()
+    assert first.is_mine() and first.is_mine()
+    assert not second.is_mine()
     first._stopping.set()
     first._run()  # ends, and lets go
-    assert second.may_send()
+    assert second.is_mine()
     second._stopping.set()
     second._run()
 
@@ -488,7 +489,7 @@ def test_one_sender_per_home(settings: Any, tmp_path: Any) -> None:
 def test_as_a_thread_it_tells_by_itself(
     receiver: Receiver, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(duty, "PAUSE_SECONDS", 0.01)
     sender = Sender()
     hook(receiver, "filed")
     sender.start()

@@ -1,0 +1,71 @@
+"""Work in the background that one process of a home does at a time, whatever the number of workers."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import threading
+from pathlib import Path
+from typing import IO
+
+from django.conf import settings
+from django.db import close_old_connections, connections
+
+log = logging.getLogger(__name__)
+PAUSE_SECONDS = 1.0
+
+
+class Duty:
+    """A thread of the web process. Who holds the lock does the work; its end, however it comes, frees it."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self._lock: IO[str] | None = None
+
+    def work(self) -> bool:
+        """One round; True when there may be more to do at once."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        threading.Thread(target=self._live, name=self.name, daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def is_mine(self) -> bool:
+        if self._lock is None:
+            directory = Path(settings.BOTTLE_HOME) / "run"
+            directory.mkdir(mode=0o700, exist_ok=True)
+            file = (directory / f"{self.name}.lock").open("w")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                return False
+            self._lock = file
+        return True
+
+    def let_go(self) -> None:
+        """The next worker may do it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _live(self) -> None:
+        try:
+            self._run()
+        finally:
+            connections.close_all()  # this thread's own
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                close_old_connections()
+                if self.is_mine() and self.work():
+                    continue
+            except Exception:
+                log.exception("A round of %s failed; trying again in a moment.", self.name)
+            self._stopping.wait(PAUSE_SECONDS)
+        self.let_go()
