@@ -29,7 +29,7 @@ test: lint types unit real
 
 # Everything that starts no program of its own: the fast loop.
 unit: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto --dist worksteal -m "not ($(REAL))"
+	@$(BIN)/python -m pytest -n auto --maxschedchunk=20 -m "not ($(REAL))"
 
 # Real server processes, PostgreSQL and Redis, Chromium, the MCP clients: one after the other.
 real: $(VENV)/.dev

@@ -1,16 +1,17 @@
-"""Takes the README's picture of the queue: `python -m tests.browser.picture`."""
+"""Takes the pictures of the README and the docs: `make screenshots`."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
-from tests.browser.island import QUIET_BROWSER, running_island
+from tests.browser.island import QUIET_BROWSER, Island, running_island
 from tests.servers import ROOT, stop
 
-PICTURE = ROOT / "docs" / "images" / "queue.png"
+IMAGES = ROOT / "docs" / "images"
+WIDE, PHONE = {"width": 1180, "height": 640}, {"width": 390, "height": 844}
 ASKS = [
     {
         "host": "docs.python.org",
@@ -40,22 +41,38 @@ def main() -> None:
         browser = play.chromium.launch(
             executable_path=str(island.browser_command()), args=list(QUIET_BROWSER), headless=True
         )
-        page = browser.new_page(viewport={"width": 1180, "height": 1010})
-        page.goto(island.server.console_url)
-        page.fill("#id_username", "operator")
-        page.fill("#id_password", island.server.password)
-        page.click("input[type=submit]")
+        page = browser.new_page(viewport=WIDE)
+        _sign_in(page, island)
         for _ in range(100):  # what arrives later would wait behind a pill
             if page.locator("article.card").count() == len(ASKS):
                 break
             page.wait_for_timeout(100)
             page.reload()
-        page.wait_for_selector("#connection[data-state=connected]")
-        PICTURE.parent.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=PICTURE)
+        _take(page, "queue", "#connection[data-state=connected]")
+        card = page.locator("article.card").first.get_attribute("data-link") or "/"
+        page.goto(island.server.console_url + card)
+        _take(page, "proposal", "main", whole=True)
+        page.goto(f"{island.server.console_url}/bottles/release-bot/")
+        _take(page, "bottle", "main", whole=True)
+        phone = browser.new_page(viewport=PHONE, color_scheme="dark", device_scale_factor=2)
+        _sign_in(phone, island)
+        _take(phone, "phone", "#connection[data-state=connected]")
         browser.close()
         for call in calls:
             stop(call)
+
+
+def _sign_in(page: Page, island: Island) -> None:
+    page.goto(island.server.console_url)
+    page.fill("#id_username", "operator")
+    page.fill("#id_password", island.server.password)
+    page.click("input[type=submit]")
+
+
+def _take(page: Page, name: str, once: str, *, whole: bool = False) -> None:
+    page.wait_for_selector(once)
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=IMAGES / f"{name}.png", full_page=whole)
 
 
 if __name__ == "__main__":
