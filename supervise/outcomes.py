@@ -30,6 +30,12 @@ class Outcome:
     explanation: str
 
     @property
+    def told_status(self) -> str:
+        """Who asked for another image still waits for it after a yes, until it runs."""
+        is_on_its_way = self.tool == Proposal.Tool.CAPABILITY and self.applied == Applied.WAITING
+        return Status.PENDING if is_on_its_way else self.status
+
+    @property
     def settled(self) -> bool:
         """Nothing more will happen that is worth holding the call for."""
         return self.status != Status.PENDING and self.applied != Applied.WAITING

@@ -66,12 +66,15 @@ REFUSALS = (
     Refusal("kexec_load kexec_file_load reboot acct syslog vhangup iopl ioperm"),
     Refusal("settimeofday clock_settime clock_adjtime adjtimex"),
     Refusal("nfsservctl uselib sysfs ustat _sysctl"),
+    # Not dangerous by themselves; Docker's own profile refuses them too, and ours takes its place.
+    Refusal("kcmp mbind get_mempolicy set_mempolicy set_mempolicy_home_node migrate_pages move_pages"),
 )
 
 _SHARED = {  # numbers that are the same everywhere
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435,
-    "openat2": 437, "mount_setattr": 442, "quotactl_fd": 443, "fchmodat2": 452, "open_tree_attr": 467,
+    "openat2": 437, "mount_setattr": 442, "quotactl_fd": 443, "set_mempolicy_home_node": 450,
+    "fchmodat2": 452, "open_tree_attr": 467,
 }  # fmt: skip
 _X86_64 = _SHARED | {
     "open": 2, "ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "creat": 85, "chmod": 90,
@@ -80,10 +83,11 @@ _X86_64 = _SHARED | {
     "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169,
     "iopl": 172, "ioperm": 173, "create_module": 174, "init_module": 175, "delete_module": 176,
     "get_kernel_syms": 177, "query_module": 178, "quotactl": 179, "nfsservctl": 180,
-    "lookup_dcookie": 212, "clock_settime": 227, "kexec_load": 246, "add_key": 248, "request_key": 249,
-    "keyctl": 250, "openat": 257, "mknodat": 259, "fchmodat": 268, "unshare": 272, "perf_event_open": 298,
-    "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "finit_module": 313,
-    "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
+    "lookup_dcookie": 212, "clock_settime": 227, "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239,
+    "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "migrate_pages": 256,
+    "openat": 257, "mknodat": 259, "fchmodat": 268, "unshare": 272, "move_pages": 279,
+    "perf_event_open": 298, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "kcmp": 312,
+    "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
 }  # fmt: skip
 _AARCH64 = _SHARED | {
     "lookup_dcookie": 18, "ioctl": 29, "mknodat": 33, "umount2": 39, "mount": 40, "pivot_root": 41,
@@ -91,8 +95,9 @@ _AARCH64 = _SHARED | {
     "acct": 89, "personality": 92, "unshare": 97, "kexec_load": 104, "init_module": 105,
     "delete_module": 106, "clock_settime": 112, "syslog": 116, "reboot": 142, "settimeofday": 170,
     "adjtimex": 171, "socket": 198, "socketpair": 199, "add_key": 217, "request_key": 218, "keyctl": 219,
-    "clone": 220, "swapon": 224, "swapoff": 225, "perf_event_open": 241, "open_by_handle_at": 265,
-    "clock_adjtime": 266, "setns": 268, "finit_module": 273, "bpf": 280, "userfaultfd": 282,
+    "clone": 220, "swapon": 224, "swapoff": 225, "mbind": 235, "get_mempolicy": 236, "set_mempolicy": 237,
+    "migrate_pages": 238, "move_pages": 239, "perf_event_open": 241, "open_by_handle_at": 265,
+    "clock_adjtime": 266, "setns": 268, "kcmp": 272, "finit_module": 273, "bpf": 280, "userfaultfd": 282,
     "kexec_file_load": 294,
 }  # fmt: skip
 

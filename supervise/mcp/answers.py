@@ -15,7 +15,7 @@ Json = dict[str, Any]
 def outcome_result(outcome: Outcome) -> Json:
     """The text tells everything the data does: clients before 2025-06-18 pass on only the text."""
     lines = [
-        f"status: {outcome.status}",
+        f"status: {outcome.told_status}",
         f"notes: {outcome.notes or 'none'}",
         outcome.explanation,
         f"proposal_id: {outcome.proposal_id}",
@@ -25,7 +25,7 @@ def outcome_result(outcome: Outcome) -> Json:
     if outcome.not_granted is not None:
         lines.append(f"not_granted: {json.dumps(outcome.not_granted)}")
     structured = {
-        "status": outcome.status,
+        "status": outcome.told_status,
         "proposal_id": outcome.proposal_id,
         "notes": outcome.notes,
         "granted": outcome.granted,

@@ -142,6 +142,17 @@ def test_an_approval_queues_a_rebuild_of_exactly_what_was_approved(rebuild: Rebu
     assert rebuild.decision.applied == Decision.Applied.WAITING, "publishing routes says nothing about it"
 
 
+def test_for_the_agent_it_is_pending_until_the_replacement_is_live(rebuild: Rebuild, stage: Stage) -> None:
+    assert rebuild.decision is not None
+
+    def status() -> str:
+        return queries.outcome(rebuild.decision.proposal_id).told_status
+
+    assert status() == "pending"
+    performed(rebuild)
+    assert status() == "approved"
+
+
 def test_it_is_built_tried_verified_and_swapped_in(rebuild: Rebuild, stage: Stage, bottle: Bottle) -> None:
     launch.remember_command(Plan(bottle.slug, "docker", str(store.bottle_directory(bottle)), command=("x",)))
     image = f"built:{digest_of(TEXT)[:4]}"
