@@ -330,13 +330,29 @@ def test_dark_is_dark_and_light_is_light(window: Window, agent: Agent) -> None:
     text_of(call)
 
 
+def web_worker(island: Island) -> int:
+    children = ["pgrep", "-P", str(island.server.process.pid)]
+    return int(subprocess.run(children, capture_output=True, check=True).stdout.split()[0])
+
+
+def test_a_server_that_says_nothing_makes_the_page_stale(window: Window, island: Island) -> None:
+    page = window()
+    page.clock.install()
+    page.reload()
+    page.wait_for_selector("#connection[data-state=connected]")
+    worker = web_worker(island)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        page.clock.fast_forward(60_000)
+        page.wait_for_selector("#connection[data-state=stale]")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    page.wait_for_selector("#connection[data-state=connected]", timeout=60_000)
+
+
 def test_it_reconnects_and_catches_up(window: Window, agent: Agent, island: Island) -> None:
     page = window()
-    supervisor = island.server.process.pid
-    worker = int(
-        subprocess.run(["pgrep", "-P", str(supervisor)], capture_output=True, check=True).stdout.split()[0]
-    )
-    os.kill(worker, signal.SIGTERM)
+    os.kill(web_worker(island), signal.SIGTERM)
     page.wait_for_selector("#connection[data-state=disconnected]")
     page.wait_for_selector("#connection[data-state=connected]", timeout=60_000)
     call = agent.asks("afterwards.example.com")
