@@ -112,3 +112,26 @@ def test_the_operator_sees_the_refusal_on_the_bottles_page(
         page.reload()
     assert "no-route" in line.locator("..").inner_text()
     assert "never-shown" not in page.content()
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "plain"])
+@pytest.mark.parametrize("look", [("light", 1280), ("dark", 390)], ids=["wide-light", "phone-dark"])
+def test_what_was_refused_and_never_asked_for_is_opened_from_the_queue(
+    window: Window, island: Island, origin: None, look: tuple[str, int], script: bool
+) -> None:
+    scheme, width = look
+    bottle = island.server.create_bottle(f"silent-{width}-{'script' if script else 'plain'}")
+    refusal(island, bottle, URL)
+    page = window(color_scheme=scheme, viewport={"width": width, "height": 844}, java_script_enabled=script)
+    line = page.locator(".drafts li", has_text=bottle["slug"])
+    for _ in range(50):  # records are read in batches, a moment later
+        if line.count():
+            break
+        page.wait_for_timeout(100)
+        page.reload()
+    page.locator(".drafts summary").click()
+    line.get_by_role("link", name="Look").click()
+    assert "refused, and its agent has not asked" in page.locator("article").inner_text()
+    page.get_by_role("button", name="File and approve").click()
+    assert "→ live" in page.locator(".messagelist").inner_text()
+    assert island.curl(bottle, URL) == (200, "the origin answers for /docs/guide?page=2\n")
