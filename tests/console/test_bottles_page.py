@@ -22,7 +22,7 @@ from supervise.models import AuditEvent
 from tests.asking import HOSTILE, ask, seen
 from tests.console.conftest import browser_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from supervise.models import Proposal
 from tests.asking import ask, ask_gate, ask_image, seen
 from tests.console.conftest import browser_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 
 
 def form_of(client: Client, proposal: Proposal, verb: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from supervise import decisions, drafts
 from supervise.models import Assignment, AuditEvent, Proposal
 from tests.asking import ask, seen
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 HOST = "api.example.com"
 ADDRESS = f"/draft/?bottle=agent-a&host={HOST}"
 

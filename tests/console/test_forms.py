@@ -18,7 +18,7 @@ from supervise import decisions, refusals
 from supervise.models import Assignment, AuditEvent, Proposal, StandingRefusal
 from tests.asking import ask, ask_gate, ask_image, seen
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 NARROW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}
 EDIT = {
     "host": "api.example.com", "paths_are": "some", "paths": "/only/this", "methods_are": "some",
