@@ -151,7 +151,9 @@ class WebServer(Server):  # type: ignore[misc]
 
 
 class SharedUnixPort(unix.Port):  # type: ignore[misc]
-    """A Unix listener of several workers: none of them opens it to others, or removes it when it ends."""
+    """A Unix listener of several workers: none opens it to others, or ends it for all when it ends."""
+
+    _shouldShutdown = False  # noqa: N815 - Twisted's name; by itself it spares only TCP listeners
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

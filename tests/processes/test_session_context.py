@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import struct
 from collections.abc import Iterator
@@ -184,3 +186,14 @@ def test_the_discovery_file_is_private_and_names_the_ports(site: Site) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
     ports = json.loads(file.read_text())
     assert ports == {"agent": site.server.agent_port, "console": site.server.console_port}
+
+
+def test_a_worker_that_ends_leaves_the_bottles_their_way_in(site: Site) -> None:
+    before = site.pid("web")
+    os.kill(before, signal.SIGTERM)
+
+    def is_back() -> bool:
+        with in_bottle(site) as client:
+            return client.get("/health").status_code == 200
+
+    wait_until(lambda: before not in site.pids("web") and is_back(), what="the next worker")
