@@ -106,9 +106,7 @@ def test_the_command_gets_no_descriptor_and_no_ignored_signal(init):
         os.close(extra)
     *listed, _, ignored = done.stdout.split()
     assert listed == ["0", "1", "2", "3"]  # 3: the listing's own
-    ours = sum(
-        1 << number - 1 for number in (signal.SIGPIPE, signal.SIGXFSZ)
-    )  # others are the tester's
+    ours = sum(1 << number - 1 for number in (signal.SIGPIPE, signal.SIGXFSZ))  # others are the tester's
     assert int(ignored, 16) & ours == 0
 
 
