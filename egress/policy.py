@@ -81,13 +81,6 @@ class RouteTable:
         others = tuple(old for old in self.routes if old.host != route.host)
         return RouteTable((*others, route), (*self.gate_hosts, route.host))
 
-    def without_host(self, host: str) -> RouteTable:
-        """The host taken off both lists."""
-        return RouteTable(
-            tuple(route for route in self.routes if route.host != host),
-            tuple(name for name in self.gate_hosts if name != host),
-        )
-
     def with_gate_host(self, host: str) -> RouteTable:
         return self if self.gate_allows(host) else RouteTable(self.routes, (*self.gate_hosts, host))
 

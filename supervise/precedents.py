@@ -46,10 +46,6 @@ class Precedents:
     looks_like: str  # a host that other bottles reach and this one could be taken for
     refusal: StandingRefusal | None
 
-    @property
-    def is_first_time(self) -> bool:
-        return not self.earlier
-
 
 def precedents_of(proposal: Proposal, review: Review | None) -> Precedents:
     refused = would_allow(review) if review is not None else []

@@ -146,11 +146,10 @@ def test_routes_and_tables_are_normalised_and_ordered() -> None:
     assert [found.host for found in table_of(route, Route("a.com")).routes] == ["a.com", "b.com"]
 
 
-def test_with_route_replaces_and_mirrors_and_without_host_takes_both_away() -> None:
+def test_with_route_replaces_and_mirrors() -> None:
     table = RouteTable().with_route(Route("a.com")).with_route(Route("a.com", ("/x",)))
     assert table.get("a.com") == Route("a.com", ("/x",))
     assert table.gate_hosts == ("a.com",)
-    assert table.without_host("a.com") == RouteTable()
 
 
 FULL = {
