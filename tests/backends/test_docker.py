@@ -559,7 +559,12 @@ def test_nothing_gets_out(
             "addresses": host_addresses(),
             "sockets": [str(other), engine.url.removeprefix("unix://")],
             "abstract": [f"bottle-{os.getpid()}"],
-            "hidden": [str(bottle.home), str(ROOT), str(Path.home() / ".ssh"), f"{bottle.directory}/ca-key.pem"],
+            "hidden": [
+                str(bottle.home),
+                str(ROOT),
+                str(Path.home() / ".ssh"),
+                f"{bottle.directory}/ca-key.pem",
+            ],
             "readonly": ["/etc/ssl/certs/ca-certificates.crt", "/run/bot-bottle/variables.json"],
             "pids": [os.getpid(), os.getppid()],
         }
