@@ -91,6 +91,8 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
         "HOME": str(home),
         **variables,
     }
+    # What a killed server left here would lead us to its last worker, which is about to end.
+    (home / ".http.port").unlink(missing_ok=True)
     with (home / "server.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "manage.py", command],
