@@ -24,6 +24,7 @@ from django.urls import path, re_path  # noqa: E402
 
 from botbottle.planes import Plane, plane_of  # noqa: E402
 from supervise.consumers import QueueConsumer  # noqa: E402
+from supervise.log_consumer import LogConsumer  # noqa: E402
 from supervise.mcp.managed_socket import ManagedConsumer  # noqa: E402
 
 MANAGED = re.compile(r"^/?mcp/servers/(?P<name>[a-z0-9-]{1,40})/?$")
@@ -85,7 +86,11 @@ async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
 
 http_application = OneTripHandler()
 websocket_application = AllowedHostsOriginValidator(
-    AuthMiddlewareStack(URLRouter([path("ws/queue/", QueueConsumer.as_asgi())]))
+    AuthMiddlewareStack(
+        URLRouter(
+            [path("ws/queue/", QueueConsumer.as_asgi()), path("ws/rebuild-log/", LogConsumer.as_asgi())]
+        )
+    )
 )
 # No sessions, no cookies: an agent proves itself as on every request of its plane.
 agent_websocket_application = URLRouter([re_path(MANAGED.pattern, ManagedConsumer.as_asgi())])

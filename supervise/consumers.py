@@ -25,48 +25,25 @@ GROUPS = (events.QUEUE, events.BOTTLES)
 PAUSE_SECONDS = 0.3  # between two messages: what happens meanwhile goes into one
 
 
-class QueueConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
-    """One open page. What it sends back is ignored: decisions are made by forms."""
+class Watcher(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
+    """Of somebody who may see proposals, for as long as they may."""
 
     _rechecking: asyncio.Task[None] | None = None
-    _telling: asyncio.Task[None] | None = None
-    _has_news = False
 
     async def connect(self) -> None:
         if not await self._may_watch():
             await self.close(FORBIDDEN)
             return
-        # Subscribe before accepting: the page fetches its state after that, so nothing falls between.
-        for group in GROUPS:
-            await self.channel_layer.group_add(group, self.channel_name)
+        await self.subscribe()
         await self.accept()
         self._rechecking = asyncio.create_task(self._recheck())
 
+    async def subscribe(self) -> None:
+        """Before accepting: the page fetches its state after that, so nothing falls between."""
+
     async def disconnect(self, code: int) -> None:
-        for task in (self._rechecking, self._telling):
-            if task is not None:
-                task.cancel()
-        for group in GROUPS:
-            await self.channel_layer.group_discard(group, self.channel_name)
-
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
-        return
-
-    async def proposal_event(self, event: dict[str, Any]) -> None:
-        self._has_news = True
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell())
-
-    async def bottle_event(self, event: dict[str, Any]) -> None:
-        await self.send_json({"type": "bottle", "id": event["id"]})
-
-    async def _tell(self) -> None:
-        """The first news at once; then, however many come, one message in a while."""
-        while self._has_news:
-            self._has_news = False
-            counts = await database_sync_to_async(queries.counts)()
-            await self.send_json({"type": "proposals", "counts": counts})
-            await asyncio.sleep(PAUSE_SECONDS)
+        if self._rechecking is not None:
+            self._rechecking.cancel()
 
     async def _recheck(self) -> None:
         while True:
@@ -79,6 +56,55 @@ class QueueConsumer(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         session = self.scope.get("session")
         key = session.session_key if session is not None else None
         return key is not None and await database_sync_to_async(_session_may_watch)(key)
+
+
+class QueueConsumer(Watcher):
+    """One open page. What it sends back is ignored: decisions are made by forms."""
+
+    _telling: asyncio.Task[None] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._news: set[str] = set()
+
+    async def subscribe(self) -> None:
+        for group in GROUPS:
+            await self.channel_layer.group_add(group, self.channel_name)
+
+    async def disconnect(self, code: int) -> None:
+        await super().disconnect(code)
+        if self._telling is not None:
+            self._telling.cancel()
+        for group in GROUPS:
+            await self.channel_layer.group_discard(group, self.channel_name)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
+        return
+
+    async def proposal_event(self, event: dict[str, Any]) -> None:
+        self._hear("proposals")
+
+    async def refused_event(self, event: dict[str, Any]) -> None:
+        self._hear("refused")
+
+    async def bottle_event(self, event: dict[str, Any]) -> None:
+        await self.send_json({"type": "bottle", "id": event["id"]})
+
+    def _hear(self, of: str) -> None:
+        self._news.add(of)
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """The first news at once; then, however many come, one message of a kind in a while."""
+        while self._news:
+            news, self._news = self._news, set()
+            if "proposals" in news:
+                counts = await database_sync_to_async(queries.counts)()
+                await self.send_json({"type": "proposals", "counts": counts})
+            if "refused" in news:
+                await self.send_json({"type": "refused"})
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _session_may_watch(session_key: str) -> bool:

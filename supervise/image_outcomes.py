@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import images
+from . import build_log, images
 from .images import Phase
 from .models import Decision, Rebuild
 from .sanitize import visible
@@ -56,7 +56,7 @@ def _explain_failure(rebuild: Rebuild) -> str:
             "egress-block; an operator can then build it again."
         )
     parts.append("Otherwise put the Dockerfile right and ask again with capability-block.")
-    end = images.log_end(rebuild, LOG_SHOWN)
+    end = build_log.end(images.log_path(rebuild), LOG_SHOWN).text
     if end:
         parts.append(f"The end of the build's log:\n{visible(end).strip()}")
     return " ".join(parts[:-1]) + ("\n" if end else " ") + parts[-1]

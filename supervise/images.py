@@ -137,18 +137,9 @@ def log_path(rebuild: Rebuild) -> Path:
     return directory_of(rebuild) / f"{rebuild.pk}.log"
 
 
-def log_end(rebuild: Rebuild, characters: int) -> str:
-    """The last whole lines: an agent's text."""
-    try:
-        with log_path(rebuild).open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 4 * characters))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    if len(text) <= characters:
-        return text
-    return text[-characters:].partition("\n")[2]
+def progress_of(rebuild: Rebuild) -> str:
+    """Changes whenever its panel would look different but for the log; open pages compare it."""
+    return f"{rebuild.phase}-{len(refused_hosts(rebuild))}"
 
 
 def refused_hosts(rebuild: Rebuild) -> list[TrafficRecord]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from uuid import UUID
 
 from django.contrib import messages
@@ -16,8 +17,7 @@ from django.shortcuts import redirect, render
 
 from egress.models import TrafficRecord
 
-from . import images, queries, rebuilding
-from .cards import AgentText
+from . import build_log, images, queries, rebuilding
 from .console import OperatorRequest, get_proposal, operator_form, operator_page
 from .errors import SuperviseError
 from .images import Phase
@@ -65,10 +65,14 @@ class Panel:
             return Phase.CANARY
         return Phase.BUILDING if rebuild.build_started_at else Phase.SNAPSHOT
 
+    @cached_property
+    def log(self) -> build_log.Part:
+        """Its end; a script goes on from there."""
+        return build_log.end(images.log_path(self.rebuild), LOG_SHOWN)
+
     @property
-    def log(self) -> AgentText | None:
-        text = images.log_end(self.rebuild, LOG_SHOWN)
-        return AgentText(text, len(text)) if text else None
+    def progress(self) -> str:
+        return images.progress_of(self.rebuild)
 
     @property
     def refused(self) -> list[tuple[TrafficRecord, str]]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, User
@@ -28,6 +26,7 @@ from botbottle.models import Bottle
 from egress import store
 
 from . import applying, audit, bottles, images, permissions, running, settling
+from .build_log import Log
 from .errors import NotPermitted, SuperviseError
 from .images import Image, Phase
 from .models import Decision, Rebuild
@@ -36,7 +35,6 @@ from .sanitize import storable, storable_json
 log = logging.getLogger(__name__)
 KEPT_IMAGES = 3
 MOST_ATTEMPTS = 5
-MOST_LOG = 4 * 1024**2
 INTERRUPTED = "the build was interrupted: its process was killed. The bottle was not changed"
 
 
@@ -44,27 +42,6 @@ class NotRebuilt(SuperviseError):
     """There is nothing to go back to, or nothing to try again; the message says why."""
 
     code = "not_rebuilt"
-
-
-class Log:
-    """What the rebuild says, line by line, to a private file that the page shows."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file: IO[str] = os.fdopen(
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", buffering=1
-        )
-        self._left = MOST_LOG
-
-    def __call__(self, line: str) -> None:
-        text = storable(line[:2000])
-        if self._left <= 0:
-            return
-        self._left -= len(text) + 1
-        self._file.write(f"{text}\n" if self._left > 0 else "… the log is longer than what is kept of it\n")
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def perform(rebuild_id: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import posixpath
+import re
 import tarfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,7 @@ _BUILD_SECONDS = 3600  # between two lines of a build, not for the whole of it
 _TAIL_LINES = 30
 _READ_LIMIT = 1 << 20
 _LINKS = 8
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def ready_image(client: DockerClient, plan: Plan, labels: dict[str, str], name: str, tell: Progress) -> str:
@@ -93,7 +95,7 @@ def _lines(event: dict[str, Any]) -> Iterator[str]:
 
 
 def _plain_lines(text: str) -> Iterator[str]:
-    for line in text.splitlines():
+    for line in _COLOURS.sub("", text).splitlines():
         plain = "".join(
             each if each.isprintable() or each == "\t" else "\N{REPLACEMENT CHARACTER}" for each in line
         )

@@ -22,7 +22,7 @@ from botbottle.dockerfiles import digest_of
 from botbottle.models import Bottle
 from egress import store
 from egress.models import TrafficRecord
-from supervise import applying, images, queries, rebuilding, running, settling
+from supervise import applying, build_log, images, queries, rebuilding, running, settling
 from supervise.errors import NotPermitted
 from supervise.images import Image, Phase
 from supervise.models import AuditEvent, Decision, Rebuild
@@ -367,8 +367,8 @@ def test_a_failure_names_refused_hosts_and_shows_the_end_of_the_log_without_its_
 
 
 def test_a_log_is_bounded_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuilding, "MOST_LOG", 10_000)
-    log = rebuilding.Log(tmp_path / "rebuilds" / "1.log")
+    monkeypatch.setattr(build_log, "MOST", 10_000)
+    log = build_log.Log(tmp_path / "rebuilds" / "1.log")
     for _ in range(1000):
         log("x" * 5000)
     log.close()
