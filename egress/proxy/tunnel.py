@@ -5,6 +5,8 @@ Trust boundary: only the ClientHello is looked at; what is inside TLS is between
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from egress.policy import Request
 from egress.routes import Route
 
@@ -12,6 +14,7 @@ from .clienthello import MAX_HELLO, BadHello, server_name
 from .config import Limits
 from .errors import Gone
 from .records import Record
+from .splicing import BULK_BYTES, POSSIBLE, Splice
 from .wire import Wire
 
 UNRECOGNIZED_NAME = bytes.fromhex("15 03 03 00 02 02 70")
@@ -50,6 +53,7 @@ class Tunnel:
         self._patience = limits.tunnel_idle_seconds
         self._record = record
         self._cut = False
+        self._splices: dict[Wire, Splice] = {}  # by whom they read from
 
     def cut(self) -> None:
         self._cut = True
@@ -77,6 +81,8 @@ class Tunnel:
                 await client.bell.wait()
         finally:
             client.on_end = upstream.on_end = None
+            for splice in self._splices.values():
+                splice.close()
             for wire in (client, upstream):
                 if client.expired or self._cut:
                     wire.abort()
@@ -87,14 +93,26 @@ class Tunnel:
         self._client.deadline = self._client.clock() + self._patience
 
     def _to_origin(self, data: bytes) -> None:
-        self._touch()
-        self._record.bytes_out += len(data)
-        self._upstream.write(data)
+        self._count_out(len(data))
+        self._pass_on(data, self._client, self._upstream, self._count_out)
 
     def _to_client(self, data: bytes) -> None:
+        self._count_in(len(data))
+        self._pass_on(data, self._upstream, self._client, self._count_in)
+
+    def _pass_on(self, data: bytes, source: Wire, target: Wire, moved: Callable[[int], None]) -> None:
+        target.write(data)
+        if len(data) >= BULK_BYTES and source not in self._splices and POSSIBLE:
+            self._splices[source] = splice = Splice(source, target, moved)
+            splice.start()
+
+    def _count_out(self, count: int) -> None:
         self._touch()
-        self._record.bytes_in += len(data)
-        self._client.write(data)
+        self._record.bytes_out += count
+
+    def _count_in(self, count: int) -> None:
+        self._touch()
+        self._record.bytes_in += count
 
 
 def _pass_end(ended: Wire, other: Wire) -> None:

@@ -13,7 +13,7 @@ from typing import cast
 HIGH_WATER = 256 * 1024  # bytes waiting to be written before the other side's reading is paused
 MAX_UNREAD = 128 * 1024  # bytes nobody asked for yet before our own reading is paused
 
-_UNREAD, _CHOKED = 1, 2
+_UNREAD, _CHOKED, _LENT = 1, 2, 4
 
 
 class Doorbell:
@@ -92,6 +92,7 @@ class Wire(asyncio.Protocol):
         self.half_close = False
         self._held = 0
         self._source: Wire | None = None
+        self._when_written: Callable[[], None] | None = None
         self._watch = watch
         self._opened = opened
 
@@ -137,6 +138,7 @@ class Wire(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.choked = False
+        self._tell_written()
         if self._source is not None:
             self._source.release(_CHOKED)
         self.bell.ring()
@@ -174,6 +176,21 @@ class Wire(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self.transport is not None and not self.closed:
             self.transport.write(data)
+
+    def when_written(self, then: Callable[[], None]) -> None:
+        """Call it once everything that was written so far has left."""
+        self._when_written = then
+        if self.transport is not None and not self.closed:
+            self.transport.set_write_buffer_limits(high=0)
+        if not self.choked:
+            self._tell_written()
+
+    def lend(self) -> None:
+        """Somebody else reads from the socket, until `take_back`."""
+        self.hold(_LENT)
+
+    def take_back(self) -> None:
+        self.release(_LENT)
 
     def close(self) -> None:
         """Flush, then close."""
@@ -215,6 +232,13 @@ class Wire(asyncio.Protocol):
             and not self.transport.is_closing()
         ):
             self.transport.resume_reading()
+
+    def _tell_written(self) -> None:
+        then, self._when_written = self._when_written, None
+        if then is not None:
+            if self.transport is not None and not self.closed:
+                self.transport.set_write_buffer_limits(high=HIGH_WATER)
+            then()
 
     def _tell_end(self) -> None:
         if self.on_end is not None:
