@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import yaml
+from .snapshot import as_yaml
 
 
 def render_pipelock(gate_hosts: Iterable[str]) -> str:
@@ -19,4 +19,4 @@ def render_pipelock(gate_hosts: Iterable[str]) -> str:
         "api_allowlist": sorted(set(gate_hosts)),
         "forward_proxy": {"enabled": True},
     }
-    return yaml.safe_dump(config, sort_keys=False)
+    return as_yaml(config)

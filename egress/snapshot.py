@@ -81,7 +81,12 @@ def _render(snapshot: Snapshot, part: str, content: list[Any]) -> str:
     }
     _check_header(document, f"{part} of the snapshot")
     digest = _digest({**document, part: content})
-    return str(yaml.dump({**document, "digest": digest, part: content}, Dumper=_Dumper, sort_keys=False))
+    return as_yaml({**document, "digest": digest, part: content})
+
+
+def as_yaml(document: dict[str, Any]) -> str:
+    """With the C library where there is one: many times as fast, and agents wait for it."""
+    return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False))
 
 
 def _digest(document: dict[str, Any]) -> str:

@@ -83,10 +83,9 @@ class Bottle:
         async with self._loading:
             try:
                 self._token_sha256 = read_identity(self.directory, self.slug)
-                self._swap(await _load_steadily(self.directory, self.slug))
-                await asyncio.to_thread(
-                    current_config.write, self.directory, self.snapshot, datetime.now(UTC)
-                )
+                fresh, texts = await _load_steadily(self.directory, self.slug)
+                self._swap(fresh)
+                current_config.write(self.directory, texts)
             except (OSError, ValueError) as error:
                 self.problem = f"{_sentence(error)} Version {self.snapshot.version} stays live."
             return self.ack()
@@ -149,7 +148,10 @@ def read_identity(directory: Path, slug: str) -> bytes | None:
     return digest.encode("ascii")
 
 
-async def _load_steadily(directory: Path, slug: str) -> Snapshot:
+_Loaded = tuple[Snapshot, dict[str, str]]  # with what its bottle may read about it
+
+
+async def _load_steadily(directory: Path, slug: str) -> _Loaded:
     for attempt in range(_TORN_READS):
         try:
             return await asyncio.to_thread(_load, directory, slug)
@@ -160,7 +162,7 @@ async def _load_steadily(directory: Path, slug: str) -> Snapshot:
     raise AssertionError("unreachable")
 
 
-def _load(directory: Path, slug: str) -> Snapshot:
+def _load(directory: Path, slug: str) -> _Loaded:
     try:
         texts = [(directory / name).read_text(encoding="utf-8") for name in ("routes.yaml", "gate.yaml")]
     except UnicodeDecodeError as error:
@@ -168,7 +170,7 @@ def _load(directory: Path, slug: str) -> Snapshot:
     fresh = snapshots.load(*texts)
     if fresh.bottle != slug:
         raise BadSnapshot("the snapshot belongs to another bottle")
-    return fresh
+    return fresh, current_config.render(fresh, datetime.now(UTC))
 
 
 def _sentence(error: Exception) -> str:

@@ -5,30 +5,36 @@ Trust boundary: the agent reads these: nothing about other bottles in them, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from egress.policy import Snapshot
+from egress.snapshot import as_yaml
 
 DIRECTORY = "current-config"
 
 
-def write(directory: Path, snapshot: Snapshot, now: datetime) -> None:
-    """Raises OSError. Not synced to the disk: the next swap, or the next start, writes them again."""
-    target = directory / DIRECTORY
-    target.mkdir(exist_ok=True)
-    target.chmod(0o755)  # the bottle's user may be another one; others do not get this far
+def render(snapshot: Snapshot, now: datetime) -> dict[str, str]:
+    """The texts of the files, by name."""
     open_routes = [
         route.as_public_dict()
         for route in snapshot.table.routes
         if not route.is_over(now) and snapshot.table.gate_allows(route.host)
     ]
     table: dict[str, Any] = {"bottle": snapshot.bottle, "version": snapshot.version, "routes": open_routes}
-    _replace(target / "routes.yaml", yaml.safe_dump(table, sort_keys=False))
-    _replace(target / "allowlist", "".join(f"{route['host']}\n" for route in open_routes))
+    hosts = "".join(f"{route['host']}\n" for route in open_routes)
+    return {"routes.yaml": as_yaml(table), "allowlist": hosts}
+
+
+def write(directory: Path, texts: Mapping[str, str]) -> None:
+    """Raises OSError. Not synced to the disk: the next swap, or the next start, writes them again."""
+    target = directory / DIRECTORY
+    target.mkdir(exist_ok=True)
+    target.chmod(0o755)  # the bottle's user may be another one; others do not get this far
+    for name, text in texts.items():
+        _replace(target / name, text)
 
 
 def _replace(path: Path, text: str) -> None:
