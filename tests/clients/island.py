@@ -24,6 +24,7 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "NO_COLOR": "1",
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "npm_config_fetch_retries": "0",  # there is no registry here, and nobody needs one
     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
 }
