@@ -155,7 +155,7 @@ def _fill(row: ManagedServer, state: Mapping[str, Any], spec: Spec, *, alive: bo
     row.is_wanted = bool(state.get("wanted", True))
     row.phase, row.problem = str(state.get("phase", ""))[:20], storable(str(state.get("problem", "")))
     row.exit_code, row.stderr = state.get("exit_code"), storable(str(state.get("stderr", "")))
-    row.env_names = sorted(spec.env)
+    row.env_names, row.limits = sorted(spec.env), str(state.get("limits", ""))[:200]
     row.restarts, row.dropped_lines = int(state.get("restarts", 0)), int(state.get("dropped", 0))
     started = state.get("started_at")
     row.started_at = datetime.fromtimestamp(started, UTC) if started else None

@@ -24,7 +24,7 @@ class ManagedServerAdmin(ReadOnlyAdmin):
     actions = ["start", "stop", "restart"]
     fields = [
         "bottle", "name", "condition", "is_wanted", "phase", "what_is_wrong", "exit_code", "restarts",
-        "dropped_lines", "variables", "started_at", "updated_at", "said",
+        "dropped_lines", "variables", "limits", "started_at", "updated_at", "said",
     ]  # fmt: skip
 
     def has_run_permission(self, request: HttpRequest) -> bool:

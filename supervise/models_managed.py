@@ -27,6 +27,9 @@ class ManagedServer(models.Model):
     dropped_lines = models.PositiveIntegerField(
         default=0, help_text="Of standard output, that were no protocol."
     )
+    limits = models.CharField(
+        max_length=200, blank=True, help_text="Which hold for all its processes together, and which for each."
+    )
     started_at = models.DateTimeField(null=True, blank=True)
     updated_at = models.DateTimeField(auto_now=True)
 

@@ -131,6 +131,7 @@ class Pipes:
     stdout: int
     stderr: int
     status: int  # gives the exit code in digits, then ends; only ends when the bottle did
+    locate: Callable[[], int | None] = lambda: None  # the running program's number on this host, where known
 
     def close(self) -> None:
         """Nobody listens any more: the program sees its input end."""

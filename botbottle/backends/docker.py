@@ -97,7 +97,8 @@ class DockerBackend:
             created = client.api.exec_create(container.id, argv, stdin=True, tty=False)["Id"]
             path = f"/v{client.api.api_version}/exec/{created}/start"
             body: dict[str, object] = {"Detach": False, "Tty": False}
-            return docker_pipes.join(docker_terminal.upgrade(socket_path(), path, body, framed=True), created)
+            stream = docker_terminal.upgrade(socket_path(), path, body, framed=True)
+            return docker_pipes.join(stream, created, container.id)
 
     def attach(self, slug: str) -> int:
         with connected() as client:

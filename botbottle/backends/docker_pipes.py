@@ -6,13 +6,16 @@ import os
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
+
+from docker.errors import APIError  # type: ignore[import-untyped]
 
 from . import docker_terminal
 from .base import BackendError, Pipes
 from .docker_engine import SECONDS, connected
 
 
-def join(stream: docker_terminal.Stream, execution: str) -> Pipes:
+def join(stream: docker_terminal.Stream, execution: str, container: str) -> Pipes:
     """A thread carries the bytes until the engine ends the stream, then tells the exit code."""
     (source, into), (out, out_inside), (err, err_inside) = os.pipe(), os.pipe(), os.pipe()
     status, tell = os.pipe()
@@ -27,7 +30,7 @@ def join(stream: docker_terminal.Stream, execution: str) -> Pipes:
         os.close(tell)
 
     threading.Thread(target=carry, name="docker-pipes", daemon=True).start()
-    return Pipes(into, out, err, status)
+    return Pipes(into, out, err, status, lambda: _pid(execution, container))
 
 
 def _exit_code(execution: str) -> int:
@@ -40,3 +43,12 @@ def _exit_code(execution: str) -> int:
                 return int(state["ExitCode"])
             time.sleep(0.05)
     raise BackendError("The command left its pipes and runs on.")
+
+
+def _pid(execution: str, container: str) -> int | None:
+    """An engine may be elsewhere: the number counts when that process is in the container here too."""
+    with suppress(BackendError, APIError, OSError), connected() as client:
+        pid = int(client.api.exec_inspect(execution)["Pid"])
+        if container in Path(f"/proc/{pid}/cgroup").read_text():
+            return pid
+    return None

@@ -505,8 +505,9 @@ def write_state(run: str, code: int | None = None) -> None:
 
 
 def remove_cgroups(paths: list[str]) -> None:
-    """Also right after the end, when the kernel has not put the last process away yet."""
-    for path in paths:
+    """Also right after the end, when the kernel has not put the last process away yet; with those below."""
+    below = [inner for path in paths for inner in _groups_below(path)]
+    for path in below + paths:
         for _ in range(100):
             try:
                 os.rmdir(path)
@@ -514,6 +515,13 @@ def remove_cgroups(paths: list[str]) -> None:
                 if error.errno != errno.EBUSY:
                     break
                 time.sleep(0.01)
+
+
+def _groups_below(path: str) -> list[str]:
+    try:
+        return [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
 
 
 if __name__ == "__main__":

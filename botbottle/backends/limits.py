@@ -1,4 +1,4 @@
-"""Limits of a local bottle: by control groups (v2 or v1) near our own, else by what limits one process.
+"""Limits of a bottle, or of one program in it: by control groups (v2 or v1), else by what limits one process.
 
 Says truthfully which limits hold. Nothing here trusts or reads what is inside a bottle.
 """
@@ -9,6 +9,9 @@ import contextlib
 import os
 import re
 import resource
+import signal
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,21 +29,12 @@ class Placement:
     cgroups: tuple[str, ...] = ()
     rlimits: tuple[tuple[int, int], ...] = ()
     missing: tuple[str, ...] = ()  # names of limits that were wanted and do not hold
-    weaker: tuple[str, ...] = ()  # names of limits that hold for each process, not for the bottle
+    weaker: tuple[str, ...] = ()  # names of limits that hold for each process, not for all of them together
 
 
 def place(name: str, wanted: Limits, *, proc: str = "/proc/self") -> Placement:
     """Make the groups. What cannot be had is named in the answer, not passed over."""
-    open_ = [limit for limit in _NAMES if getattr(wanted, limit) is not None]
-    made: list[str] = []
-    for parent, controllers in parents(proc):
-        here = [limit for limit in open_ if _controller(limit) in controllers]
-        if not here:
-            continue
-        group = parent / name
-        if _make(group, here, wanted):
-            made.append(str(group))
-            open_ = [limit for limit in open_ if limit not in here]
+    made, open_ = _groups(name, wanted, parents(proc))
     rlimits: tuple[tuple[int, int], ...] = ()
     if "memory" in open_ and wanted.memory is not None:
         # Not RLIMIT_AS: runtimes reserve addresses by the terabyte. Not RLIMIT_NPROC for pids: before the new
@@ -50,9 +44,30 @@ def place(name: str, wanted: Limits, *, proc: str = "/proc/self") -> Placement:
     return Placement(tuple(made), rlimits, tuple(limit for limit in open_ if limit not in weaker), weaker)
 
 
-def parents(proc: str = "/proc/self") -> list[tuple[Path, frozenset[str]]]:
+def place_within(pid: int, name: str, wanted: Limits, *, proc: str = "/proc") -> Placement:
+    """The same for one process that runs already and all it will start, below the groups that it is in.
+
+    Not so in v2 where it is in a group of its bottle: one with processes in it hands no controllers down, and
+    beside it the bottle's own limits would not hold. What no group limits is named as weaker.
+    """
+    theirs, ours = _own_groups(f"{proc}/{pid}"), _own_groups(f"{proc}/self")
+    if theirs.get("") != ours.get(""):
+        theirs.pop("", None)
+    made, open_ = _groups(name, wanted, parents(f"{proc}/self", theirs))
+    try:
+        for group in made:
+            Path(group, "cgroup.procs").write_text(str(pid))
+    except OSError:  # all of them or nothing
+        remove(made)
+        made, open_ = [], _wanted(wanted)
+    return Placement(tuple(made), weaker=tuple(open_))
+
+
+def parents(
+    proc: str = "/proc/self", groups: dict[str, str] | None = None
+) -> list[tuple[Path, frozenset[str]]]:
     """Directories below which we may try to make a group, each with the controllers it would have."""
-    groups = _own_groups(proc)
+    groups = _own_groups(proc) if groups is None else groups
     found = []
     for mount, kind, options in _mounts(proc):
         if kind == "cgroup2" and "" in groups:
@@ -67,6 +82,24 @@ def parents(proc: str = "/proc/self") -> list[tuple[Path, frozenset[str]]]:
     return found
 
 
+def _groups(
+    name: str, wanted: Limits, places: list[tuple[Path, frozenset[str]]]
+) -> tuple[list[str], list[str]]:
+    """Those that could be made, and the names of the limits that none of them has."""
+    open_ = _wanted(wanted)
+    made: list[str] = []
+    for parent, controllers in places:
+        here = [limit for limit in open_ if _controller(limit) in controllers]
+        if here and _make(parent / name, here, wanted):
+            made.append(str(parent / name))
+            open_ = [limit for limit in open_ if limit not in here]
+    return made, open_
+
+
+def _wanted(limits: Limits) -> list[str]:
+    return [name for name in _NAMES if getattr(limits, name) is not None]
+
+
 def leftovers(prefix: str) -> list[str]:
     """Groups with this beginning of a name, whoever made them from where we are."""
     found = []
@@ -77,8 +110,28 @@ def leftovers(prefix: str) -> list[str]:
 
 
 def remove(paths: list[str]) -> None:
-    """Of a bottle that has ended."""
+    """Of what has ended."""
     keeper.remove_cgroups(paths)
+
+
+def kill(paths: Sequence[str]) -> None:
+    """Everything in these groups, however it has forked or changed its name."""
+    for _ in range(100):  # one may fork while the others are killed
+        members = _members(paths)
+        if not members:
+            return
+        for pid in members:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _members(paths: Sequence[str]) -> set[int]:
+    found: set[int] = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found |= {int(pid) for pid in Path(path, "cgroup.procs").read_text().split()}
+    return found - {0}  # of another namespace: not ours to name
 
 
 def _controller(limit: str) -> str:

@@ -9,6 +9,7 @@ import _socket as socket
 import json
 import os
 import select
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -220,6 +221,7 @@ class LocalBackend:
         packet = _exec({"argv": ["-c", program, *arguments], "own": True})
         connection = self._connect(slug)
         (read, into), (out, write), (err, write_err) = os.pipe(), os.pipe(), os.pipe()
+        inode = os.fstat(read).st_ino
         try:
             status = terminal.ask(connection, packet, (read, write, write_err))
         finally:
@@ -230,7 +232,7 @@ class LocalBackend:
             for fd in (into, out, err):
                 os.close(fd)
             raise NotRunning(f"{slug} ended before the command did.")
-        return Pipes(into, out, err, status)
+        return Pipes(into, out, err, status, lambda: _reader_of(inode))
 
     def attach(self, slug: str) -> int:
         connection = self._connect(slug)
@@ -326,6 +328,19 @@ def _exec(request: dict[str, object]) -> bytes:
     if len(packet) > keeper.PACKET:
         raise BackendError("This command is too long. Put it into a file in the workspace and execute that.")
     return packet
+
+
+def _reader_of(pipe: int) -> int | None:
+    """Who has this pipe for its standard input: a process in a bottle has another number in there."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                found = os.stat(f"/proc/{entry.name}/fd/0")  # noqa: PTH116 - of hundreds
+            except OSError:  # ended meanwhile, or not ours
+                continue
+            if found.st_ino == pipe and stat.S_ISFIFO(found.st_mode):
+                return int(entry.name)
+    return None
 
 
 def find_bubblewrap() -> str:

@@ -1,6 +1,7 @@
-"""Runs in a bottle: reads from standard input what to become, says that it is there, and becomes it.
+"""Runs in a bottle: says that it is there, reads from standard input what to become, and becomes it.
 
-So neither words nor variables of a managed server stand on a command line outside. Standard library only.
+So neither words nor variables of a managed server stand on a command line outside, and the host can put it
+into a control group before it starts anything. Standard library only.
 First comes the length of a JSON object, in eight digits, then it: {argv, env, path, cwd} and limits.
 """
 
@@ -27,7 +28,7 @@ def take(count: int) -> bytes:
 
 
 def limit(wanted: "dict[str, int]") -> None:
-    """Of each process, below what holds for the whole bottle."""
+    """Of each process, below what holds for the whole bottle: where no control group limits them together."""
     for name, kind in (("data_bytes", resource.RLIMIT_DATA), ("processes", resource.RLIMIT_NPROC)):
         if wanted.get(name):
             hard = resource.getrlimit(kind)[1]
@@ -42,8 +43,8 @@ def limit(wanted: "dict[str, int]") -> None:
 
 
 def main() -> int:
-    wanted = json.loads(take(int(take(8))))
     os.write(1, READY)
+    wanted = json.loads(take(int(take(8))))
     argv = wanted["argv"]
     try:
         limit(wanted)

@@ -6,6 +6,7 @@ What fails is told with its phase. A bottle that is gone is final; everything el
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any
 from botbottle.backends.base import Backend, BackendError, NotRunning, Unavailable
 
 from . import staging
+from .bounds import Bounds
 from .process import INSTALL, MARK, NOT_STARTED, Gone, StdioProcess, end_all
 from .session import BadHandshake, Session
 from .spec import Spec
@@ -69,6 +71,7 @@ class State:
     restarts: int = 0
     dropped: int = 0
     started_at: float | None = None  # by the wall clock
+    limits: str = ""  # which hold for all its processes together, and which for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,17 @@ class Sandbox:
     roots: tuple[str, ...]
     scratch: Path  # a private directory of the host
 
+    def group_of(self, server: str) -> str:
+        """A control group's name that is no other home's and no other bottle's."""
+        home = hashlib.sha256(str(self.scratch).encode()).hexdigest()[:8]
+        return f"bot-bottle-server-{home}-{self.slug}-{server}"
+
 
 class Server:
     def __init__(self, spec: Spec, sandbox: Sandbox, changed: Callable[[], None]) -> None:
         self.spec, self.sandbox, self._changed = spec, sandbox, changed
         self.place = staging.Place(spec.name)
+        self.bounds = Bounds(sandbox.group_of(spec.name), spec.limits)
         self.state = State(env=sorted(spec.env))
         self.session: Session | None = None
         self.settled = asyncio.Event()  # running, or failed at least once since it was asked for
@@ -224,8 +233,7 @@ class Server:
             env = {name: variable.resolve(name) for name, variable in spec.env.items()}
         self.session = Session(process)
         with _failing(Phase.PROCESS_START):
-            made = staging.launch(spec, self.place, source, env)
-            await process.start(box.backend, box.slug, made, limits=spec.limits, name=spec.name)
+            await process.open(box.backend, box.slug)
         try:
             async with asyncio.timeout(min(HELLO_SECONDS, spec.startup_timeout)):
                 await _either(process.ready, process.ended)
@@ -233,6 +241,11 @@ class Server:
             raise Failed(Phase.RELAY_CONNECT, "Nothing was heard on its pipes.") from None
         if not process.ready.is_set():
             raise self._ended(process, Phase.RELAY_CONNECT)
+        await asyncio.to_thread(self.bounds.enter, process.locate)
+        self.state.limits = self.bounds.words
+        made = staging.launch(spec, self.place, source, env)
+        with suppress(Gone):  # its end is told below
+            process.become(made, name=spec.name, limits=self.bounds.of_each_process)
         return process
 
     async def _greet(self, process: StdioProcess) -> None:
@@ -292,6 +305,7 @@ class Server:
             session.process.close_input()
         with suppress(BackendError):
             await end_all(self.sandbox.backend, self.sandbox.slug, self.spec.name, seconds=END_SECONDS)
+        await asyncio.to_thread(self.bounds.leave)
         if session is not None:
             session.process.close()
 

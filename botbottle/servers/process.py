@@ -35,7 +35,7 @@ class Gone(Exception):
 
 
 class StdioProcess:
-    """Call `start`, then read `exit_code` when `ended` is set: None means that the bottle itself ended."""
+    """Call `open`, then read `exit_code` when `ended` is set: None means that the bottle itself ended."""
 
     def __init__(self, on_message: Line) -> None:
         self.on_message = on_message
@@ -44,24 +44,19 @@ class StdioProcess:
         self.exit_code: int | None = None
         self.dropped = 0  # lines of standard output that were no protocol
         self.stderr = b""
+        self.locate: Callable[[], int | None] = lambda: None
         self._stdin: asyncio.WriteTransport | None = None
         self._room = asyncio.Event()
         self._room.set()
         self._transports: list[asyncio.BaseTransport] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(
-        self,
-        backend: Backend,
-        slug: str,
-        launch: Launch,
-        *,
-        limits: Limits,
-        name: str,
-    ) -> None:
-        """Raises BackendError."""
-        pipes = await asyncio.to_thread(backend.pipe, slug, BECOME)
-        await self._join(pipes)
+    async def open(self, backend: Backend, slug: str) -> None:
+        """Something that will say it is ready, and then waits for `become`. Raises BackendError."""
+        await self._join(await asyncio.to_thread(backend.pipe, slug, BECOME))
+
+    def become(self, launch: Launch, *, name: str, limits: Limits) -> None:
+        """The server itself, each of its processes within the limits. Raises Gone."""
         env = {**launch.env, MARK: name}
         order = {"argv": launch.argv, "env": env, "path": launch.path, "cwd": launch.cwd, **_limits(limits)}
         text = json.dumps(order).encode()
@@ -74,6 +69,7 @@ class StdioProcess:
 
     async def _join(self, pipes: Pipes) -> None:
         loop = asyncio.get_running_loop()
+        self.locate = pipes.locate
         for fd, act in (
             (pipes.stdout, self._read_lines),
             (pipes.stderr, self._read_stderr),

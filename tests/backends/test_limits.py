@@ -98,3 +98,54 @@ def test_nothing_wanted_makes_nothing(proc):
 
 def test_removal_is_fine_when_there_is_nothing(tmp_path):
     limits.remove([str(tmp_path / "never")])
+
+
+@pytest.fixture
+def v2_machine(tmp_path, monkeypatch):
+    """Everything handed down everywhere; which groups a program and we ourselves are in."""
+
+    def make(theirs: str) -> str:
+        for name, groups in (("self", "0::/user/session\n"), ("7", f"0::{theirs}\n")):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "cgroup").write_text(groups)
+        (tmp_path / "self" / "mounts").write_text(f"cgroup2 {tmp_path}/cg cgroup2 rw 0 0\n")
+        (tmp_path / "cg" / "user").mkdir(parents=True)
+        monkeypatch.setattr(limits, "_handed_down", lambda _: frozenset({"memory", "pids", "cpu"}))
+        v2_group(monkeypatch, tmp_path / "cg/user/one", *V2_FILES)
+        return str(tmp_path)
+
+    return make
+
+
+def test_a_program_of_a_bottle_without_limits_gets_a_group_beside_ours(tmp_path, v2_machine):
+    placement = limits.place_within(7, "one", ALL, proc=v2_machine("/user/session"))
+    assert placement == limits.Placement(cgroups=(str(tmp_path / "cg/user/one"),))
+    assert (tmp_path / "cg/user/one/cgroup.procs").read_text() == "7"
+
+
+def test_v2_takes_no_program_out_of_its_bottles_group(tmp_path, v2_machine):
+    placement = limits.place_within(7, "one", ALL, proc=v2_machine("/user/bottle"))
+    assert placement == limits.Placement(weaker=("memory", "pids", "cpus"))
+    assert not (tmp_path / "cg/user/one").exists()
+
+
+def test_a_program_that_is_gone_leaves_no_group(tmp_path, v2_machine, monkeypatch):
+    proc = v2_machine("/user/session")
+    monkeypatch.setattr(Path, "write_text", refusing("cgroup.procs", Path.write_text))
+    placement = limits.place_within(7, "one", ALL, proc=proc)
+    assert placement == limits.Placement(weaker=("memory", "pids", "cpus"))
+
+
+def refusing(name, plain):
+    def write(self, text):
+        if self.name == name:
+            raise ProcessLookupError
+        return plain(self, text)
+
+    return write
+
+
+def test_groups_below_are_removed_first(tmp_path):
+    (tmp_path / "bottle" / "server").mkdir(parents=True)
+    limits.remove([str(tmp_path / "bottle")])
+    assert not (tmp_path / "bottle").exists()

