@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from .errors import BadHost, BadPath, BadRoute, PolicyError, quoted
 from .hostnames import WILDCARD, canonical_host, canonical_pattern, check_askable
-from .paths import canonical_path, canonical_prefix, prefix_allows
+from .paths import canonical_path, canonical_prefix
 from .routes import Auth, Dlp, Lease, Route, canonical_methods, known_keys, listed
 
 __all__ = [
@@ -165,10 +165,10 @@ def decide(request: Request, snapshot: Snapshot, *, now: datetime) -> Verdict:
     if route.auth and request.scheme != "https":
         sentence = f"{request.host} is reached with a credential, which never travels over http. Use https."
         return Verdict(False, "plain-http", sentence, route)
-    if route.path_allowlist and not any(prefix_allows(prefix, path) for prefix in route.path_allowlist):
+    if not route.admits_path(path):
         sentence = f"{quoted(path)} is not under a path that is allowed on {request.host}."
         return _with_details(Verdict(False, "path", sentence, route), request)
-    if route.methods and request.method not in route.methods:
+    if not route.admits_method(request.method):
         allowed = ", ".join(route.methods)
         sentence = f"{quoted(request.method)} is not allowed on {request.host}, only {allowed}."
         return _with_details(Verdict(False, "method", sentence, route), request)

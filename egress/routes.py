@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import BadMethod, BadRoute, quoted
 from .hostnames import canonical_pattern
-from .paths import canonical_prefix, reduce_prefixes
+from .paths import canonical_prefix, prefix_allows, reduce_prefixes
 from .sigv4_scope import signing_scope
 
 AGENT_SCHEMES = ("Bearer", "token")
@@ -185,6 +185,14 @@ class Route:
 
     def is_over(self, now: datetime) -> bool:
         return self.lease is not None and self.lease.is_over(now)
+
+    def admits_path(self, path: str) -> bool:
+        """`path` came through `canonical_path`."""
+        allowed = self.path_allowlist
+        return not allowed or any(prefix_allows(prefix, path) for prefix in allowed)
+
+    def admits_method(self, method: str) -> bool:
+        return not self.methods or method in self.methods
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for storage. What is not set is left out."""

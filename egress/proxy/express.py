@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from egress.policy import Request, decide
+from egress.dlp import Scanner
+from egress.errors import BadPath
+from egress.paths import canonical_path
+from egress.policy import PORTS, Request, Snapshot, decide_connect
 from egress.routes import Route
 
 from .bottles import Bottle
 from .errors import Refusal
 from .exchange import REPEATABLE, Exchange
-from .head import RequestHead, ResponseHead, parse_request, parse_response
+from .head import Field, RequestHead, ResponseHead, parse_request, parse_response
 from .inspection import conceal, search_head
 from .origin import METHOD_OVERRIDES, Origin
 from .plane import DataPlane
@@ -35,7 +38,6 @@ class Express:
     """
 
     tunnelled = False
-    request: Request
     route: Route
     head: RequestHead
     target: Target
@@ -52,6 +54,14 @@ class Express:
         self._upstream: Wire | None = None
         self._gave_up = False
         self._is_cut = False
+        self._snapshot: Snapshot | None = None  # what the next three were found out by
+        self._route: Route | None = None
+        self._harmless: list[Field] | None = None
+        self._searched_by: Scanner | None = None
+
+    @property
+    def request(self) -> Request:
+        return self.target.asked_with(self.head.method)
 
     @property
     def busy(self) -> bool:
@@ -90,19 +100,37 @@ class Express:
         return route is not None and head.keeps_alive and self._send(head, target, route)
 
     def _allowed(self, head: RequestHead, target: Target) -> Route | None:
-        request = target.asked_with(head.method)
-        verdict = decide(request, self._bottle.snapshot, now=datetime.now(UTC))
-        route = verdict.route
-        if not verdict.allowed or route is None or route.auth or route.lease or route.dlp.incoming:
+        """By the same rules as every request; what depends on the host alone is asked once for each table."""
+        if self._snapshot is not self._bottle.snapshot:
+            self._look_up(self._bottle.snapshot)
+        route = self._route
+        if route is None or not route.admits_method(head.method):
             return None
-        if route.methods and any(key.replace(b"_", b"-") in METHOD_OVERRIDES for key, _, _ in head.fields):
-            return None
-        if route.dlp.out:
-            scanner = self._plane.scanners.scanner(self._bottle)
-            if search_head(scanner, target, head, head.travelling) is not None:
+        try:
+            if not route.admits_path(canonical_path(target.path)):
                 return None
-        self.request = request
-        return route
+        except BadPath:
+            return None
+        return route if self._may_leave(head, target, route) else None
+
+    def _look_up(self, snapshot: Snapshot) -> None:
+        verdict = decide_connect(self._host, PORTS["https"], snapshot, now=datetime.now(UTC))
+        route = verdict.route if verdict.allowed else None
+        ordinary = route is not None and not (route.auth or route.lease or route.dlp.incoming)
+        self._route = route if ordinary else None
+        self._snapshot, self._harmless = snapshot, None
+
+    def _may_leave(self, head: RequestHead, target: Target, route: Route) -> bool:
+        """Tools send the same headers again and again: those of the last request are not looked at twice."""
+        scanner = self._plane.scanners.scanner(self._bottle) if route.dlp.out else None
+        if head.travelling is self._harmless and scanner is self._searched_by:
+            return scanner is None or scanner.find_in_url(target.host, target.origin_form) is None
+        if route.methods and any(key.replace(b"_", b"-") in METHOD_OVERRIDES for key, _, _ in head.fields):
+            return False
+        if scanner is not None and search_head(scanner, target, head, head.travelling) is not None:
+            return False
+        self._harmless, self._searched_by = head.travelling, scanner
+        return True
 
     def _send(self, head: RequestHead, target: Target, route: Route) -> bool:
         client, bottle = self._client, self._bottle

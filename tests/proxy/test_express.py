@@ -137,6 +137,17 @@ def test_a_method_override_is_taken_out(lab: Lab, warm: Client) -> None:
     assert lab.requests[0].values("x-http-method-override") == []
 
 
+def test_headers_are_looked_at_again_under_a_new_table(lab: Lab) -> None:
+    lab.publish("agent-a", [pinned(HOST, path_allowlist=["/x", "/first"])])
+    client, override = warmed(lab), "X-HTTP-Method-Override: DELETE"
+    for _ in range(2):
+        client.ask(get("/x", HOST, override))
+    lab.publish("agent-a", [pinned(HOST, path_allowlist=["/x"], methods=["GET"])])
+    client.ask(get("/x", HOST, override))
+    seen = [one.values("x-http-method-override") for one in lab.requests]
+    assert seen == [["DELETE"], ["DELETE"], []]
+
+
 def test_an_origin_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
     with running_lab(tmp_path / "h", EGRESS_RESPONSE_SECONDS="0.5") as lab:
         lab.publish("agent-a", [WIDE])
