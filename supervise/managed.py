@@ -174,8 +174,7 @@ def act(verb: str, slug: str, name: str, *, author: str) -> None:
     Raises NoSuchBottle, NoSuchServer, ServerDown.
     """
     bottle = bottles.get(slug)
-    if name not in servers_of(bottle):
-        raise NoSuchServer(f"The bottle {slug!r} has no MCP server {name!r}. Its manifest names them.")
+    check_name(bottle, name)
     ensure(bottle)
     answer = _ask(bottle, {"control": verb, "server": name})
     if not answer.get("ok"):
@@ -185,6 +184,25 @@ def act(verb: str, slug: str, name: str, *, author: str) -> None:
             f"mcp server {PAST[verb]}", actor_name=author, bottle_slug=slug, details={"server": name}
         )
     settle(bottle)
+
+
+def connect(bottle: Bottle, name: str) -> None:
+    """This process's standard input and output on one server, as its bottle's agent has it: calls that an
+    operator decides wait. Returns at the end. Raises NoSuchServer, ServerDown."""
+    from botbottle.servers import stdio  # noqa: PLC0415 - a client's library, of use only here
+
+    check_name(bottle, name)
+    try:
+        code, reason = stdio.carry(store.bottle_directory(bottle) / "sockets" / "agent.sock", name)
+    except OSError as error:
+        raise ServerDown(f"Nothing listens for the bottle {bottle.slug}. Is bot-bottle up?") from error
+    if code not in stdio.WELL:
+        raise ServerDown(f"{name} of {bottle.slug} ended the connection ({code}). {reason}".strip())
+
+
+def check_name(bottle: Bottle, name: str) -> None:
+    if name not in servers_of(bottle):
+        raise NoSuchServer(f"The bottle {bottle.slug!r} has no MCP server {name!r}. Its manifest names them.")
 
 
 def act_for(verb: str, server: ManagedServer, *, actor: User | AnonymousUser) -> None:

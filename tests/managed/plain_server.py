@@ -91,6 +91,8 @@ def serve(message):
         say({"jsonrpc": "2.0", "id": message["id"], "result": answer(message)})
 
 
+if "LEAVES_AFTER" in os.environ:
+    threading.Timer(float(os.environ["LEAVES_AFTER"]), os._exit, [3]).start()
 sys.stderr.write("plain server is up\n")
 sys.stderr.flush()
 for line in sys.stdin:

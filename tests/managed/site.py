@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +129,15 @@ class Managed:
             answer: dict[str, Any] = client.post(f"/mcp/servers/{name}", json=message, headers=headers).json()
         return answer
 
+    def fails_at_runtime(self, name: str) -> None:
+        """A server that leaves by itself: its phase is told to the operator and to who calls meanwhile."""
+        self.wait(name, phase="runtime", exit_code=3, condition="waiting")
+
+        def told() -> bool:
+            return (self.ask(name, "tools/list").get("error") or {}).get("data") == {"phase": "runtime"}
+
+        wait_until(told, seconds=60, what="the phase")
+
     def inspect(self, name: str, *wish: str, era: str = "legacy", libraries: str = "") -> dict[str, Any]:
         """What MCP Inspector's command line finds, run where the agent runs."""
         cpu = {"x86_64": "x64", "aarch64": "arm64"}[os.uname().machine]
@@ -136,6 +147,20 @@ class Managed:
         words += ["--server-url", f"http://127.0.0.1:9100/mcp/servers/{name}", "--transport", "http"]
         words += ["--stored-auth-only", "--protocol-era", era, "--format", "json", *wish]
         found: dict[str, Any] = json.loads(self.bottles.ok("exec", self.slug, "--", *words))["result"]
+        return found
+
+    def inspect_over_websocket(self, name: str, *wish: str) -> dict[str, Any]:
+        """What MCP Inspector finds that starts `manage.py servers connect`: alone, without any network."""
+        folder = Path(inspector()["path"]) / "node_modules"
+        cpu = {"x86_64": "x64", "aarch64": "arm64"}[os.uname().machine]
+        variables = [f"{key}={value}" for key, value in self.bottles.server.environment.items()]
+        words = ["unshare", "--map-root-user", "--net"]
+        words += [f"{folder}/node-linux-{cpu}/bin/node", f"{folder}/.bin/mcp-inspector", "--cli", *wish]
+        words += ["--format", "json", "--", "env", *variables, sys.executable, str(ROOT / "manage.py")]
+        words += ["servers", "connect", self.slug, name]
+        ran = subprocess.run(words, cwd=self.home, capture_output=True, text=True, timeout=120, check=False)
+        assert ran.returncode == 0, ran.stderr + ran.stdout
+        found: dict[str, Any] = json.loads(ran.stdout)["result"]
         return found
 
     def call(self, name: str, tool: str, /, **arguments: Any) -> Any:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import websockets
 
 from tests.backends.images import PYTHON_IMAGE
 from tests.dockerd import Engine, engine  # noqa: F401 - a fixture
@@ -43,6 +44,11 @@ def boxed(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             "env": {"K": "hush"},
         }
         failing = {name: entry for name, (entry, _) in FAILING.items()}
+        failing["leaving"] = {
+            **plain,
+            "args": ["plain_server.py"],
+            "env": {"LEAVES_AFTER": "0.3"},
+        }
         managed.start(
             {"sdk": sdk, "npm": npm, "plain": plain, **failing},
             backend="docker",
@@ -76,6 +82,14 @@ def test_the_inspector_lists_and_calls_tools_from_inside(boxed: Managed, era: st
     assert "hello" in called["content"][0]["text"]
 
 
+@pytest.mark.clients
+def test_the_inspector_lists_and_calls_tools_over_the_websocket(boxed: Managed) -> None:
+    listed = boxed.inspect_over_websocket("sdk", "--method", "tools/list")
+    assert {tool["name"] for tool in listed["tools"]} == {"add", "where"}
+    wish = ("--method", "tools/call", "--tool-name", "echo", "--tool-args-json", '{"message": "hello"}')
+    assert "hello" in boxed.inspect_over_websocket("npm", *wish)["content"][0]["text"]
+
+
 def test_one_that_is_killed_comes_back_and_one_that_is_stopped_leaves_the_others(boxed: Managed) -> None:
     before = boxed.call("plain", "whoami")
     assert before["env"]["K"] == "hush" and "hush" not in json.dumps(boxed.known())
@@ -95,6 +109,22 @@ def test_one_that_is_killed_comes_back_and_one_that_is_stopped_leaves_the_others
 def test_each_failure_says_its_phase(boxed: Managed, name: str) -> None:
     error = boxed.ask(name, "tools/list")["error"]
     assert error["data"]["phase"] == FAILING[name][1], (error, boxed.known()[name])
+
+
+def test_one_that_leaves_by_itself_fails_at_runtime(boxed: Managed) -> None:
+    boxed.fails_at_runtime("leaving")
+
+
+async def test_a_second_websocket_fails_at_the_relay(boxed: Managed) -> None:
+    url = "ws://127.0.0.1:9100/mcp/servers/plain"
+    async with (
+        websockets.unix_connect(str(boxed.socket), url, subprotocols=["mcp"]) as first,
+        websockets.unix_connect(str(boxed.socket), url, subprotocols=["mcp"]) as second,
+    ):
+        refused = json.loads(await second.recv())["error"]
+        assert refused["data"]["phase"] == "relay_connect"
+        await first.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}))
+        assert json.loads(await first.recv())["result"] == {}
 
 
 def test_a_bottle_that_is_stopped_is_final(boxed: Managed) -> None:

@@ -8,10 +8,11 @@ import os
 import shutil
 import signal
 import subprocess
-import zipfile
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import httpx
@@ -20,10 +21,11 @@ import websockets
 
 from tests.managed.site import Managed, everything, inspector, with_sdk
 from tests.managed.speaking import HTTP, WEBSOCKET, speaking
+from tests.managed.wheels import wheel_of
 from tests.processes.bottles import Bottles
 from tests.processes.site import command_of
 from tests.requirements import require
-from tests.servers import running_server, wait_until
+from tests.servers import ROOT, running_server, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -83,6 +85,65 @@ def test_the_inspector_lists_and_calls_tools_from_inside(two: Managed, era: str)
     assert two.inspect("sdk", *wish, era=era)["content"][0]["text"] == "42"
     wish = ("--method", "tools/call", "--tool-name", "echo", "--tool-args-json", '{"message": "hello"}')
     assert "hello" in two.inspect("npm", *wish, era=era)["content"][0]["text"]
+
+
+@pytest.mark.clients
+def test_the_inspector_lists_and_calls_tools_over_the_websocket(two: Managed) -> None:
+    listed = two.inspect_over_websocket("sdk", "--method", "tools/list")
+    assert {tool["name"] for tool in listed["tools"]} == {"add", "where"}
+    wish = ("--method", "tools/call", "--tool-name", "add", "--tool-args-json", '{"a": 40, "b": 2}')
+    assert two.inspect_over_websocket("sdk", *wish)["content"][0]["text"] == "42"
+    wish = ("--method", "tools/call", "--tool-name", "echo", "--tool-args-json", '{"message": "hello"}')
+    assert "hello" in two.inspect_over_websocket("npm", *wish)["content"][0]["text"]
+
+
+# --- over standard input and output
+
+
+def connect(managed: Managed, name: str, *messages: dict[str, Any]) -> tuple[int, list[Any], str]:
+    """Exit code, what came out, and the problem. It ends once everything is answered."""
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "servers", "connect", managed.slug, name],
+        cwd=ROOT, env=managed.bottles.server.environment, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        assert process.stdin and process.stdout and process.stderr
+        answers = []
+        for message in messages:
+            process.stdin.write(json.dumps(message) + "\n\n")
+            process.stdin.flush()
+            answers.append(json.loads(process.stdout.readline()))
+        process.stdin.close()
+        rest, problem = process.stdout.read(), process.stderr.read()
+    assert rest == "", "nothing but protocol"
+    return process.returncode, answers, problem
+
+
+def test_a_program_on_pipes_speaks_with_a_server(two: Managed) -> None:
+    long = "é" * 20_000
+    ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    params = {"name": "echo", "arguments": {"long": long}}
+    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+    code, (said, pong), _ = connect(two, "plain", {**ask, "params": params}, ping)
+    assert json.loads(said["result"]["content"][0]["text"]) == {"long": long}
+    assert (code, pong["id"], pong["result"]) == (0, 2, {})
+
+
+def test_what_cannot_be_connected_says_why(two: Managed) -> None:
+    code, _, problem = connect(two, "none")
+    assert (code, "no MCP server 'none'" in problem) == (1, True), problem
+
+
+async def test_pipes_are_an_attachment_like_every_other(two: Managed) -> None:
+    url = "ws://127.0.0.1:9100/mcp/servers/plain"
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    async with websockets.unix_connect(str(two.socket), url, subprotocols=["mcp"]) as first:
+        await first.send(json.dumps(ping))
+        await first.recv()
+        code, (told,), problem = await asyncio.to_thread(connect, two, "plain", ping)
+    assert told["error"]["data"]["phase"] == "relay_connect"
+    assert (code, "4503" in problem) == (1, True), problem
 
 
 # --- who may
@@ -260,6 +321,16 @@ def test_each_failure_says_its_phase_and_a_bottle_that_ends_is_final(bottles: Bo
     )
 
 
+def test_one_that_leaves_by_itself_fails_at_runtime(bottles: Bottles) -> None:
+    managed = Managed(bottles, "leaving")
+    managed.stage("plain", "plain_server.py")
+    env = {"LEAVES_AFTER": "0.3"}
+    managed.start(
+        {"plain": {"command": "python3", "args": ["plain_server.py"], "host_path": "plain", "env": env}}
+    )
+    managed.fails_at_runtime("plain")
+
+
 ROWS = (
     "select s.* from supervise_managedserver s join botbottle_bottle b on b.id = s.bottle_id where b.slug = ?"
 )
@@ -277,15 +348,6 @@ def test_a_python_workspace_gets_its_packages_inside(bottles: Bottles) -> None:
     facts = managed.call("venv", "whoami")
     assert facts["prefix"] == "/workspace/.bot-bottle/servers/venv/venv"
     assert facts["argv"] == ["/workspace/.bot-bottle/servers/venv/code/plain_server.py"]
-
-
-def wheel_of(directory: Path, name: str) -> None:
-    with zipfile.ZipFile(directory / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{name}.py", "")
-        facts = f"{name}-1.0.dist-info"
-        wheel.writestr(f"{facts}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        wheel.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{facts}/RECORD", "")
 
 
 # --- calls that an operator decides

@@ -187,3 +187,27 @@ async def test_a_server_that_answers_no_ping_is_started_again(
         await server._watch()
     assert failed.value.phase is Phase.RUNTIME
     process.close()
+
+
+async def test_pings_that_are_answered_now_and_then_are_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "PING_SECONDS", 0.01)
+    box = Sandbox(Mute(), "b", str(tmp_path), True, (), (), tmp_path)  # type: ignore[arg-type]
+    server = Server(Spec("s", "program"), box, lambda: None)
+    process = monitor.StdioProcess(lambda _: None)
+    server.session = Session(process)
+    pings = []
+
+    async def answer_every_third(method: str) -> None:
+        pings.append(method)
+        if len(pings) == 12:
+            process.exit_code = 0
+            process.ended.set()
+        if len(pings) % monitor.MOST_ERRORS:
+            raise TimeoutError
+
+    monkeypatch.setattr(server.session, "request", answer_every_third)
+    with pytest.raises(monitor.Failed, match="ended with code 0"):
+        await server._watch()
+    assert pings == ["ping"] * 12

@@ -16,11 +16,12 @@ VERBS = {
     "stop": "end one; the others and the bottle go on",
     "start": "start one that was stopped",
     "restart": "end one and start it again, with its files staged anew",
+    "connect": "speak with one over standard input and output, as a client that only starts programs does",
 }
 
 
 class Command(OperatorCommand):
-    help = "Look at a bottle's MCP servers; stop, start and restart them."
+    help = "Look at a bottle's MCP servers; stop, start and restart them; connect to one."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
         verbs = Verbs(parser, *VERBS)
@@ -32,6 +33,9 @@ class Command(OperatorCommand):
 
     def run(self, options: dict[str, Any]) -> list[dict[str, Any]]:
         bottle = bottles.get(options["slug"])
+        if options["verb"] == "connect":
+            managed.connect(bottle, options["name"])
+            raise SystemExit(0)  # standard output carried protocol: nothing of ours may follow
         if options["verb"] == "list":
             managed.settle(bottle)
         else:
