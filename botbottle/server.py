@@ -16,6 +16,7 @@ from twisted.internet import defer, reactor, tcp, unix
 from twisted.web.http import HTTPChannel
 
 from egress.intake import Intake
+from supervise import events
 from supervise.caretaker import Caretaker
 from supervise.mcp.access import AccessEntry
 from supervise.waiting import hub
@@ -116,7 +117,7 @@ class WebServer(Server):  # type: ignore[misc]
         self.endpoints: list[str] = []
         self._opened = opened
         self._caretaker = Caretaker()
-        self._intake = Intake()
+        self._intake = Intake(when_refused=events.announce_refusals)
         self._sender = Sender()
 
     def _adopt(self) -> None:

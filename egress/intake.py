@@ -6,6 +6,7 @@ One reader per home, whatever the number of workers: who holds the lock reads. T
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,8 +35,10 @@ class Intake(Duty):
 
     name = "intake"
 
-    def __init__(self) -> None:
+    def __init__(self, when_refused: Callable[[], None] = lambda: None) -> None:
+        """`when_refused` is called after a batch with refusals that can be asked for is in the database."""
         super().__init__()
+        self._when_refused = when_refused
         self._patient_until = time.monotonic() + START_SECONDS  # both processes may just be starting
         self._problems: set[str] = set()
         self._status_at = 0.0
@@ -62,6 +65,8 @@ class Intake(Duty):
         with transaction.atomic():
             _keep(batch)
             RecordCursor.objects.filter(pk=1).update(boot=batch.boot, number=batch.next)
+        if any(record["verdict"] == "refused" and record.get("ask") for record in batch.records):
+            self._when_refused()
         self._tell_losses(batch.dropped)
         return True
 

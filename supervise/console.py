@@ -23,7 +23,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from . import queries, refusals
 from .cards import Card, card_of, detail_of, state_of, summary_of, target_of
-from .drafts import drafts
+from .drafts import Draft, drafts
 from .editing import Edit
 from .errors import NoSuchProposal
 from .models import Proposal
@@ -90,6 +90,10 @@ def is_fragment(request: HttpRequest) -> bool:
     return request.headers.get("X-Fragment") == "1"
 
 
+def draft_lines() -> list[tuple[Draft, str]]:
+    return [(draft, summary_of(draft.unfiled)) for draft in drafts()]
+
+
 @operator_page
 def queue(request: OperatorRequest) -> HttpResponse:
     wanted = Filter.of_query(request.GET)
@@ -101,7 +105,7 @@ def queue(request: OperatorRequest) -> HttpResponse:
         proxy=proxy_state(),
         proxy_news=queries.proxy_news(),
         bottles=bottles_overview(),
-        drafts=[(draft, summary_of(draft.unfiled)) for draft in drafts()],
+        drafts=draft_lines(),
         tools=Proposal.Tool.values,
         risks=list(RISKS),
         may_decide=may_decide(request.user),

@@ -9,6 +9,7 @@ urlpatterns = [
     path("queue/state", console.queue_state, name="queue-state"),
     path("queue/list", console.queue_list, name="queue-list"),
     path("queue/cards", console.queue_cards, name="queue-cards"),
+    path("queue/drafts", draft_pages.queue_drafts, name="queue-drafts"),
     path("history/", console.history, name="history"),
     path("refusals/", console.standing_refusals, name="standing-refusals"),
     path("refusals/<int:refusal_id>/lift", console_forms.lift, name="lift"),

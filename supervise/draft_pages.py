@@ -6,18 +6,24 @@ import json
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 
 from . import drafts
 from .bottles import NoSuchBottle
 from .bottles import get as get_bottle
 from .cards import Change, summary_of
-from .console import OperatorRequest, operator_form, operator_page, page
+from .console import OperatorRequest, draft_lines, operator_form, operator_page, page
 from .console_forms import told
 from .drafts import Draft
 from .errors import SuperviseError
 from .permissions import may_decide_for
 from .precedents import MOST_REFUSED, would_allow
+
+
+@operator_page
+def queue_drafts(request: OperatorRequest) -> HttpResponse:
+    """The queue's list of drafts by itself, for an open page to take in."""
+    return render(request, "supervise/_drafts.html", {"drafts": draft_lines()})
 
 
 @operator_page

@@ -54,6 +54,11 @@ class Draft:
         return str(self.payload["host"])
 
     @property
+    def key(self) -> str:
+        """Names its line on an open page, whatever is asked for there."""
+        return digest([self.bottle.slug, self.host, self.tool])[:16]
+
+    @property
     def unfiled(self) -> Proposal:
         """The proposal it would be; its digest is that of the ask, since nothing is filed yet."""
         ask_digest = digest([self.tool, self.payload])

@@ -41,6 +41,11 @@ def announce_bottle(bottle: Bottle, state: str) -> None:
     transaction.on_commit(lambda: _send(event), robust=True)
 
 
+def announce_refusals() -> None:
+    """Tell the queue pages that requests were refused which nobody may have asked for."""
+    _send({"type": "refused.event", "groups": [QUEUE]})
+
+
 def _send(event: dict[str, Any]) -> None:
     if _loop is not None and _loop.is_running():
         asyncio.run_coroutine_threadsafe(_send_safely(event), _loop)

@@ -1,6 +1,7 @@
 // The live queue. The websocket only says that something changed; every card is fetched from the server, where
 // permissions are checked and all text is escaped. Rows never move by themselves: what is new waits behind a pill.
 import { showPending } from "./attention.js";
+import * as drafts from "./drafts.js";
 import { SignedOut, fetchParts } from "./forms.js";
 import "./keys.js";
 import * as sheet from "./sheet.js";
@@ -212,11 +213,14 @@ function connect() {
   socket = new WebSocket(`${scheme}//${location.host}${connection.dataset.socket}`);
   socket.addEventListener("open", async () => {
     attempts = 0;
+    drafts.lookSoon();
     await refresh(); // subscribed first, so nothing that happens from now on is missed
     judge();
   });
   socket.addEventListener("message", (message) => {
     const event = JSON.parse(message.data);
+    drafts.lookSoon(); // an ask or a decision may end one, or bring one back
+    if (event.type === "refused") return;
     if (event.type === "proposals") showCounts(event.counts);
     else document.dispatchEvent(new CustomEvent("bottle-changed"));
     refreshSoon();

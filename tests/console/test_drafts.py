@@ -37,6 +37,14 @@ def refuse(bottle: Bottle, path: str = "/docs", method: str = "GET", host: str =
     })  # fmt: skip
 
 
+def test_the_list_can_be_had_by_itself(olivia: Client, agent_a: Bottle) -> None:
+    assert olivia.get("/queue/drafts").text.strip() == ""
+    refuse(agent_a)
+    part = olivia.get("/queue/drafts").text
+    assert "Refused, nobody asked yet" in part and HOST in part and "<html" not in part
+    assert part.strip() in olivia.get("/").text, "as on the page"
+
+
 def form_of(page: str) -> dict[str, str]:
     form = page.split('action="/draft/approve"', 1)[1].split("</form>", 1)[0]
     found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)

@@ -74,6 +74,7 @@ def test_pages_to_read_refuse_post(root: Client, agent_a: Bottle) -> None:
         f"/proposals/{proposal.pk}/",
         "/queue/list",
         "/queue/cards",
+        "/queue/drafts",
         "/refusals/",
         "/bulk/",
     ):

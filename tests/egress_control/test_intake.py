@@ -51,6 +51,16 @@ def kinds() -> list[str]:
     return [kind for kind, _ in news()]
 
 
+def test_who_wants_to_know_is_told_of_refusals_that_can_be_asked_for(plane: StandIn, agent_a: Bottle) -> None:
+    told: list[int] = []
+    reader = Intake(when_refused=lambda: told.append(TrafficRecord.objects.count()))
+    call = {"tool": "egress-block", "arguments": {"host": "no.example.com"}}
+    plane.queue = [record(), record(verdict="refused", reason="dlp", finding={"kind": "x", "where": "body"})]
+    assert take(reader) and told == []
+    plane.queue += [record(verdict="refused", reason="no-route", status=403, ask=call) for _ in range(3)]
+    assert take(reader) and told == [5], "once for a batch, when it is in the database"
+
+
 def test_a_record_is_kept_whole(plane: StandIn, reader: Intake, agent_a: Bottle) -> None:
     call = {"tool": "egress-block", "arguments": {"host": "no.example.com", "justification": "x"}}
     finding = {"kind": "github-token", "where": "body"}
