@@ -22,6 +22,7 @@ REFUSALS_SHOWN = 20
 MOST_AT_ONCE = 50
 PAST = {"start": "started", "stop": "stopped"}
 admin.site.site_header = "bot-bottle"
+admin.site.enable_nav_sidebar = False  # lists of records need the room; the index has the same links
 admin.site.site_title = "bot-bottle"
 admin.site.index_title = "Records"
 admin.site.site_url = None  # the header has its own link to the queue

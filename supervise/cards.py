@@ -154,6 +154,10 @@ class Change:
         return dockerfile_review.changes(self.review.before, self.review.after)
 
     @property
+    def risk_icon(self) -> str:
+        return ICONS[self.review.risk.level]
+
+    @property
     def findings(self) -> list[tuple[str, str, str]]:
         return [(ICONS[level], level.word, reason) for level, reason in self.review.risk.findings]
 

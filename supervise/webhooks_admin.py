@@ -34,6 +34,7 @@ class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Webhook
         fields = ["name", "url", "kind", "events", "is_active"]
+        labels = {"url": "URL"}
 
     def clean_url(self) -> str:
         url = str(self.cleaned_data["url"])

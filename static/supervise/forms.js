@@ -35,6 +35,7 @@ export function prepare(root) {
   for (const form of root.querySelectorAll("form[data-preview]")) {
     form.addEventListener("input", () => previewSoon(form));
     form.closest("details").addEventListener("toggle", () => previewSoon(form));
+    previewSoon(form);
   }
   for (const panel of root.querySelectorAll("details.panel")) panel.addEventListener("toggle", () => enter(panel));
   const opened = root.querySelector("details.panel[open]");
