@@ -23,6 +23,7 @@ from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import transaction
 
+from botbottle import journal
 from botbottle import manifest as manifests
 from botbottle.manifest import BadManifest
 from botbottle.models import Bottle
@@ -30,7 +31,7 @@ from botbottle.servers import host
 from botbottle.servers.spec import Spec
 from egress import store
 
-from . import audit, bottles, permissions
+from . import audit, bottles, permissions, settling
 from .errors import NotPermitted, SuperviseError
 from .models import ManagedServer
 from .sanitize import storable
@@ -126,6 +127,14 @@ def _order(bottle: Bottle) -> dict[str, Any]:
         "workspace": os.path.realpath(workspace or store.bottle_directory(bottle) / "workspace"),
         "roots": settings.BOTTLE_SERVER_ROOTS,
     }
+
+
+def is_up(bottle: Bottle) -> bool:
+    """Whether the bottle runs, or is about to. One that only just started may not be in the database yet."""
+    up = (Bottle.State.STARTING, Bottle.State.RUNNING)
+    if bottle.state in up or not journal.exists(store.bottle_directory(bottle)):
+        return True
+    return settling.settle(bottle).state in up
 
 
 # --- what is known

@@ -60,6 +60,9 @@ class Link:
 @asynccontextmanager
 async def linked(bottle: Bottle, name: str, *, attach: bool = False) -> AsyncIterator[Link]:
     """Waits for the server to be up, as long as that may take. Raises LinkFailed."""
+    if not await sync_to_async(managed.is_up, thread_sensitive=True)(bottle):
+        said = f"The bottle {bottle.slug} does not run. Start it."
+        raise LinkFailed(error_of(Phase.BOX_UNAVAILABLE, said))
     reader, writer = await _connect(bottle)
     link = Link(reader, writer)
     try:

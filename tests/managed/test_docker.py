@@ -131,6 +131,7 @@ def test_a_bottle_that_is_stopped_is_final(boxed: Managed) -> None:
     assert boxed.workspace.joinpath(".bot-bottle/servers/plain/code").exists()
     boxed.bottles.ok("stop", boxed.slug)
     boxed.wait("plain", condition="stopped", phase="box_unavailable")
+    assert boxed.ask("plain", "tools/list")["error"]["data"] == {"phase": "box_unavailable"}
     wait_until(lambda: not boxed.workspace.joinpath(".bot-bottle").exists(), what="the copies' removal")
     boxed.bottles.ok("start", boxed.slug)
     assert boxed.call("plain", "echo", again=1) == {"again": 1}, "a new start has them again"

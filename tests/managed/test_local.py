@@ -315,6 +315,7 @@ def test_each_failure_says_its_phase_and_a_bottle_that_ends_is_final(bottles: Bo
     assert managed.workspace.joinpath(".bot-bottle/servers/good/code/plain_server.py").exists()
     bottles.ok("stop", "phases")
     managed.wait("good", condition="stopped", phase="box_unavailable")
+    assert managed.ask("good", "tools/list")["error"]["data"] == {"phase": "box_unavailable"}
     wait_until(lambda: not managed.workspace.joinpath(".bot-bottle").exists(), what="the copies' removal")
     wait_until(
         lambda: {row["condition"] for row in bottles.rows(ROWS, "phases")} == {"stopped"}, what="the rows"

@@ -20,6 +20,8 @@ import docker
 import httpx
 import pytest
 import yaml
+from websockets import Origin
+from websockets.sync.client import connect
 
 from botbottle.backends.accounts import sandbox_name
 from botbottle.demo.internet import Site, small_internet
@@ -156,6 +158,25 @@ class World(Bottles):
         headers = {"Referer": f"{browser.base_url}", "Origin": str(browser.base_url).rstrip("/")}
         return browser.post(action, data={"csrfmiddlewaretoken": token[1]}, headers=headers).text
 
+    def live_log(self, slug: str, until: str) -> str:
+        """As an open page gets it, from the start of the log."""
+        shown = {"rebuild": self.rebuild(slug)["id"], "offset": 0, "progress": ""}
+        url, text = self.server.console_url, ""
+        with self.console() as browser:
+            cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+        with connect(
+            f"{url.replace('http', 'ws')}/ws/rebuild-log/",
+            origin=Origin(url),
+            additional_headers={"Cookie": cookies},
+            proxy=None,
+        ) as socket:
+            while until not in text:
+                socket.send(json.dumps(shown))
+                told = json.loads(socket.recv(timeout=60))
+                shown |= {key: told[key] for key in ("offset", "progress") if key in told}
+                text += told.get("text", "")
+        return text
+
     def log(self, slug: str) -> str:
         path = self.server.home / "bottles" / slug / "rebuilds" / f"{self.rebuild(slug)['id']}.log"
         return path.read_text()
@@ -255,6 +276,7 @@ def test_a_failing_build_leaves_the_old_bottle_and_names_the_host_to_ask_for(wor
     with world.console() as browser:
         page = browser.get(f"/proposals/{proposal}/").text
         assert "Step 2/" in page and CLOSED in page and "image built: failed" in page
+        assert f"/draft/?bottle={slug}&amp;host={CLOSED}" in page
         assert "is built again" in world.click(browser, proposal, "again")
         row = world.ended(slug)
         assert (row["phase"], row["problem"]) == ("live", ""), world.log(slug)
@@ -291,7 +313,8 @@ def test_a_worker_killed_in_mid_build_leaves_the_old_bottle(world: World) -> Non
     old = world.container(slug)
     world.approve(proposal := world.ask(slug, "RUN echo begun && sleep 600"))
     world.reached(slug, "building")
-    wait_until(lambda: "begun" in world.log(slug), what="the step")
+    assert "begun\n" in world.live_log(slug, until="begun\n"), "while it is built"
+    assert world.rebuild(slug)["phase"] == "building"
     assert "step 2 of 4" in world.tool(slug, "check-proposal", proposal_id=proposal)
     os.kill(world.worker(slug), signal.SIGKILL)
     row = world.ended(slug)
