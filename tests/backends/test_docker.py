@@ -467,7 +467,7 @@ def test_a_dockerfile_is_built_when_it_is_new(bottle: Bottle, tmp_path: Path) ->
 
 def test_a_rebuild_tells_its_log_and_names_the_image(bottle: Bottle) -> None:
     said: list[str] = []
-    text = f"FROM {PYTHON_IMAGE}\nRUN printf 'made\\033[31m\\n' && echo x > /etc/made\n"
+    text = f"FROM {PYTHON_IMAGE}\nRUN printf 'made\\033[31m\\033]0;x\\n' && echo x > /etc/made\n"
     image = bottle.backend.rebuild("demo", text, said.append)
     assert any(line.startswith("made\N{REPLACEMENT CHARACTER}") for line in said)
     assert bottle.backend.rebuild("demo", text, no_progress) == image
