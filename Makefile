@@ -31,9 +31,11 @@ test: lint types unit real
 unit: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n auto --maxschedchunk=20 -m "not ($(REAL))"
 
-# Real server processes, PostgreSQL and Redis, Chromium, the MCP clients: one after the other.
+# Real server processes, PostgreSQL and Redis, Chromium, the MCP clients: whole files side by side, as they wait more
+# than they work. Their place is short, because the paths of sockets must be.
 real: $(VENV)/.dev
-	@$(BIN)/python -m pytest -m "$(REAL)"
+	@place=$$(mktemp -d /tmp/b.XXXX) && trap 'rm -rf "$$place"' EXIT && \
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --basetemp="$$place" -m "$(REAL)"
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet .

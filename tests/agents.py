@@ -33,7 +33,7 @@ class Agent:
                 "MCP-Protocol-Version": "2025-11-25",
                 "Accept": "application/json",
             },
-            timeout=httpx.Timeout(120),
+            timeout=httpx.Timeout(330),
         )
         assert response.status_code == 200, response.text
         return json.loads(response.content)["result"]
@@ -74,7 +74,7 @@ class Operator:
             f"{self.url}/api/proposals/{proposal_id}/{verb}/",
             json={"seen_digest": review["seen_digest"], **body},
             headers=self._headers,
-            timeout=60,
+            timeout=120,
         )
 
     async def _all_pending(self) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ class Operator:
             page += 1
 
     async def _get(self, path: str) -> httpx.Response:
-        response = await self.client.get(self.url + path, headers=self._headers, timeout=60)
+        response = await self.client.get(self.url + path, headers=self._headers, timeout=120)
         response.raise_for_status()
         return response
 

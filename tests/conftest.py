@@ -23,8 +23,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("steady")
 
 
+# These take minutes. Begun first, they do not keep one worker busy when the others are done.
+LONGEST = ("tests/services/", "tests/processes/test_capability.py", "tests/browser/", "tests/managed/")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Property tests take their time: the fast loop leaves them out."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("fuzz")

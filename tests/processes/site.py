@@ -123,7 +123,7 @@ def running_site(home: Path, **variables: str) -> Iterator[Site]:
         "EGRESS_PORT": str(free_port()),
         "EGRESS_UPSTREAM_CA": str(authority.path),
         "EGRESS_PINNED_PORTS": f"443={origins.tls_port},80={origins.http_port}",
-        "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "60",
+        "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "180",
         **variables,
     }
     try:

@@ -36,7 +36,7 @@ def api_key(server: RunningServer, user: str = "operator") -> str:
 @pytest.fixture(scope="module")
 def patient_server(tmp_path_factory):
     home = tmp_path_factory.mktemp("patient")
-    with running_server(home, SUPERVISE_RESPONSE_TIMEOUT_SECONDS="90") as server:
+    with running_server(home, SUPERVISE_RESPONSE_TIMEOUT_SECONDS="300") as server:
         yield server
 
 
@@ -125,7 +125,7 @@ async def test_a_decision_by_a_management_command_wakes_the_call(patient_server)
 
 
 async def test_stopping_the_server_answers_pending_to_every_waiter(tmp_path) -> None:
-    with running_server(tmp_path / "home", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="90") as server:
+    with running_server(tmp_path / "home", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="300") as server:
         bottle = server.create_bottle("patient")
         async with httpx.AsyncClient(limits=httpx.Limits(max_connections=50)) as client:
             agent = Agent(client, server.mcp_url, bottle["token"])
@@ -140,7 +140,7 @@ async def test_stopping_the_server_answers_pending_to_every_waiter(tmp_path) -> 
 
 
 async def test_a_killed_worker_is_restarted_and_nothing_asked_is_lost(tmp_path) -> None:
-    with running_server(tmp_path / "home", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="90") as server:
+    with running_server(tmp_path / "home", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="300") as server:
         bottle = server.create_bottle("survivor")
         async with httpx.AsyncClient() as client:
             agent = Agent(client, server.mcp_url, bottle["token"])
