@@ -1,23 +1,40 @@
-"""One island with a server, two operators and a bottle; a fresh browser window for each test."""
+"""One island with a server and operators; a fresh bottle and fresh browser windows for each test."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 
+from tests.browser.errands import Errands, running_errands
 from tests.browser.island import QUIET_BROWSER, Island, require_island, running_island
+from tests.browser.looks import DESK, Look
+from tests.browser.operating import Agent
 from tests.requirements import require
 
 PASSWORD = "correct-horse-battery"
-SECOND_OPERATOR = f"""
-from django.contrib.auth.models import User
-User.objects.create_superuser("otto", password="{PASSWORD}")
+OTHERS = """
+from django.contrib.auth.models import Group, User
+User.objects.create_superuser("otto", password=given["password"])
+viewer = User.objects.create_user("vera", password=given["password"], is_staff=True)
+viewer.groups.add(Group.objects.get(name="viewer"))
+"""
+FILE = """
+from egress.ask import parse_egress_ask
+from supervise import bottles
+from supervise.filing import file_proposal
+bottle = bottles.get(given["slug"])
+for number in range(given["count"]):
+    ask = {"host": f"{given['name']}{number}.example.com", "path_allowlist": ["/x"], "methods": ["GET"]}
+    file_proposal(bottle, "egress-block", parse_egress_ask(ask | given["more"]), "filed by a test")
 """
 # Chromium calls these errors; for a form that was refused they are the answer.
 REFUSED_FORM = ("status of 400 (Bad Request)", "status of 409 (Conflict)")
 Window = Callable[..., Any]
+Bottles = Callable[[str], dict[str, str]]
+Asked = Callable[..., dict[str, str]]
 
 
 @pytest.fixture(scope="session")
@@ -25,13 +42,54 @@ def island(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Island]:
     require_island()
     root = tmp_path_factory.mktemp("island")
     with running_island(root, SUPERVISE_RESPONSE_TIMEOUT_SECONDS="60") as running:
-        running.server.manage("shell", "-c", SECOND_OPERATOR)
         yield running
 
 
 @pytest.fixture(scope="session")
-def bottle(island: Island) -> dict[str, str]:
-    return island.server.create_bottle("docs-bot")
+def errands(island: Island) -> Iterator[Errands]:
+    with running_errands(island.server) as running:
+        running.run(OTHERS, password=PASSWORD)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def signed_in() -> dict[str, Any]:
+    """What a browser keeps of each user who signed in once: signing in costs most of a short test."""
+    return {}
+
+
+@pytest.fixture
+def bottles(errands: Errands) -> Iterator[Bottles]:
+    """Makes bottles that end with the test and take their proposals along."""
+    made: list[str] = []
+
+    def make(slug: str) -> dict[str, str]:
+        made.append(slug)
+        return errands.create_bottle(slug)
+
+    yield make
+    for slug in made:
+        errands.delete_bottle(slug)
+
+
+NUMBERS = count(1)
+
+
+@pytest.fixture
+def agent(island: Island, bottles: Bottles) -> Agent:
+    return Agent(island, bottles(f"docs-bot-{next(NUMBERS)}"))
+
+
+@pytest.fixture
+def asked(bottles: Bottles, errands: Errands) -> Asked:
+    """Files proposals of a bottle of their own."""
+
+    def ask(slug: str, count: int, name: str, **more: Any) -> dict[str, str]:
+        created = bottles(slug)
+        errands.run(FILE, slug=slug, count=count, name=name, more=more)
+        return created
+
+    return ask
 
 
 @pytest.fixture(scope="module")  # it may not stay open while other modules run event loops of their own
@@ -52,28 +110,74 @@ def is_fault(said: Any) -> bool:
     return said.type == "error" and not any(answer in said.text for answer in REFUSED_FORM)
 
 
-@pytest.fixture
-def window(browser: Any, island: Island) -> Iterator[Window]:
-    """Opens windows of signed-in operators. No error, CSP violation or dialog may appear in any of them."""
-    contexts, problems = [], []
+def sign_in(page: Any, island: Island, user: str = "operator") -> None:
+    page.fill("#id_username", user)
+    page.fill("#id_password", island.server.password if user == "operator" else PASSWORD)
+    page.click("input[type=submit]")
 
-    def open_window(user: str = "operator", **options: Any) -> Any:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda said: is_fault(said) and problems.append(f"{page.url}: {said.text}"))
-        page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
-        page.on("dialog", lambda dialog: (problems.append(f"{page.url}: {dialog.message}"), dialog.dismiss()))
-        page.goto(island.server.console_url)
-        page.fill("#id_username", user)
-        page.fill("#id_password", island.server.password if user == "operator" else PASSWORD)
-        page.click("input[type=submit]")
-        page.wait_for_url(f"{island.server.console_url}/")
-        if options.get("java_script_enabled", True):
+
+class Windows:
+    """Windows of signed-in operators. The next test uses them again, unless what they keep changes."""
+
+    def __init__(self, browser: Any, island: Island, signed_in: dict[str, Any]) -> None:
+        self._browser, self._home, self._island = browser, island.server.console_url, island
+        self._signed_in = signed_in
+        self._idle: dict[tuple[str, Look], Any] = {}
+        self._busy: dict[tuple[str, Look], Any] = {}
+        self._fresh: list[Any] = []
+        self._problems: list[str] = []
+
+    def open(
+        self, user: str = "operator", look: Look = DESK, *, is_fresh: bool = False, **options: Any
+    ) -> Any:
+        """`is_fresh`: for a test that changes what the browser keeps. So are windows with options."""
+        page = self._page(user, look, is_fresh or bool(options) or (user, look) in self._busy, options)
+        page.goto(self._home)
+        if page.locator("#id_password").count():
+            sign_in(page, self._island, user)
+            page.wait_for_url(f"{self._home}/")
+            self._signed_in[user] = page.context.storage_state()
+        if look.script:
             page.wait_for_selector("#connection[data-state=connected]")
         return page
 
-    yield open_window
-    for context in contexts:
-        context.close()
-    assert problems == []
+    def _page(self, user: str, look: Look, is_fresh: bool, options: dict[str, Any]) -> Any:
+        if not is_fresh and (user, look) in self._idle:
+            self._busy[user, look] = self._idle.pop((user, look))
+            return self._busy[user, look]
+        context = self._browser.new_context(
+            **{**look.options, **options}, storage_state=self._signed_in.get(user)
+        )
+        page = context.new_page()
+        page.on("console", lambda said: is_fault(said) and self._problems.append(f"{page.url}: {said.text}"))
+        page.on("pageerror", lambda error: self._problems.append(f"{page.url}: {error}"))
+        page.on("dialog", lambda box: (self._problems.append(f"{page.url}: {box.message}"), box.dismiss()))
+        if is_fresh:
+            self._fresh.append(context)
+        else:
+            self._busy[user, look] = page
+        return page
+
+    def put_away(self) -> None:
+        """No error, CSP violation or dialog may have appeared in any of them."""
+        for context in self._fresh:
+            context.close()
+        for (_, look), page in self._busy.items():
+            page.goto("about:blank")
+            page.set_viewport_size(look.options["viewport"])
+            page.emulate_media(color_scheme=look.options["color_scheme"])
+        self._idle |= self._busy
+        self._fresh, self._busy = [], {}
+        problems, self._problems = self._problems, []
+        assert problems == []
+
+
+@pytest.fixture(scope="module")
+def windows(browser: Any, island: Island, errands: Errands, signed_in: dict[str, Any]) -> Windows:
+    return Windows(browser, island, signed_in)
+
+
+@pytest.fixture
+def window(windows: Windows) -> Iterator[Window]:
+    yield windows.open
+    windows.put_away()

@@ -1,101 +1,70 @@
-"""The bottles' pages in Chromium: wide and narrow, light and dark, with script and without."""
+"""The bottles' pages in Chromium: traffic, versions, roll back, token, stop and start, rebuilds."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Window
+from tests.browser.conftest import Bottles, Window
+from tests.browser.errands import Errands
 from tests.browser.island import Island
+from tests.browser.looks import Look, in_every_look, with_script_and_without
+from tests.browser.operating import (
+    Agent,
+    answer_to,
+    card_about,
+    fits,
+    fits_every_look,
+    open_panel,
+    said,
+    until,
+)
+from tests.browser.scene import Scene, set_scene, strike
+from tests.requirements import require
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 
-WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-LOOKS = [
-    pytest.param(
-        {"viewport": size, "color_scheme": scheme, "java_script_enabled": script},
-        id=f"{size['width']}-{scheme}-{'script' if script else 'plain'}",
-    )
-    for size, scheme, script in product((WIDE, NARROW), ("light", "dark"), (True, False))
-]
-HISTORY = """
-from datetime import timedelta
-from django.db import transaction
-from django.utils import timezone
-from egress import store
-from egress.models import TrafficRecord
-from egress.routes import Auth, Lease, Route
-from supervise import bottles
-
-bottle = bottles.get("{slug}")
-now = timezone.now()
-for route in (
-    Route("api.example.com", ("/repos/acme",), ("GET", "POST"), auth=Auth("Bearer", "TOKEN")),
-    Route("a-very-long-name-that-does-not-fit-on-a-telephone.internal.registry.example.org"),
-    Route("leased.example.com", lease=Lease(now + timedelta(hours=3), 50, now)),
-):
-    with transaction.atomic():
-        newest = store.lock(bottle)
-        store.append(newest, newest.table.with_route(route), author="tests", cause="by hand")
-    store.publish(bottle)
-TrafficRecord.objects.bulk_create(
-    TrafficRecord(
-        bottle=bottle, at=now - timedelta(hours=hour), method="GET", scheme="https", host=host, path="/",
-        route="api.example.com" if verdict == "allowed" else "", table_version=2, verdict=verdict,
-        reason="ok" if verdict == "allowed" else "no-route", status=200, bytes_out=0, bytes_in=0,
-        duration_ms=1,
-    )
-    for hour in range(20)
-    for verdict, host, times in (
-        ("allowed", "api.example.com", hour * 7 % 11), ("refused", "telemetry.example.net", hour * 5 % 7),
-    )
-    for _ in range(times)
-)
-"""
-
 
 @pytest.fixture(scope="module")
-def slug(island: Island) -> Iterator[str]:
-    """A bottle with a past."""
-    made = island.server.create_bottle("past-bot")["slug"]
-    island.server.manage("shell", "-c", HISTORY.replace("{slug}", made))
+def scene(errands: Errands) -> Iterator[Scene]:
+    made = set_scene(errands, "past-bot")
     yield made
+    strike(errands, made)
 
 
-def fits(page: Any) -> bool:
-    """Nothing makes the page wider than the screen."""
-    return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
-
-
-@pytest.mark.parametrize("look", LOOKS)
+@in_every_look
 def test_a_bottle_is_found_compared_and_rolled_back(
-    window: Window, island: Island, slug: str, look: dict[str, Any], tmp_path: Any
+    window: Window, island: Island, scene: Scene, look: Look
 ) -> None:
-    page = window(**look)
+    page = window(look=look)
     page.get_by_role("link", name="Bottles", exact=True).click()
     assert fits(page)
     assert page.locator("svg.plot").count() >= 1
-    page.screenshot(path=tmp_path / "list.png", full_page=True)
-    page.get_by_role("link", name=slug, exact=True).click()
+    page.get_by_role("link", name=scene.slug, exact=True).click()
     assert fits(page)
     text = page.locator("#content").inner_text()
     assert "api.example.com" in text and "telemetry.example.net" in text
-    assert ("UTC" not in page.locator("#versions ~ table time").first.inner_text()) is look[
-        "java_script_enabled"
-    ]
-    page.screenshot(path=tmp_path / "bottle.png", full_page=True)
+    assert "50 uses" in text and "in the record" in text, "leases and last use"
+    local = "UTC" not in page.locator("#versions ~ table time").first.inner_text()
+    assert local is look.script
     page.get_by_role("link", name="What going back to version 2 would change").click()
     compared = page.locator("#comparison")
     assert "route removed: leased.example.com" in compared.inner_text()
+    assert compared.locator("table.diff tr.diff-removed").count() >= 1
+    page.get_by_label("Compare version").fill("1")
+    page.get_by_label("with").fill("2")
+    page.get_by_role("button", name="Compare").click()
+    assert "From version 1 to version 2" in compared.inner_text()
+    assert "route added: api.example.com" in compared.inner_text()
     assert fits(page)
     before = newest(page)
     page.get_by_role("button", name="Roll back to version 2", exact=True).click()
-    said = page.locator(".messagelist").inner_text()
-    assert f"The table is back at version 2, as version {before + 1}, and live." in said
+    told = page.locator(".messagelist").inner_text()
+    assert f"The table is back at version 2, as version {before + 1}, and live." in told
     page.get_by_role("button", name=f"Roll back to version {before}", exact=True).click()
     assert f"as version {before + 2}, and live." in page.locator(".messagelist").inner_text()
 
@@ -104,9 +73,10 @@ def newest(page: Any) -> int:
     return int(page.locator(".compare input[name=to]").get_attribute("max"))
 
 
-def test_a_bar_tells_its_hour(window: Window, island: Island, slug: str) -> None:
-    page = window()
-    page.goto(f"{island.server.console_url}/bottles/{slug}/")
+@with_script_and_without
+def test_a_bar_tells_its_hour(window: Window, island: Island, scene: Scene, script: Look) -> None:
+    page = window(look=script)
+    page.goto(f"{island.server.console_url}/bottles/{scene.slug}/")
     titles = page.locator(".plot-large svg title").all_text_contents()
     assert len(titles) == 24
     assert all(re.fullmatch(r"\d\d-\d\d \d\d:00 UTC: \d+ allowed, \d+ refused", title) for title in titles)
@@ -114,27 +84,90 @@ def test_a_bar_tells_its_hour(window: Window, island: Island, slug: str) -> None
     assert page.locator(".plot-large svg g").count() == 14
 
 
-@pytest.mark.parametrize("script", [True, False], ids=["script", "plain"])
-def test_a_token_is_shown_once(window: Window, island: Island, script: bool) -> None:
-    island.server.create_bottle(f"token-bot-{int(script)}")
-    page = window(java_script_enabled=script)
-    page.goto(f"{island.server.console_url}/bottles/token-bot-{int(script)}/")
+@in_every_look
+def test_a_token_is_shown_once(window: Window, island: Island, bottles: Bottles, look: Look) -> None:
+    old = Agent(island, bottles(f"token-{look}"))
+    page = window(look=look)
+    page.goto(f"{island.server.console_url}/bottles/{old.slug}/")
     page.get_by_role("button", name="Make a new token").click()
-    assert page.locator(".token .secret").inner_text().startswith("bbt_")
-    page.goto(f"{island.server.console_url}/bottles/token-bot-{int(script)}/")
+    token = page.locator(".token .secret").inner_text()
+    assert token.startswith("bbt_") and fits(page)
+    fresh = Agent(island, old.bottle | {"token": token})
+    assert "routes" in fresh.says("list-egress-routes")["structuredContent"]
+    refused = old.island.ask(old.bottle, "list-egress-routes")
+    refused.communicate(timeout=60)
+    assert refused.returncode != 0, "the old one no longer works"
+    page.goto(f"{island.server.console_url}/bottles/{old.slug}/")
     assert "bbt_" not in page.content()
 
 
-def test_everything_is_reached_by_keyboard(window: Window, island: Island, slug: str) -> None:
-    page = window()
+@in_every_look
+def test_a_bottle_is_started_and_stopped(
+    window: Window, island: Island, bottles: Bottles, look: Look
+) -> None:
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    slug = bottles(f"life-{look}")["slug"]
+    manifest = island.server.home / "bottles" / f"{slug}.yaml"
+    manifest.write_text("backend: local\ncommand: [sleep, '600']\n")
+    page = window(look=look)
     page.goto(f"{island.server.console_url}/bottles/{slug}/")
-    reached = set()
-    for _ in range(80):
+    for verb, state, done in (("Start", "running", "started"), ("Stop", "stopped", "stopped")):
+        page.get_by_role("button", name=verb, exact=True).click()
+        assert f"The bottle {slug} is being {done}." in said(page)
+        page.goto(f"{island.server.console_url}/bottles/{slug}/")
+        until(page, page.locator(f".badge.state-{state}"))
+        assert fits(page)
+    page.goto(island.server.console_url)
+    assert slug in page.locator("#bottles").inner_text()
+
+
+@pytest.mark.parametrize("look", [Look(), Look(is_phone=True)], ids=str)
+def test_everything_is_reached_by_keyboard(window: Window, island: Island, scene: Scene, look: Look) -> None:
+    page = window(look=look)
+    page.goto(f"{island.server.console_url}/bottles/{scene.slug}/")
+    reached, name = set(), ""
+    while name != "Make a new token, end the old one" and len(reached) < 300:
         page.keyboard.press("Tab")
-        reached.add(
-            page.evaluate(
-                "document.activeElement.ariaLabel || document.activeElement.innerText || ''"
-            ).strip()
+        name = page.evaluate(
+            "(document.activeElement.ariaLabel || document.activeElement.innerText || '').trim()"
         )
+        reached.add(name)
     assert {"Compare", "Start", "Make a new token, end the old one"} <= reached
-    assert "Roll back to version 1" in reached
+    assert any(name.startswith("Roll back to version") for name in reached)
+
+
+# --- Images
+
+
+@in_every_look
+def test_an_image_is_approved_and_said_to_be_recorded(window: Window, agent: Agent, look: Look) -> None:
+    """A bottle that has no sandbox here is not rebuilt, and nobody is told that it was."""
+    text = "FROM debian:12\nRUN apt-get install --yes ripgrep\n"
+    call = agent.island.ask(agent.bottle, "capability-block", dockerfile=text, justification="I need rg.")
+    page = window(look=look)
+    page.goto(f"{page.url}?bottle={agent.slug}")
+    panel = open_panel(card_about(page, "container image"), "Approve")
+    panel.get_by_role("button", name="Approve as asked").click()
+    assert "Approved" in said(page) and "recorded" in said(page)
+    assert answer_to(call)["content"][0]["text"].startswith("status: approved")
+
+
+@with_script_and_without
+def test_a_rebuild_shows_its_steps_its_log_and_the_way_back(
+    window: Window, island: Island, scene: Scene, script: Look
+) -> None:
+    page = window(look=script)
+    page.goto(island.server.console_url + scene.pages["rebuild failed"])
+    steps = page.locator(".rebuild .steps")
+    assert "workspace noted" in steps.inner_text() and "image built: failed" in steps.inner_text()
+    assert "The bottle keeps the image it had: make: *** [a] Error 2" in page.locator(".rebuild").inner_text()
+    assert "Step 40/40" in page.locator("pre.log").inner_text()
+    assert "branch main, commit 4f2a9c1, 2 files not committed" in page.locator(".rebuild").inner_text()
+    page.get_by_text("Files not committed", exact=True).click()
+    assert "notes.md" in page.locator(".rebuild").inner_text()
+    assert page.get_by_role("button", name="Build it again").is_visible()
+    fits_every_look(page)
+    page.goto(island.server.console_url + scene.pages["rebuild live"])
+    assert steps.locator("[data-word=done]").count() == 4
+    assert page.get_by_role("button", name="Roll back to the image before").is_visible()
+    fits_every_look(page)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Window
+from tests.browser.conftest import Bottles, Window
 from tests.browser.island import ORIGIN, Island
-from tests.browser.test_queue_page import answer_to, card_about, open_panel, said
+from tests.browser.looks import Look, in_every_look, with_script_and_without
+from tests.browser.operating import answer_to, card_about, fits, fits_every_look, open_panel, said, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 URL = f"https://{ORIGIN}/docs/guide?page=2"
@@ -34,11 +35,12 @@ def approve(page: Any, host: str) -> str:
     return said(page)
 
 
+@in_every_look
 def test_what_curl_is_refused_it_gets_as_soon_as_an_operator_says_yes(
-    window: Window, island: Island, origin: None
+    window: Window, island: Island, bottles: Bottles, origin: None, look: Look
 ) -> None:
-    bottle = island.server.create_bottle("curl-bot")
-    page = window()
+    bottle = bottles(f"curl-{look}")
+    page = window(look=look)
 
     refused = refusal(island, bottle, URL)
     assert (refused["reason"], refused["host"], refused["method"], refused["path"]) == (
@@ -71,67 +73,39 @@ def test_what_curl_is_refused_it_gets_as_soon_as_an_operator_says_yes(
     assert [route["host"] for route in shown["routes"]] == [ORIGIN]
 
 
-def test_an_operator_allows_what_was_refused_before_anybody_asks(
-    window: Window, island: Island, origin: None
-) -> None:
-    bottle = island.server.create_bottle("shy-bot")
-    assert refusal(island, bottle, URL)["reason"] == "no-route"
-    page = window()
-    line = page.locator(".drafts .line-item", has_text="shy-bot")
-    for _ in range(50):  # records are read in batches, a moment later
-        if line.count():
-            break
-        page.wait_for_timeout(100)
-        page.reload()
-    page.get_by_text("Refused, nobody asked yet").click()
-    line.get_by_role("link", name="Look…").click()
-    assert f"GET on {ORIGIN} under /docs/guide" in page.locator(".effects").inner_text()
-    page.get_by_role("button", name="File and approve").click()
-    assert f"Approved: {ORIGIN} for shy-bot → live v2 in" in said(page)
-    assert island.curl(bottle, URL)[0] == 200
-
-
-def test_another_bottle_still_gets_nothing(island: Island, origin: None) -> None:
-    other = island.server.create_bottle("other-bot")
+def test_another_bottle_still_gets_nothing(island: Island, bottles: Bottles, origin: None) -> None:
+    other = bottles("other-bot")
     assert refusal(island, other, URL)["reason"] == "no-route"
 
 
+@with_script_and_without
 def test_the_operator_sees_the_refusal_on_the_bottles_page(
-    window: Window, island: Island, origin: None
+    window: Window, island: Island, bottles: Bottles, origin: None, script: Look
 ) -> None:
-    bottle = island.server.create_bottle("seen-bot")
+    bottle = bottles(f"seen-{script}")
     refusal(island, bottle, f"https://{ORIGIN}/secret-plans?token=never-shown")
-    page = window()
-    page.goto(f"{island.server.console_url}/admin/botbottle/bottle/?q=seen-bot")
-    page.get_by_role("link", name="seen-bot").click()
-    line = page.get_by_text(f"GET https://{ORIGIN}/secret-plans")
-    for _ in range(50):  # records are read in batches, a moment later
-        if line.count():
-            break
-        page.wait_for_timeout(100)
-        page.reload()
+    page = window(look=script)
+    page.goto(f"{island.server.console_url}/admin/botbottle/bottle/?q={bottle['slug']}")
+    page.get_by_role("link", name=bottle["slug"], exact=True).click()
+    line = until(page, page.get_by_text(f"GET https://{ORIGIN}/secret-plans"))
     assert "no-route" in line.locator("..").inner_text()
     assert "never-shown" not in page.content()
+    fits_every_look(page)
 
 
-@pytest.mark.parametrize("script", [True, False], ids=["script", "plain"])
-@pytest.mark.parametrize("look", [("light", 1280), ("dark", 390)], ids=["wide-light", "phone-dark"])
+@in_every_look
 def test_what_was_refused_and_never_asked_for_is_opened_from_the_queue(
-    window: Window, island: Island, origin: None, look: tuple[str, int], script: bool
+    window: Window, island: Island, bottles: Bottles, origin: None, look: Look
 ) -> None:
-    scheme, width = look
-    bottle = island.server.create_bottle(f"silent-{width}-{'script' if script else 'plain'}")
+    bottle = bottles(f"silent-{look}")
     refusal(island, bottle, URL)
-    page = window(color_scheme=scheme, viewport={"width": width, "height": 844}, java_script_enabled=script)
-    line = page.locator(".drafts li", has_text=bottle["slug"])
-    for _ in range(50):  # records are read in batches, a moment later
-        if line.count():
-            break
-        page.wait_for_timeout(100)
-        page.reload()
+    page = window(look=look)
+    line = until(page, page.locator(".drafts li", has_text=bottle["slug"]))
     page.locator(".drafts summary").click()
     line.get_by_role("link", name="Look").click()
     assert "refused, and its agent has not asked" in page.locator("article").inner_text()
+    assert f"GET on {ORIGIN} under /docs/guide" in page.locator(".effects").inner_text()
+    assert fits(page)
     page.get_by_role("button", name="File and approve").click()
-    assert "→ live" in page.locator(".messagelist").inner_text()
+    assert f"Approved: {ORIGIN} for {bottle['slug']} → live v2 in" in said(page)
     assert island.curl(bottle, URL) == (200, "the origin answers for /docs/guide?page=2\n")

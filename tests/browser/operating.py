@@ -1,0 +1,93 @@
+"""What agents and operators do in these tests: ask over MCP; find a card, open its form, read the answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from tests.browser.island import Island
+from tests.browser.looks import every_size_and_scheme
+
+
+class Agent:
+    """Asks over MCP and reads the answers."""
+
+    def __init__(self, island: Island, bottle: dict[str, str]) -> None:
+        self.island, self.bottle, self.slug = island, bottle, bottle["slug"]
+
+    def asks(self, host: str, **more: Any) -> subprocess.Popen[str]:
+        arguments = {"host": host, "justification": "The task needs it.", **more}
+        return self.island.ask(self.bottle, "egress-block", **arguments)
+
+    def says(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        return answer_to(self.island.ask(self.bottle, tool, **arguments))
+
+
+def answer_to(call: subprocess.Popen[str]) -> dict[str, Any]:
+    out, _ = call.communicate(timeout=60)
+    return dict(json.loads(out)["result"])
+
+
+def text_of(call: subprocess.Popen[str]) -> str:
+    return str(answer_to(call)["content"][0]["text"])
+
+
+def card_about(page: Any, host: str) -> Any:
+    """The card, once it is there: behind the pill with script, after a reload without."""
+    card = page.locator("article.card", has=page.locator("h2", has_text=host))
+    pill = page.locator("#new-cards:visible")
+    for _ in range(200):
+        if card.count():
+            return card
+        if page.locator("noscript p, noscript").count() and not has_script(page):
+            page.reload()
+        elif pill.count():
+            pill.evaluate("pill => pill.click()")  # it may go away in this instant
+        page.wait_for_timeout(100)
+    raise AssertionError(f"no card about {host}")
+
+
+def has_script(page: Any) -> bool:
+    return bool(page.locator("#connection[data-state]").count())
+
+
+def open_panel(card: Any, verb: str) -> Any:
+    """The form in the dialog, or without script on the proposal's own page."""
+    card.get_by_text(f"{verb}…", exact=True).click()
+    panel = card.page.locator(f".panel-{verb.lower()}[open]")
+    panel.wait_for(state="attached")
+    return panel
+
+
+def said(page: Any) -> str:
+    page.wait_for_selector("#sheet", state="hidden")
+    page.wait_for_selector(".messagelist")
+    return str(page.locator(".messagelist").inner_text())
+
+
+def reject(page: Any, host: str) -> None:
+    panel = open_panel(card_about(page, host), "Reject")
+    panel.locator("textarea").fill("not now")
+    panel.get_by_role("button", name="Reject").click()
+    assert "Rejected" in said(page)
+
+
+def fits_every_look(page: Any) -> None:
+    for look in every_size_and_scheme(page):
+        assert fits(page), f"{page.url} in {look}"
+
+
+def fits(page: Any) -> bool:
+    """Nothing makes the page wider than the screen."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
+
+
+def until(page: Any, found: Any) -> Any:
+    """Reloads until it is there: records are read in batches, a moment later."""
+    for _ in range(100):
+        if found.count():
+            return found
+        page.wait_for_timeout(100)
+        page.reload()
+    raise AssertionError(f"not on {page.url}: {found}")

@@ -1,0 +1,140 @@
+"""Every page in Chromium, in every look: it fits, can be read, and axe finds nothing serious."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Window
+from tests.browser.errands import Errands
+from tests.browser.island import Island
+from tests.browser.looks import Look, every_size_and_scheme, with_script_and_without
+from tests.browser.operating import card_about, fits_every_look, open_panel
+from tests.browser.scene import Scene, set_scene, strike
+from tests.requirements import require
+from tests.servers import ROOT
+
+pytestmark = [pytest.mark.browser, pytest.mark.process]
+AXE = ROOT / ".cache" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
+# Whether a page is dark matters to two rules only; the others look at what it is made of.
+OF_COLOUR = ["color-contrast", "link-in-text-block"]
+CHECK = """async (rules) => {
+  const only = rules.length ? { runOnly: { type: "rule", values: rules } } : {};
+  const { violations } = await axe.run(document, { resultTypes: ["violations"], preload: false, ...only });
+  return violations.filter((found) => ["serious", "critical"].includes(found.impact))
+    .map((found) => `${found.id}: ${found.nodes.slice(0, 3).map((node) => node.html).join(" | ")}`);
+}"""
+
+
+@pytest.fixture(scope="module")
+def scene(errands: Errands) -> Iterator[Scene]:
+    made = set_scene(errands, "page-bot")
+    yield made
+    strike(errands, made)
+
+
+@with_script_and_without
+def test_every_page_fits_the_screen(window: Window, island: Island, scene: Scene, script: Look) -> None:
+    page = window(look=script)
+    for name, path in {**scene.pages, **scene.admin_pages}.items():
+        assert page.goto(island.server.console_url + path).status == 200, name
+        fits_every_look(page)
+
+
+def test_axe_finds_nothing_serious(browser: Any, window: Window, island: Island, scene: Scene) -> None:
+    require(AXE.is_file(), "axe-core", "tests/clients/install")
+    page, home = window(bypass_csp=True), island.server.console_url  # axe styles what it measures
+    found: dict[str, list[str]] = {}
+    for name, path in {**scene.pages, **scene.admin_pages}.items():
+        page.goto(home + path)
+        if name == "queue":
+            page.wait_for_selector("#connection[data-state=connected]")
+            page.locator("details.drafts summary").click()
+            page.locator(".pick").first.check()
+        if name == "modify":
+            page.locator(".preview", has_text="With these changes").wait_for()
+        check(page, name, found)
+    page.goto(home + scene.pages["queue"])
+    page.wait_for_selector("#connection[data-state=connected]")
+    page.click("#help")
+    check(page, "keys", found)
+    page.keyboard.press("Escape")
+    open_panel(card_about(page, "api.github.com"), "Modify")
+    page.locator("#sheet .preview", has_text="With these changes").wait_for()
+    check(page, "dialog", found)
+    stranger = browser.new_context(bypass_csp=True)
+    page = stranger.new_page()
+    page.goto(home)
+    check(page, "sign in", found)
+    stranger.close()
+    assert "\n".join(f"{name}: {problem}" for name, problems in found.items() for problem in problems) == ""
+
+
+def check(page: Any, name: str, found: dict[str, list[str]]) -> None:
+    page.evaluate(AXE.read_text())
+    page.add_style_tag(content="* { transition: none !important; }")  # colours would fade to the new look
+    for look in every_size_and_scheme(page):
+        found[f"{name} in {look}"] = list(page.evaluate(CHECK, OF_COLOUR if look.is_dark else []))
+
+
+def luminance(page: Any, selector: str, css_property: str) -> float:
+    colour = page.locator(selector).first.evaluate(
+        f"e => getComputedStyle(e).getPropertyValue('{css_property}')"
+    )
+    red, green, blue = (int(part) for part in colour.strip("rgba()").split(",")[:3])
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@with_script_and_without
+def test_dark_is_dark_and_light_is_light(window: Window, island: Island, scene: Scene, script: Look) -> None:
+    page = window(look=script)
+    page.goto(island.server.console_url + scene.pages["route"])
+    for look in every_size_and_scheme(page):
+        for selector in (".decide", ".badge-high", ".diff-added td"):
+            paper, ink = (luminance(page, selector, name) for name in ("background-color", "color"))
+            assert (paper < ink) is look.is_dark, selector
+            assert abs(paper - ink) > 90, f"{selector} is hard to read in {look}"
+
+
+@with_script_and_without
+def test_a_viewer_reads_everything_and_decides_nothing(
+    window: Window, island: Island, scene: Scene, script: Look
+) -> None:
+    page = window("vera", look=script)
+    page.goto(island.server.console_url + scene.pages["queue"])
+    card = card_about(page, "api.github.com")
+    assert card.locator(".act, .pick").count() == 0 and page.locator(".bulk").count() == 0
+    for name in ("route", "draft", "refusals", "bottle", "rebuild failed"):
+        page.goto(island.server.console_url + scene.pages[name])
+        assert page.locator("#content form[method=post]").count() == 0, name
+        fits_every_look(page)
+
+
+def test_nothing_comes_from_elsewhere(window: Window, island: Island, scene: Scene) -> None:
+    page = window()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for name in ("queue", "route", "bottle", "history"):
+        page.goto(island.server.console_url + scene.pages[name])
+    origin = island.server.console_url
+    assert asked and not [url for url in asked if not url.startswith((origin, "data:image/"))]
+
+
+ADMIN_PAGES = [
+    "auth/user/", "auth/user/add/", "auth/user/1/change/", "auth/group/add/", "botbottle/bottle/",
+    "egress/publication/", "egress/routetableversion/", "supervise/apikey/", "supervise/decision/",
+    "supervise/proposal/",
+]  # fmt: skip
+
+
+@with_script_and_without
+def test_the_admin_works_under_the_same_policy(
+    window: Window, island: Island, scene: Scene, script: Look
+) -> None:
+    page = window(look=script)
+    for path in ADMIN_PAGES:
+        assert page.goto(f"{island.server.console_url}/admin/{path}").status == 200, path
+    page.locator("#result_list tbody th a").first.click()
+    page.wait_for_selector("pre.hostile")
