@@ -207,6 +207,9 @@ class ApiKey(models.Model):
     digest = models.CharField(max_length=64, unique=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
 
+    class Meta:
+        verbose_name = "API key"
+
     def __str__(self) -> str:
         return self.name
 

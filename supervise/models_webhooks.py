@@ -64,6 +64,7 @@ class Delivery(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        verbose_name_plural = "deliveries"
         constraints = [
             models.UniqueConstraint(
                 fields=["webhook", "seq"], condition=Q(seq__isnull=False), name="one_delivery_per_audit_row"
