@@ -59,8 +59,9 @@ def check_header(page: Any, agent: Agent, look: Look) -> None:
     assert int(page.locator("#waiting-count").inner_text()) >= 1
     assert f"{agent.slug} v1" in str(page.locator("#proxy").get_attribute("title"))
     assert page.title().startswith("(2) ")
-    told = page.locator("#connection").inner_text()
-    assert told == "connected" if look.script else "does not update itself" in told
+    state = "#connection[data-state=connected]" if look.script else "#connection:not([data-state])"
+    told = page.wait_for_selector(state).inner_text()
+    assert told == "connected" if look.script else "does not update itself" in told, told
     if look.is_phone:
         first = page.locator("article.card").first.bounding_box()
         assert first["y"] < look.height / 2, "the first card is in sight"

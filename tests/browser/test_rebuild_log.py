@@ -11,6 +11,7 @@ import pytest
 from tests.asking import HOSTILE
 from tests.browser.conftest import Window
 from tests.browser.island import Island
+from tests.browser.looks import Look
 from tests.building import Building, building
 from tests.servers import wait_until
 
@@ -109,7 +110,7 @@ def test_a_card_in_the_queue_shows_it_too_and_goes_on_after_a_lost_connection(
 def test_without_script_a_reload_shows_how_far_it_is(
     window: Window, island: Island, builder: Building
 ) -> None:
-    page = window(java_script_enabled=False)
+    page = window(look=Look(script=False))
     page.goto(f"{island.server.console_url}/proposals/{builder.proposal}/")
     assert shown(page).strip() == "Step 1/2 : FROM debian:12"
     assert "Reload this page to see how far it is." in page.content()
