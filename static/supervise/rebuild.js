@@ -110,8 +110,12 @@ class Follower {
 }
 
 const followers = new Map();
+const shown = new WeakSet();
 
 function follow() {
+  for (const part of document.querySelectorAll(".rebuild:not([data-running])")) {
+    if (!followers.has(part)) showWhyItEnded(part);
+  }
   for (const part of document.querySelectorAll(".rebuild[data-running]")) {
     if (!followers.has(part)) followers.set(part, new Follower(part));
   }
@@ -121,6 +125,13 @@ function follow() {
     follower.isOver = true;
     follower.socket.close();
   }
+}
+
+function showWhyItEnded(part) {
+  const log = part.querySelector("pre.log");
+  if (!log || shown.has(log)) return;
+  shown.add(log);
+  log.scrollTop = log.scrollHeight;
 }
 
 // Cards and the dialog come and go.

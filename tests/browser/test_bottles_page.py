@@ -162,6 +162,11 @@ def test_a_rebuild_shows_its_steps_its_log_and_the_way_back(
     assert "workspace noted" in steps.inner_text() and "image built: failed" in steps.inner_text()
     assert "The bottle keeps the image it had: make: *** [a] Error 2" in page.locator(".rebuild").inner_text()
     assert "Step 40/40" in page.locator("pre.log").inner_text()
+    if script.script:  # why it failed stands at its end
+        page.wait_for_function("""() => {
+            const log = document.querySelector("pre.log");
+            return log.scrollTop > 0 && log.scrollTop + log.clientHeight >= log.scrollHeight - 1;
+        }""")
     assert "branch main, commit 4f2a9c1, 2 files not committed" in page.locator(".rebuild").inner_text()
     page.get_by_text("Files not committed", exact=True).click()
     assert "notes.md" in page.locator(".rebuild").inner_text()
