@@ -27,6 +27,7 @@ hypothesis.settings.load_profile("steady")
 LONGEST = ("tests/services/", "tests/processes/test_capability.py", "tests/browser/", "tests/managed/")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-django has the last word: tests that empty the database come last
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Property tests take their time: the fast loop leaves them out."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
