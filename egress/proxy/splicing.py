@@ -15,6 +15,7 @@ from .wire import Wire
 
 POSSIBLE = hasattr(os, "splice")
 BULK_BYTES = 64 * 1024  # that much in one read: copying is what limits this transfer
+MOST = 256  # at once, in this process: each takes four descriptors, and bottles could open very many
 _PIPE_BYTES = 256 * 1024
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK if POSSIBLE else 0
 
@@ -24,6 +25,8 @@ class Splice:
 
     Only this direction: each transport goes on with the other one.
     """
+
+    _running = 0
 
     def __init__(self, source: Wire, target: Wire, moved: Callable[[int], None]) -> None:
         self._source = source
@@ -43,6 +46,7 @@ class Splice:
         """Until then the sockets stay open, whatever becomes of their transports."""
         self._closed = True
         if self._descriptors:
+            Splice._running -= 1
             self._loop.remove_reader(self._from)
             self._loop.remove_writer(self._to)
         self._let_go()
@@ -51,17 +55,25 @@ class Splice:
         while self._descriptors:
             os.close(self._descriptors.pop())
 
+    def _stay_out(self) -> None:
+        """It is copied as before."""
+        self._let_go()
+        self._source.take_back()
+
     def _begin(self) -> None:
         if self._closed:  # what was written before has left only now
+            return
+        if Splice._running >= MOST:
+            self._stay_out()
             return
         try:
             self._from, self._to = self._duplicate(self._source), self._duplicate(self._target)
             self._outlet, self._inlet = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._descriptors += (self._outlet, self._inlet)
         except OSError:
-            self._let_go()
-            self._source.take_back()
+            self._stay_out()
             return
+        Splice._running += 1
         _widen(self._inlet)
         self._loop.add_reader(self._from, self._fill)
 

@@ -16,6 +16,7 @@ import pytest
 import uvloop
 
 from egress.policy import Request
+from egress.proxy import splicing
 from egress.proxy.config import Limits
 from egress.proxy.records import Record
 from egress.proxy.tunnel import Tunnel
@@ -223,13 +224,17 @@ def test_who_goes_away_in_the_middle_ends_it(gone: str, spliced: list[int]) -> N
         run(scenario)
 
 
-def test_without_descriptors_to_spare_it_is_copied(
-    monkeypatch: pytest.MonkeyPatch, spliced: list[int]
-) -> None:
-    def none_left(_: int) -> tuple[int, int]:
-        raise OSError(errno.EMFILE, "Too many open files")
+def none_left(_: int) -> tuple[int, int]:
+    raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(os, "pipe2", none_left)
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"), [(os, "pipe2", none_left), (splicing, "MOST", 0)], ids=["system", "limit"]
+)
+def test_without_descriptors_to_spare_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch, spliced: list[int], where: object, name: str, value: object
+) -> None:
+    monkeypatch.setattr(where, name, value)
     data = bulk(4 * MEGABYTE, 7)
 
     async def scenario() -> None:
@@ -242,3 +247,11 @@ def test_without_descriptors_to_spare_it_is_copied(
     with nothing_left_open():
         run(scenario)
     assert spliced == []
+
+
+def test_what_ended_makes_room_for_others(monkeypatch: pytest.MonkeyPatch, spliced: list[int]) -> None:
+    monkeypatch.setattr(splicing, "MOST", 1)
+    for seed in range(3):
+        before = len(spliced)
+        test_the_other_direction_goes_on_after_the_end_of_a_bulk_transfer(spliced)
+        assert len(spliced) > before, seed
