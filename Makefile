@@ -35,7 +35,7 @@ unit: $(VENV)/.dev
 # than they work. Their place is short, because the paths of sockets must be.
 real: $(VENV)/.dev
 	@place=$$(mktemp -d /tmp/b.XXXX) && trap 'rm -rf "$$place"' EXIT && \
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --basetemp="$$place" -m "$(REAL)"
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --basetemp="$$place" -m "$(REAL)"
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet .

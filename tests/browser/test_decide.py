@@ -9,7 +9,17 @@ import pytest
 from tests.browser.conftest import Asked, Window
 from tests.browser.island import Island
 from tests.browser.looks import Look, in_every_look, in_every_scripted_look
-from tests.browser.operating import Agent, answer_to, card_about, fits, open_panel, reject, said, text_of
+from tests.browser.operating import (
+    Agent,
+    answer_to,
+    card_about,
+    fits,
+    open_panel,
+    reject,
+    said,
+    text_of,
+    until,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 LEASED = {"lease": {"ttl_seconds": 600}}
@@ -180,10 +190,7 @@ def test_what_changed_since_it_was_shown_is_shown_again_before_anything_is_decid
     mine, others = window(look=look), window("otto")
     panel = open_panel(card_about(mine, "shared.example.com"), "Approve")
     second = agent.asks("shared.example.com", path_allowlist=["/two"])
-    card_about(others, "shared.example.com")
-    other = others.locator("article.card", has_text="under /two")
-    if not other.count():
-        others.get_by_role("button", name="new: show").click()
+    other = until(others, others.locator("article.card", has_text="under /two"))
     open_panel(other, "Approve").get_by_role("button", name="Approve as asked").click()
     assert "Approved" in said(others)
     if look.script:

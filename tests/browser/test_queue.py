@@ -73,6 +73,7 @@ def test_what_is_new_waits_behind_a_pill_and_moves_nothing(window: Window, agent
     page = window(look=look)
     page.evaluate("window.stayed = true")
     card = card_about(page, "low.example.com")
+    page.wait_for_function("() => Number(document.querySelector('#pending-count').textContent) > 0")
     before, place = int(page.locator("#pending-count").inner_text()), card.bounding_box()
     high = agent.asks("high.example.com", **HIGH)
     pill = page.get_by_role("button", name="1 new: show")
