@@ -183,5 +183,9 @@ def _operator_settings(route: Route) -> str:
     pinned = f"; pinned to {', '.join(route.pinned_addresses)}" if route.pinned_addresses else ""
     if route.dlp == Dlp():
         return pinned
-    scanned = [name for name, on in (("requests", route.dlp.out), ("answers", route.dlp.incoming)) if on]
+    scanned = [
+        name
+        for name, on in (("requests", route.dlp.searches_requests), ("answers", route.dlp.incoming))
+        if on
+    ]
     return f"{pinned}; scanned: {' and '.join(scanned) or 'nothing'}"

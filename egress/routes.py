@@ -130,22 +130,41 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Dlp:
-    """`out` scans what the proxy can read of what leaves; `incoming` makes it inspect and scan answers."""
+    """What is searched for secrets. In its plain form `incoming` is `in`.
 
-    out: bool = True
+    Unset, `out` searches what the proxy can read of what leaves anyway; set to true, it makes the proxy look
+    inside TLS, as `incoming` does for answers.
+    """
+
+    out: bool | None = None
     incoming: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("out", "incoming"):
-            if type(getattr(self, name)) is not bool:
-                raise BadRoute(f"dlp.{name} must be true or false")
+        if self.out is not None and type(self.out) is not bool:
+            raise BadRoute("dlp.out must be true or false")
+        if type(self.incoming) is not bool:
+            raise BadRoute("dlp.in must be true or false")
+
+    @property
+    def searches_requests(self) -> bool:
+        return self.out is not False
+
+    @property
+    def looks_inside(self) -> bool:
+        return self.out is True or self.incoming
 
     def as_dict(self) -> dict[str, bool]:
-        return {"out": self.out, "incoming": self.incoming}
+        plain = {} if self.out is None else {"out": self.out}
+        return {**plain, "in": self.incoming}
 
     @classmethod
     def from_dict(cls, plain: object) -> Dlp:
-        return cls(**known_keys(plain, "dlp", ("out", "incoming")))
+        if (
+            isinstance(plain, Mapping) and "incoming" in plain and "in" not in plain
+        ):  # how it was once written
+            plain = {"in" if key == "incoming" else key: value for key, value in plain.items()}
+        known = known_keys(plain, "dlp", ("out", "in"))
+        return cls(known.get("out"), known.get("in", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +200,7 @@ class Route:
 
         A lease leaves it bare: its end cuts the tunnel, and its uses count connections instead of requests.
         """
-        return not (self.path_allowlist or self.methods or self.auth or self.dlp.incoming)
+        return not (self.path_allowlist or self.methods or self.auth or self.dlp.looks_inside)
 
     def is_over(self, now: datetime) -> bool:
         return self.lease is not None and self.lease.is_over(now)

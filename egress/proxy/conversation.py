@@ -208,7 +208,7 @@ class Conversation:
         verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
         if not verdict.allowed or verdict.route is None:
             self._record.route = verdict.route.host if verdict.route else None
-            if verdict.route is None or verdict.route.dlp.out:
+            if verdict.route is None or verdict.route.dlp.searches_requests:
                 check_url(self._plane.scanners.scanner(bottle), target, self._record)
             raise refusal_for(verdict, target, request.method)
         return verdict.route

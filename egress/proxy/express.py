@@ -122,7 +122,7 @@ class Express:
 
     def _may_leave(self, head: RequestHead, target: Target, route: Route) -> bool:
         """Tools send the same headers again and again: those of the last request are not looked at twice."""
-        scanner = self._plane.scanners.scanner(self._bottle) if route.dlp.out else None
+        scanner = self._plane.scanners.scanner(self._bottle) if route.dlp.searches_requests else None
         if head.travelling is self._harmless and scanner is self._searched_by:
             return scanner is None or scanner.find_in_url(target.host, target.origin_form) is None
         if route.methods and any(key.replace(b"_", b"-") in METHOD_OVERRIDES for key, _, _ in head.fields):
@@ -145,7 +145,8 @@ class Express:
             target.host,
             target.path,
         )
-        record.route, record.version, record.url_is_clean = route.host, bottle.snapshot.version, route.dlp.out
+        record.route, record.version = route.host, bottle.snapshot.version
+        record.url_is_clean = route.dlp.searches_requests
         record.verdict, record.reason = "allowed", "ok"
         bottle.counters["requests"] += 1
         bottle.flows.add(self)

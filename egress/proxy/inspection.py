@@ -129,7 +129,7 @@ class Inspection:
 
     def __init__(self, scanner: Scanner, route: Route, record: Record) -> None:
         self._scanner = scanner
-        self._out = route.dlp.out
+        self._out = route.dlp.searches_requests
         self._record = record
         self._leaving: BodyScan | FrameScan | None = None
         self._returning: BodyScan | None = None

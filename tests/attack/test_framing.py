@@ -231,4 +231,4 @@ def test_an_answer_nobody_asked_for_is_thrown_away(lab: Lab) -> None:
 def _everything_on_api() -> list[dict[str, object]]:
     from tests.proxy.lab import pinned
 
-    return [pinned("api.example.com", dlp={"out": False, "incoming": True})]
+    return [pinned("api.example.com", dlp={"out": False, "in": True})]

@@ -28,7 +28,7 @@ routes = st.builds(
     methods=st.lists(st.sampled_from(METHODS), max_size=2).map(tuple),
     auth=st.none() | auths,
     lease=st.none() | leases,
-    dlp=st.builds(Dlp, st.booleans(), st.booleans()),
+    dlp=st.builds(Dlp, st.none() | st.booleans(), st.booleans()),
     pinned_addresses=st.sampled_from([(), ("10.0.0.1",)]),
 )
 tables = st.builds(

@@ -165,7 +165,7 @@ def test_an_operator_may_set_more() -> None:
     route = {
         "host": "gitlab.internal",
         "auth": {"scheme": "header", "token_ref": "K", "header": "X-Api-Key"},
-        "dlp": {"out": True, "incoming": True},
+        "dlp": {"out": True, "in": True},
         "pinned_addresses": ["10.0.0.7", "10.0.0.7"],
     }
     assert parse_operator_route(route) == {**route, "pinned_addresses": ["10.0.0.7"]}
@@ -178,7 +178,7 @@ def test_an_operator_may_set_more() -> None:
         ({"host": "gitlab.internal"}, "pinning it with pinned_addresses"),
         ({"host": "supervise", "pinned_addresses": ["10.0.0.1"]}, "belongs to bot-bottle"),
         ({"host": "a.com", "pinned_addresses": ["10.0.0"]}, "pinned_addresses[0] must be an IP address"),
-        ({"host": "a.com", "dlp": {"in": True}}, "dlp has an unknown key 'in'"),
+        ({"host": "a.com", "dlp": {"answers": True}}, "dlp has an unknown key 'answers': it takes out, in"),
         (
             {"host": "a.com", "auth": {"scheme": "Basic", "token_ref": "K", "header": "X"}},
             "auth.header is only for",

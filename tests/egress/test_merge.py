@@ -157,7 +157,7 @@ def test_an_operator_changes_auth_dlp_and_pins() -> None:
     ask = {
         "host": "a.com",
         "auth": {"scheme": "Bearer", "token_ref": "NEW"},
-        "dlp": {"out": True, "incoming": True},
+        "dlp": {"out": True, "in": True},
         "pinned_addresses": ["10.0.0.1"],
     }
     table = RouteTable((Route("a.com", auth=Auth("Bearer", "OLD")),), ("a.com",))

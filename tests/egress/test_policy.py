@@ -133,6 +133,8 @@ def test_a_connection_is_decided_by_host_alone() -> None:
         (Route("a.com", methods=("GET",)), False),
         (Route("a.com", auth=TOKEN), False),
         (Route("a.com", dlp=Dlp(incoming=True)), False),
+        (Route("a.com", dlp=Dlp(out=True)), False),
+        (Route("a.com", dlp=Dlp(out=False)), True),
     ],
 )
 def test_a_bare_route_needs_no_look_inside(route: Route, bare: bool) -> None:
@@ -164,7 +166,7 @@ FULL = {
                 "max_uses": 3,
                 "granted_at": "2029-01-01T00:00:00Z",
             },
-            "dlp": {"out": False, "incoming": True},
+            "dlp": {"out": False, "in": True},
             "pinned_addresses": ["10.0.0.1"],
         }
     ],
@@ -175,6 +177,12 @@ FULL = {
 def test_a_table_survives_its_plain_form() -> None:
     assert RouteTable.from_dict(FULL).as_dict() == FULL
     assert RouteTable.from_dict(RouteTable().as_dict()) == RouteTable()
+
+
+@pytest.mark.parametrize("out", [{}, {"out": True}, {"out": False}])
+def test_an_older_name_for_scanned_answers_is_still_read(out: dict[str, bool]) -> None:
+    assert Dlp.from_dict({**out, "incoming": True}) == Dlp.from_dict({**out, "in": True})
+    assert Dlp.from_dict({**out, "incoming": True}).as_dict() == {**out, "in": True}
 
 
 def test_the_public_form_tells_nothing_about_the_credential() -> None:
@@ -212,6 +220,8 @@ def test_the_public_form_tells_nothing_about_the_credential() -> None:
         ({"routes": [{"host": "a.com", "lease": {"expires_at": "2030-01-01"}}]}, "lease.expires_at"),
         ({"routes": [{"host": "a.com", "lease": {"expires_at": 5}}]}, "lease.expires_at"),
         ({"routes": [{"host": "a.com", "dlp": {"out": 1}}]}, "dlp.out must be true or false"),
+        ({"routes": [{"host": "a.com", "dlp": {"in": None}}]}, "dlp.in must be true or false"),
+        ({"routes": [{"host": "a.com", "dlp": {"in": True, "incoming": True}}]}, "unknown key 'incoming'"),
         ({"routes": [{"host": "a.com", "pinned_addresses": ["x"]}]}, "pinned_addresses\\[0\\]"),
         ({"gate_hosts": [None]}, "gate_hosts must be a hostname"),
         ({"gate_hosts": "a.com"}, "gate_hosts must be a list"),

@@ -270,6 +270,16 @@ def test_the_switch_turns_it_off(lab: Lab) -> None:
     assert answer.json["body"] == TOKEN
 
 
+def test_the_switch_makes_a_route_that_would_be_tunnelled_readable(lab: Lab, stopped: Stopped) -> None:
+    lab.publish("agent-a", [pinned("bare.example.com", dlp={"out": True})])
+    stopped(
+        lab.secured("bare.example.com"),
+        post(TOKEN.encode(), host="bare.example.com"),
+        "github-token",
+        "body",
+    )
+
+
 def test_a_replaced_credential_is_not_a_leak(lab: Lab) -> None:
     lab.publish("agent-a", ROUTES)
     client = lab.secured("secret.example.com")

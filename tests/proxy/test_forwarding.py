@@ -11,7 +11,7 @@ import pytest
 from tests.proxy.lab import Client, Lab, connect, eventually, get, pinned, request
 
 pytestmark = pytest.mark.process
-WIDE = [pinned("api.example.com", dlp={"out": False, "incoming": True})]
+WIDE = [pinned("api.example.com", dlp={"out": False, "in": True})]
 
 
 @pytest.fixture

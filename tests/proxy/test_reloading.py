@@ -244,7 +244,7 @@ def test_a_second_process_on_the_same_home_does_not_start(lab: Lab) -> None:
 
 def test_a_stop_lets_requests_finish(tmp_path: Path) -> None:
     with running_lab(tmp_path / "h") as lab:
-        lab.publish("agent-a", [pinned("api.example.com", dlp={"out": False, "incoming": True})])
+        lab.publish("agent-a", [pinned("api.example.com", dlp={"out": False, "in": True})])
         idle, busy = lab.client(), lab.secured("api.example.com")
         busy.send(b"POST /p HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 4\r\n\r\nab")
         eventually(lambda: lab.requests, "the request")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 RELOADS = 200
 ROUTES: list[dict[str, Any]] = [
     {"host": "load.example.com", "path_allowlist": ["/allowed"], "pinned_addresses": ["127.0.0.8"]},
-    pinned("api.example.com", dlp={"out": False, "incoming": True}),
+    pinned("api.example.com", dlp={"out": False, "in": True}),
     pinned("bare.example.com"),
 ]
 WEBSOCKET = (

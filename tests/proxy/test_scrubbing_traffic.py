@@ -190,7 +190,7 @@ def test_a_changed_secret_is_known_at_once_where_it_is_used(lab: Lab) -> None:
 def test_orders_to_the_agent_are_noted_and_pass(
     lab: Lab, origin_answers: Callable[[Answer], None], kind: str, text: bytes, warned: bool
 ) -> None:
-    lab.publish("agent-a", [pinned("api.example.com", dlp={"incoming": True})])
+    lab.publish("agent-a", [pinned("api.example.com", dlp={"in": True})])
     answer = sized(text, f"Content-Type: {kind}")
     origin_answers(fixed(answer[:-30], answer[-30:]))
     assert lab.secured("api.example.com").ask(get("/custom", "api.example.com")).body == text
