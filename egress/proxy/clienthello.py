@@ -9,31 +9,52 @@ _HANDSHAKE, _CLIENT_HELLO = 22, 1
 _SERVER_NAME, _HOST_NAME = 0, 0
 _ENCRYPTED_CLIENT_HELLO = 0xFE0D
 MAX_HELLO = 32 * 1024  # post-quantum key shares make honest ones a few kilobytes
+MAX_RECORDS, MAX_EXTENSIONS = 2048, 256  # honest ones have a few, and a few dozen
 
 
 class BadHello(ValueError):
     """Not a ClientHello that this proxy lets through."""
 
 
-def server_name(received: bytes) -> str | None:
-    """The lower-case name, or None while more bytes are needed. Raises BadHello."""
-    hello = _handshake_message(received)
-    return None if hello is None else _name_in(hello)
+class HelloReader:
+    """Looks at every record once, however the bytes are dripped."""
 
+    def __init__(self) -> None:
+        self._message = bytearray()
+        self._position = 0  # of the next record
+        self._records = 0
 
-def _handshake_message(received: bytes) -> bytes | None:
-    message = b""
-    position = 0
-    while True:
-        if len(message) >= 4:
-            length = int.from_bytes(message[1:4], "big")
-            if message[0] != _CLIENT_HELLO:
-                raise BadHello("the first message is not a ClientHello")
-            if length > MAX_HELLO:
-                raise BadHello("the ClientHello is too large")
-            if len(message) >= 4 + length:
-                return message[4 : 4 + length]
-        record = received[position : position + 5]
+    def server_name(self, received: bytes | bytearray) -> str | None:
+        """The lower-case name, or None while more bytes are needed. Raises BadHello.
+
+        `received` is all there is so far, from the first byte on.
+        """
+        while not self._is_whole():
+            fragment = self._next_fragment(received)
+            if fragment is None:
+                return None
+            self._message += fragment
+            self._position += 5 + len(fragment)
+            self._records += 1
+            if self._records > MAX_RECORDS:
+                raise BadHello("the ClientHello comes in too many pieces")
+        return _name_in(bytes(self._message[4 : 4 + self._length()]))
+
+    def _length(self) -> int:
+        return int.from_bytes(self._message[1:4], "big")
+
+    def _is_whole(self) -> bool:
+        if len(self._message) < 4:
+            return False
+        if self._message[0] != _CLIENT_HELLO:
+            raise BadHello("the first message is not a ClientHello")
+        if self._length() > MAX_HELLO:
+            raise BadHello("the ClientHello is too large")
+        return len(self._message) >= 4 + self._length()
+
+    def _next_fragment(self, received: bytes | bytearray) -> bytes | bytearray | None:
+        start = self._position
+        record = received[start : start + 5]
         if record[:1] not in (b"", bytes([_HANDSHAKE])) or record[1:2] not in (b"", b"\x03"):
             raise BadHello("the connection does not begin with TLS")
         if len(record) < 5:
@@ -41,15 +62,7 @@ def _handshake_message(received: bytes) -> bytes | None:
         size = int.from_bytes(record[3:5], "big")
         if not 0 < size <= 16384:
             raise BadHello("a TLS record has an impossible size")
-        fragment = received[position + 5 : position + 5 + size]
-        message += fragment
-        if len(fragment) < size:
-            return None if len(message) <= 4 + MAX_HELLO else _too_large()
-        position += 5 + size
-
-
-def _too_large() -> bytes:
-    raise BadHello("the ClientHello is too large")
+        return received[start + 5 : start + 5 + size] if len(received) >= start + 5 + size else None
 
 
 class _Reader:
@@ -90,6 +103,8 @@ def _name_in(hello: bytes) -> str:
         kind, content = extensions.number(2), extensions.block(2)
         if kind in found:
             raise BadHello("the ClientHello has an extension twice")
+        if len(found) == MAX_EXTENSIONS:
+            raise BadHello("the ClientHello has too many extensions")
         found[kind] = content
     if _ENCRYPTED_CLIENT_HELLO in found:
         raise BadHello("the ClientHello hides the server name (ECH): switch that off in the client")

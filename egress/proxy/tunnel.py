@@ -10,7 +10,7 @@ from collections.abc import Callable
 from egress.policy import Request
 from egress.routes import Route
 
-from .clienthello import MAX_HELLO, BadHello, server_name
+from .clienthello import MAX_HELLO, BadHello, HelloReader
 from .config import Limits
 from .errors import Gone
 from .records import Record
@@ -23,8 +23,9 @@ UNRECOGNIZED_NAME = bytes.fromhex("15 03 03 00 02 02 70")
 async def check_hello(client: Wire, host: str, limits: Limits) -> None:
     """Wait for the ClientHello and compare its name. Raises BadHello with the reason, or Gone."""
     client.deadline = client.clock() + limits.handshake_seconds
+    hello = HelloReader()
     while True:
-        name = server_name(bytes(client.buffer))
+        name = hello.server_name(client.buffer)
         if name == host:
             return
         if name is not None:

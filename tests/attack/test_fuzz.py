@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import h11
 import httptools
@@ -11,12 +12,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from egress.proxy.body import ChunkedBody, chunk, last_chunk
-from egress.proxy.clienthello import BadHello, server_name
+from egress.proxy.clienthello import BadHello, HelloReader
 from egress.proxy.errors import BadRequest
 from egress.proxy.head import CHUNKED, RequestHead, parse_request
 from egress.proxy.targets import forward_target, inner_target
 from egress.proxy.writing import request_bytes
-from tests.attack.test_authority import hello
+from tests.attack.test_authority import hello, records
 from tests.proxy.lab import Lab
 
 pytestmark = pytest.mark.fuzz
@@ -205,12 +206,45 @@ def _as_h11_reads_it(raw: bytes, length: int) -> bytes:
 @settings(max_examples=800, deadline=None)
 @given(mutated(st.sampled_from([hello("bare.example.com"), hello(None)])), st.integers(0, 600))
 def test_a_hello_is_read_or_refused_and_nothing_else(raw: bytes, length: int) -> None:
-    for received in (raw, raw[:length]):
-        try:
-            name = server_name(received)
-        except BadHello:
-            continue
-        assert name is None or name.isascii()
+    whole = _name_of(raw)
+    assert whole in (None, BadHello) or str(whole).isascii()
+    assert _name_of(raw[:length], raw) == whole
+    if len(raw) < 1000:
+        assert _name_of(*(raw[:end] for end in range(len(raw) + 1))) == whole
+
+
+def _name_of(*received: bytes) -> str | type[BadHello] | None:
+    """What is read of a hello that arrives in pieces: all there is so far, each time."""
+    reader = HelloReader()
+    try:
+        return next((name for so_far in received if (name := reader.server_name(so_far)) is not None), None)
+    except BadHello:
+        return BadHello
+
+
+class Counted(bytes):
+    """Counts how often it is looked into."""
+
+    looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        Counted.looks += 1
+        return super().__getitem__(place)
+
+
+def test_a_hello_that_drips_in_is_not_read_from_its_start_again() -> None:
+    sent = records(hello("bare.example.com"), 1)
+    Counted.looks = 0
+    reader = HelloReader()
+    names = [reader.server_name(Counted(sent[:end])) for end in range(1, len(sent) + 1)]
+    assert names[-1] == "bare.example.com"
+    assert Counted.looks < 2 * len(sent)
+
+
+def test_a_hello_in_too_many_records_is_refused() -> None:
+    dripping = b"\x16\x03\x01\x00\x00" + b"\x01\x00\x40\x00" + bytes(5000)
+    with pytest.raises(BadHello, match="pieces"):
+        HelloReader().server_name(records(dripping, 1))
 
 
 @pytest.mark.process
