@@ -18,6 +18,7 @@ FREE = 4 * 1024 * 1024
 MAX_DECODED = 1024 * 1024 * 1024
 MAX_CODINGS = 2
 _PIECE = 64 * 1024
+_SLICE = 4 * 1024  # what one step reads, so that no step takes long, whatever the data is made of
 _ZSTD_WINDOW = 8 * 1024 * 1024
 _ZSTD_SLICE = 256  # can become 8 MB at most, which is then counted
 _PLAIN = frozenset({"", "identity", "aws-chunked"})
@@ -47,7 +48,7 @@ def codings_of(header: str) -> tuple[str, ...]:
 
 
 class Decoding:
-    """Coded bytes in, decoded pieces out."""
+    """Coded bytes in, decoded pieces out, some of them empty: each is one step of bounded work."""
 
     def __init__(self, codings: Sequence[str]) -> None:
         self._decoders = [_DECODERS[name]() for name in reversed(codings)]
@@ -69,9 +70,11 @@ class Decoding:
             yield coded
             return
         try:
-            for piece in self._decoders[layer].feed(coded):
-                self._count(len(piece))
-                yield from self._through(piece, layer + 1)
+            for start in range(0, len(coded), _SLICE):
+                for piece in self._decoders[layer].feed(coded[start : start + _SLICE]):
+                    self._count(len(piece))
+                    yield from self._through(piece, layer + 1)
+                yield b""
         except (zlib.error, brotli.error, zstandard.ZstdError) as error:
             raise Unreadable("it is not what its Content-Encoding says") from error
 
@@ -99,9 +102,8 @@ class _Zlib:
                 self._object = zlib.decompressobj(self._window_bits)
             piece = self._object.decompress(coded, _PIECE)
             coded = self._object.unused_data if self._object.eof else self._object.unconsumed_tail
-            if piece:
-                yield piece
-            elif not coded:
+            yield piece
+            if not (piece or coded):
                 return
 
     def end(self) -> None:
@@ -172,8 +174,7 @@ class _Zstandard:
                 self._begun = True
                 piece = self._object.decompress(rest)
                 rest = self._object.unused_data if self._object.eof else b""
-                if piece:
-                    yield piece
+                yield piece
 
     def end(self) -> None:
         if self._begun and not self._object.eof:

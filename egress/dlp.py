@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,11 +26,13 @@ PROVISIONED = "provisioned-secret"
 # window is known whole before any of it is let go; of a longer one, the end of what was looked at stays.
 WINDOW = 64 * 1024
 OVERLAP = 4 * 1024  # longer than anything that is searched for
+PART = 16 * 1024  # what is searched in one step where a step may cost much: forms, and what was decoded
 CODED_HOLD_BACK = 256 * 1024  # a block of zstd is decoded only when all of it is there
 _WRAPPING = b"\r\n\t \0"  # between the lines of base64 and the digits of a dump; every other byte of UTF-16
 _LINES_IN_JSON = re.compile(rb"\\[rn]")
 
 Headers = Sequence[tuple[bytes, bytes]]
+Steps = Generator[None, None, bytes]  # bounded work between one `yield` and the next; then the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +160,17 @@ def _credentials(basic: bytes) -> bytes:
         return b""
 
 
+def finish(steps: Steps) -> bytes:
+    """All of the work at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return bytes(done.value)
+
+
 class BodyScan:
-    """A body on its way: `feed` gives back what may go on, and raises Found or Unreadable.
+    """A body on its way: `steps` gives back what may go on, and raises Found or Unreadable.
 
     With `secrets_only`, token shapes are of no interest.
     """
@@ -175,13 +186,16 @@ class BodyScan:
         self._held = bytearray()
 
     def feed(self, data: bytes, *, last: bool) -> bytes:
+        return finish(self.steps(data, last=last))
+
+    def steps(self, data: bytes, *, last: bool) -> Steps:
         self._unseen += data
         while len(self._unseen) > WINDOW:
-            self._look_at(bytes(self._unseen[:WINDOW]), last=False)
+            yield from self._look_at(bytes(self._unseen[:WINDOW]), last=False)
             self._held += self._unseen[:WINDOW]
             del self._unseen[:WINDOW]
         if last:
-            self._look_at(bytes(self._unseen), last=True)
+            yield from self._look_at(bytes(self._unseen), last=True)
             released = bytes(self._held + self._unseen)
             self._held.clear()
             self._unseen.clear()
@@ -190,11 +204,12 @@ class BodyScan:
         del self._held[: len(released)]
         return released
 
-    def _look_at(self, window: bytes, *, last: bool) -> None:
-        self._as_sent.look_at(window, last=last)
+    def _look_at(self, window: bytes, *, last: bool) -> Iterator[None]:
+        yield from self._as_sent.steps(window, last=last)
         if self._decoding is not None:
             for piece in self._decoding.feed(window):
-                self._decoded.look_at(piece, last=False)
+                yield from self._decoded.steps(piece, last=False)
+                yield  # also where nothing came out: that took its time too
             if last:
                 self._decoding.end()
                 self._decoded.look_at(b"", last=True)
@@ -209,6 +224,14 @@ class Text:
         self._secrets_only = secrets_only
         self._plain = self._unwrapped = self._values = self._half_escape = b""
         self._was_wrapped = False
+
+    def steps(self, piece: bytes, *, last: bool) -> Iterator[None]:
+        size = PART if self._form else WINDOW
+        for start in range(0, len(piece), size):
+            self.look_at(piece[start : start + size], last=last and start + size >= len(piece))
+            yield
+        if last and not piece:
+            self.look_at(piece, last=True)
 
     def look_at(self, piece: bytes, *, last: bool) -> None:
         text = self._plain + piece

@@ -7,30 +7,54 @@ only masked frames without reserved bits are valid; anything else raises Unreada
 from __future__ import annotations
 
 from .decoding import Unreadable
-from .dlp import OVERLAP, WINDOW, Scanner, Text
+from .dlp import OVERLAP, WINDOW, Scanner, Steps, Text, finish
+
+_PART = 4 * 1024  # what one step reads: it may be hundreds of frames
+_CONTROL = 8  # the first opcode of those that may stand between the parts of a message
 
 
 class FrameScan:
     """Gives frames back as they were. One of up to 64 KiB waits until it is whole, a longer one has its end
-    held back. A secret that is spread over several is found when the last part comes.
+    held back. A secret that is spread over several is found when the last part comes; what pings, pongs and
+    closes carry is a text of its own, because they are not part of the message they interrupt.
     """
 
     def __init__(self, scanner: Scanner) -> None:
-        self._text = Text(scanner)
+        self._texts = (Text(scanner), Text(scanner))  # messages, control frames
+        self._unsearched = (bytearray(), bytearray())
         self._held = bytearray()
-        self._seen = 0  # how much of what is held was searched
+        self._seen = 0  # how much of what is held was read
         self._frame = 0  # where in it the frame under way begins
         self._size = 0
         self._missing = 0
         self._mask = b""
+        self._is_control = False
 
     def feed(self, data: bytes, *, last: bool) -> bytes:
-        self._held += data
+        return finish(self.steps(data, last=last))
+
+    def steps(self, data: bytes, *, last: bool) -> Steps:
+        released = bytearray()
+        for start in range(0, len(data), _PART):
+            self._held += data[start : start + _PART]
+            released += self._read()
+            yield
+        if last:
+            released += self._held
+            self._held.clear()
+        return bytes(released)
+
+    def _read(self) -> bytes:
+        """What may go on of all that is there. Small frames are searched together: each search looks back."""
         while self._missing or self._read_head():
             self._read_payload()
             if self._missing:
                 break
-        released = bytes(self._held) if last else bytes(self._held[: self._releasable()])
+        for text, unsearched in zip(self._texts, self._unsearched, strict=True):
+            if unsearched:
+                text.look_at(bytes(unsearched), last=False)
+                unsearched.clear()
+        released = bytes(self._held[: self._releasable()])
         del self._held[: len(released)]
         self._seen -= len(released)
         self._frame -= len(released)
@@ -54,13 +78,14 @@ class FrameScan:
             return False
         self._size = self._missing = int.from_bytes(head[2 : 2 + more], "big") if more else size
         self._mask = bytes(head[2 + more : 6 + more])
+        self._is_control = head[0] & 0x0F >= _CONTROL
         self._frame = self._seen
         self._seen += 6 + more
         return True
 
     def _read_payload(self) -> None:
         payload = bytes(self._held[self._seen : self._seen + self._missing])
-        self._text.look_at(_xor(payload, self._mask), last=False)
+        self._unsearched[self._is_control].extend(_xor(payload, self._mask))
         self._seen += len(payload)
         self._missing -= len(payload)
         turned = len(payload) % 4

@@ -10,6 +10,7 @@ import enum
 import logging
 import ssl
 from datetime import UTC, datetime
+from functools import partial
 
 from egress.policy import Request, decide, decide_connect
 from egress.routes import Route
@@ -242,7 +243,8 @@ class Conversation:
     async def _relay(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
         self._aim(target)
         socket = self._plane.config.run / "relay.sock"
-        web = WebProcess(socket, bottle.slug, target.origin_form, self._plane.watch)
+        begin = partial(self._plane.turns.begin, bottle)
+        web = WebProcess(socket, bottle.slug, target.origin_form, self._plane.watch, begin)
         return await self._exchange(bottle, head, web, target.asked_with(head.method), None)
 
     # --- CONNECT

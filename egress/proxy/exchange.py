@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Generator, Iterator
 from typing import Protocol
 
+from egress.dlp import Steps
 from egress.policy import Request
 from egress.routes import Route
 
-from .body import ChunkedBody, body_of, chunk, last_chunk
+from .body import Body, ChunkedBody, body_of, chunk, last_chunk
 from .config import Limits
 from .errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
 from .head import CHUNKED, UNTIL_CLOSE, Field, RequestHead, ResponseHead, parse_response
 from .records import Record
+from .turns import Step, result
 from .wire import Doorbell, Wire
 from .writing import UPGRADE, response_bytes
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _INTERIM = frozenset({100, 102, 103})
+_CHUNKED_PART = 4 * 1024
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -47,10 +51,13 @@ class Destination(Protocol):
     def reads_ahead(self) -> bool:
         """Whether the body may begin to leave only once `outgoing` lets it."""
 
-    def outgoing(self, payload: bytes, *, last: bool) -> bytes:
+    def begin(self, step: Step) -> None:
+        """Begin long work, in turn with that for others."""
+
+    def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         """What of the body (or, after an upgrade, of the stream) may leave now. Raises Refusal."""
 
-    def incoming(self, payload: bytes, *, last: bool) -> bytes:
+    def incoming(self, payload: bytes, *, last: bool) -> Steps:
         """What of the answer may be passed on now. Raises Refusal."""
 
     def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
@@ -85,7 +92,9 @@ class Exchange:
         self._upstream = sent_on  # set before the start when the request is already on its way
         self._whole = body  # what was read before, where the head depends on it
         self._body = body_of(head.length if body is None else 0)
+        self._sent_all = self._body.finished  # the body may be here whole, and still be worked on
         self._answer_body = body_of(0)
+        self._answered_all = False
         self._failure: Refusal | None = None
         self._ready = b""  # what may leave as soon as there is a connection
         self._cut = False
@@ -116,16 +125,17 @@ class Exchange:
                 raise Gone from refusal
             raise
         finally:
-            self._client.sink = None
+            self._client.drop_sink()
             self._client.feed_from(None)
             if self._upstream is not None and not reusable:
+                self._upstream.drop_sink()
                 self._upstream.abort()
 
     # --- the request
 
     async def _final_answer(self) -> ResponseHead:
         if self._whole is not None:
-            self._ready = self._destination.outgoing(self._whole, last=True)
+            self._ready = await self._in_turn(self._destination.outgoing(self._whole, last=True))
             self._record.bytes_out += len(self._ready)
         elif self._destination.reads_ahead and b"expect" not in self._head.single:
             await self._read_ahead()
@@ -146,9 +156,9 @@ class Exchange:
     async def _read_ahead(self) -> None:
         """A small body is whole, and known to hold no secret, before an origin hears of the request."""
         client = self._client
-        while not (self._body.finished or self._ready):
+        while not (self._sent_all or self._ready):
             if client.buffer:
-                self._take_request_data(client.take(len(client.buffer)))
+                await self._in_turn(self._take_request_data(client.take(len(client.buffer))))
                 if self._failure is not None:
                     raise self._failure
             else:
@@ -159,26 +169,36 @@ class Exchange:
         self._upstream = upstream
         upstream.write(self._destination.request_head(self._head) + self._ready)
         self._ready = b""
-        if not self._body.finished:
+        if not self._sent_all:
             upstream.feed_from(self._client)
-            self._client.drain_into(self._take_request_data)
+            self._client.drain_into(self._take_request_data, self._destination.begin)
 
-    def _take_request_data(self, data: bytes) -> None:
+    async def _in_turn(self, work: Steps) -> bytes:
+        """What it comes to. Raises Gone when this exchange was cut meanwhile."""
+        found = await result(work, self._destination.begin)
+        if self._cut:
+            raise Gone
+        return found
+
+    def _take_request_data(self, data: bytes) -> Steps:
         """From the client, on arrival. What fails here is told to the task, which knows whom to answer."""
-        self._touch()
         trailers: Trailers = []
+        leaving: list[bytes] = []
         try:
-            payload = self._body.feed(data)
-            if payload or self._body.finished:
-                payload = self._destination.outgoing(payload, last=self._body.finished)
+            for payload in _payloads(data, self._body):
+                self._touch()
+                if payload or self._body.finished:
+                    leaving.append((yield from self._destination.outgoing(payload, last=self._body.finished)))
+                yield
             if isinstance(self._body, ChunkedBody) and self._body.finished:
                 trailers = self._destination.trailers(self._body.trailers, leaving=True)
         except Refusal as refusal:
             self._fail(refusal)
-            return
+            return b""
         except ValueError as error:
             self._fail(BadRequest("bad-body", f"The request was refused: {error}."))
-            return
+            return b""
+        payload = b"".join(leaving)
         self._record.bytes_out += len(payload)
         if self._head.length == CHUNKED:
             payload = chunk(payload) if payload else b""
@@ -189,8 +209,10 @@ class Exchange:
         elif payload:
             self._upstream.write(payload)
         if self._body.finished:
+            self._sent_all = True
             self._client.stop_draining(self._body.rest)
             self._client.bell.ring()
+        return b""
 
     def _fail(self, refusal: Refusal) -> None:
         self._failure = refusal
@@ -236,38 +258,41 @@ class Exchange:
         """Send the answer on. True when both connections can be used again."""
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
-        keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._body.finished
+        keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._sent_all
         fields = self._destination.answer_fields(answer)
         self._record.status = answer.status
         self._record.note_first_byte()
         if 0 <= answer.length <= len(upstream.buffer):  # the whole of it is here, as of most answers
             payload = upstream.take(answer.length)
             if payload:
-                payload = self._destination.incoming(payload, last=True)
+                payload = await self._in_turn(self._destination.incoming(payload, last=True))
                 self._record.bytes_in += len(payload)
             self._client.write(response_bytes(answer, fields, close=not keep) + payload)
             return self._settle(upstream, answer, keep)
         self._started = True
         self._patience = self._limits.idle_seconds
         self._answer_body = body_of(answer.length)
+        self._answered_all = self._answer_body.finished
         self._unsent = response_bytes(answer, fields, close=not keep)
-        if not self._answer_body.finished:
+        if not self._answered_all:
             self._client.feed_from(upstream)
-            upstream.drain_into(self._take_answer_data)  # small answers leave in one piece with their head
+            # Small answers leave in one piece with their head.
+            upstream.drain_into(self._take_answer_data, self._destination.begin)
         if self._failure is not None:
             self._started = not self._unsent
             raise self._failure
         self._client.write(self._unsent)
         self._unsent = b""
-        if not self._answer_body.finished:
+        if not self._answered_all:
             await self._until_answered(upstream)
         return self._settle(upstream, answer, keep)
 
-    def _take_answer_data(self, data: bytes) -> None:
-        self._touch()
+    def _take_answer_data(self, data: bytes) -> Generator[None, None, None]:
         body = self._answer_body
         try:
-            self._send_answer(body.feed(data), last=body.finished)
+            for payload in _payloads(data, body):
+                self._touch()
+                yield from self._send_answer(payload, last=body.finished)
         except ValueError:
             self._fail_answer(BadAnswer("The origin's answer has a malformed body."))
             return
@@ -276,11 +301,12 @@ class Exchange:
             return
         if body.finished:
             assert self._upstream is not None  # noqa: S101
+            self._answered_all = True
             self._upstream.stop_draining(body.rest)
             self._client.bell.ring()
 
-    def _send_answer(self, payload: bytes, *, last: bool) -> None:
-        payload = self._destination.incoming(payload, last=last)
+    def _send_answer(self, payload: bytes, *, last: bool) -> Steps:
+        payload = yield from self._destination.incoming(payload, last=last)
         self._record.bytes_in += len(payload)
         if isinstance(self._answer_body, ChunkedBody):
             payload = chunk(payload) if payload else b""
@@ -289,6 +315,8 @@ class Exchange:
         if payload:
             self._client.write(self._unsent + payload)
             self._unsent = b""
+        yield
+        return b""
 
     def _fail_answer(self, refusal: Refusal) -> None:
         assert self._upstream is not None  # noqa: S101
@@ -297,14 +325,14 @@ class Exchange:
         self._client.bell.ring()
 
     async def _until_answered(self, upstream: Wire) -> None:
-        while not self._answer_body.finished:
+        while not self._answered_all:
             self._check(answering=True)
             if upstream.ended:
                 try:
                     self._answer_body.end()
                 except ValueError as error:
                     raise Gone from error
-                self._send_answer(b"", last=True)
+                await self._in_turn(self._send_answer(b"", last=True))
                 return
             await self._client.bell.wait()
         if self._failure is not None:  # it came with the last bytes
@@ -345,20 +373,20 @@ class Exchange:
         self._client.write(response_bytes(answer, switching, close=False))
         self._client.feed_from(upstream)
         upstream.feed_from(self._client)
-        upstream.drain_into(self._take_upgraded_answer)
-        self._client.drain_into(self._take_upgraded_request)
+        upstream.drain_into(self._take_upgraded_answer, self._destination.begin)
+        self._client.drain_into(self._take_upgraded_request, self._destination.begin)
         while not (self._client.ended or upstream.ended):
             self._check()
             await self._client.bell.wait()
-        self._client.write(self._destination.incoming(b"", last=True))
+        self._client.write(await self._in_turn(self._destination.incoming(b"", last=True)))
         self._client.close()
         upstream.close()
         self._upstream = None
 
-    def _take_upgraded_request(self, data: bytes) -> None:
+    def _take_upgraded_request(self, data: bytes) -> Generator[None, None, None]:
         self._touch()
         try:
-            data = self._destination.outgoing(data, last=False)
+            data = yield from self._destination.outgoing(data, last=False)
         except Refusal as refusal:
             self._fail(refusal)
             return
@@ -366,9 +394,9 @@ class Exchange:
         if self._upstream is not None and data:
             self._upstream.write(data)
 
-    def _take_upgraded_answer(self, data: bytes) -> None:
+    def _take_upgraded_answer(self, data: bytes) -> Generator[None, None, None]:
         self._touch()
-        data = self._destination.incoming(data, last=False)
+        data = yield from self._destination.incoming(data, last=False)
         self._record.bytes_in += len(data)
         if data:
             self._client.write(data)
@@ -379,15 +407,27 @@ class Exchange:
         self._client.deadline = self._client.clock() + self._patience
 
     def _check(self, *, answering: bool = False) -> None:
-        if self._cut or self._client.ended:
+        if self._cut or self._client.ended or self._client.closed:
             raise Gone
         if self._failure is not None:
             raise self._failure
         if self._client.expired:
             self._client.expired = False
-            if answering or self._body.finished:
+            if answering or self._sent_all:
                 raise Unreachable("upstream-timeout", "The origin took too long to answer.", 504)
             raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
+
+
+def _payloads(data: bytes, body: Body) -> Iterator[bytes]:
+    """What is in `data` of the body, a step at a time: chunks can be one byte each."""
+    size = _CHUNKED_PART if isinstance(body, ChunkedBody) else max(1, len(data))
+    for start in range(0, len(data), size):
+        payload = body.feed(data[start : start + size])
+        if body.finished:
+            body.rest += data[start + size :]
+            yield payload
+            return
+        yield payload
 
 
 def _nowhere(_: bytes) -> None:

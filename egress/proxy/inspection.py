@@ -10,7 +10,7 @@ from time import monotonic
 from weakref import WeakKeyDictionary
 
 from egress.decoding import Unreadable, codings_of
-from egress.dlp import OVERLAP, BodyScan, Finding, Found, Scanner, injections
+from egress.dlp import OVERLAP, BodyScan, Finding, Found, Scanner, Steps, injections
 from egress.policy import Snapshot
 from egress.routes import AGENT_SCHEMES, Auth, Route
 from egress.scrubbing import Scrubber
@@ -169,11 +169,11 @@ class Inspection:
             kind = _joined(head, b"content-type").lower()
             self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or kind.startswith(_FORM))
 
-    def outgoing(self, payload: bytes, *, last: bool) -> bytes:
+    def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         if self._leaving is None:
             return payload
         try:
-            return self._leaving.feed(payload, last=last)
+            return (yield from self._leaving.steps(payload, last=last))
         except Found as found:
             raise self._refusal(found.finding) from None
         except Unreadable as error:
@@ -225,12 +225,12 @@ class Inspection:
             raise _unchecked(error) from error
         return BodyScan(self._scanner, codings=codings, secrets_only=True) if codings else None
 
-    def incoming(self, payload: bytes, *, last: bool) -> bytes:
+    def incoming(self, payload: bytes, *, last: bool) -> Steps:
         if self._read is not None:
             self._search_for_orders(payload)
         if self._returning is not None:
             try:
-                return self._returning.feed(payload, last=last)
+                return (yield from self._returning.steps(payload, last=last))
             except Found:
                 self._warn("secret-returned")
                 raise BadAnswer("The origin's answer repeats a secret, compressed.") from None

@@ -60,10 +60,10 @@ async def _serve(config: Config, lookup: Lookup) -> None:
     listeners = Listeners(plane)
     control = Control(plane, listeners)
     background = [asyncio.create_task(plane.watch.run()), asyncio.create_task(plane.tick())]
-    background.append(asyncio.create_task(asyncio.to_thread(_warm_up)))
     stop = _signals(listeners, background)
     discovery = config.run / DISCOVERY
     try:
+        await asyncio.to_thread(_warm_up)  # before anybody can ask for it on the loop
         await listeners.refresh_all()
         if config.port is not None:
             await listeners.open_tcp(config.bind, config.port)

@@ -6,6 +6,7 @@ import socket
 from datetime import UTC, datetime
 from hashlib import sha256
 
+from egress.dlp import Steps
 from egress.policy import PORTS
 from egress.routes import Dlp, Route
 
@@ -21,6 +22,7 @@ from .plane import DataPlane
 from .records import Record
 from .sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from .targets import Target
+from .turns import Step
 from .upstream import Key, open_wire
 from .wire import Doorbell, Wire
 from .writing import request_bytes
@@ -171,10 +173,13 @@ class Origin:
     def reads_ahead(self) -> bool:
         return self._inspection.reads_ahead
 
-    def outgoing(self, payload: bytes, *, last: bool) -> bytes:
+    def begin(self, step: Step) -> None:
+        self._plane.turns.begin(self._bottle, step)
+
+    def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         return self._inspection.outgoing(payload, last=last)
 
-    def incoming(self, payload: bytes, *, last: bool) -> bytes:
+    def incoming(self, payload: bytes, *, last: bool) -> Steps:
         return self._inspection.incoming(payload, last=last)
 
     def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:

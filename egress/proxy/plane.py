@@ -19,6 +19,7 @@ from .credentials import Secrets
 from .dialing import Lookup, system_lookup
 from .inspection import Scanners
 from .records import Records
+from .turns import Turns
 from .wire import Doorbell, Watch
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class DataPlane:
         self.secrets = Secrets(config.home / "secrets")
         self.scanners = Scanners(self.secrets)
         self.watch = Watch()
+        self.turns = Turns()
         self.records = Records()
         self.bottles: dict[str, Bottle] = {}
         self.stopping = False

@@ -10,9 +10,12 @@ import asyncio
 import socket
 from pathlib import Path
 
+from egress.dlp import Steps
+
 from .errors import Unreachable
 from .exchange import Trailers
 from .head import Field, RequestHead, ResponseHead
+from .turns import Begin, unchanged
 from .upstream import open_wire
 from .wire import Doorbell, Watch, Wire
 from .writing import request_bytes
@@ -22,11 +25,12 @@ _CONNECT_SECONDS = 5
 
 
 class WebProcess:
-    def __init__(self, path: Path, slug: str, origin_form: bytes, watch: Watch) -> None:
+    def __init__(self, path: Path, slug: str, origin_form: bytes, watch: Watch, begin: Begin) -> None:
         self._path = path
         self._slug = slug
         self._origin_form = origin_form
         self._watch = watch
+        self.begin = begin
 
     def request_head(self, head: RequestHead) -> bytes:
         # Names with '_' become the same variable as names with '-' on the other side.
@@ -62,11 +66,11 @@ class WebProcess:
     def reads_ahead(self) -> bool:
         return False
 
-    def outgoing(self, payload: bytes, *, last: bool) -> bytes:
-        return payload
+    def outgoing(self, payload: bytes, *, last: bool) -> Steps:
+        return unchanged(payload)
 
-    def incoming(self, payload: bytes, *, last: bool) -> bytes:
-        return payload
+    def incoming(self, payload: bytes, *, last: bool) -> Steps:
+        return unchanged(payload)
 
     def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
         return []

@@ -6,14 +6,22 @@ Trust boundary: both ends of every wire are hostile. Nothing is parsed here and 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import cast
+
+from .turns import Begin, advance, at_once
+
+log = logging.getLogger(__name__)
 
 HIGH_WATER = 256 * 1024  # bytes waiting to be written before the other side's reading is paused
 MAX_UNREAD = 128 * 1024  # bytes nobody asked for yet before our own reading is paused
 
-_UNREAD, _CHOKED, _LENT = 1, 2, 4
+_UNREAD, _CHOKED, _LENT, _BUSY = 1, 2, 4, 8
+
+# Either takes the bytes at once, or gives back the work that they make.
+Sink = Callable[[bytes], Generator[None, None, object] | None]
 
 
 class Doorbell:
@@ -73,6 +81,8 @@ class Watch:
 class Wire(asyncio.Protocol):
     """`sink`, when set, gets the bytes as they come; otherwise they wait in `buffer`, bounded.
 
+    What makes work is worked on in turns; nothing is read meanwhile, and an end is told when it is done.
+
     `source` is the wire whose bytes are written here: it is not read while this one is full.
     """
 
@@ -81,7 +91,7 @@ class Wire(asyncio.Protocol):
         self.clock = asyncio.get_running_loop().time
         self.transport: asyncio.Transport | None = None
         self.buffer = bytearray()
-        self.sink: Callable[[bytes], None] | None = None
+        self.sink: Sink | None = None
         self.express: Callable[[bytes], bool] | None = None  # asked first whether it takes what arrives
         self.on_end: Callable[[], None] | None = None
         self.deadline = math.inf
@@ -90,6 +100,9 @@ class Wire(asyncio.Protocol):
         self.closed = False
         self.choked = False
         self.half_close = False
+        self._work: Generator[None, None, object] | None = None
+        self._begin: Begin = at_once
+        self._ends = False  # as soon as the work is done
         self._held = 0
         self._source: Wire | None = None
         self._when_written: Callable[[], None] | None = None
@@ -109,8 +122,8 @@ class Wire(asyncio.Protocol):
             self._opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.sink is not None:
-            self.sink(data)
+        if self.sink is not None and self._work is None:
+            self._give(data)
             return
         if self.express is not None and self.express(data):
             return
@@ -120,16 +133,15 @@ class Wire(asyncio.Protocol):
         self.bell.ring()
 
     def eof_received(self) -> bool:
-        self.ended = True
-        self._tell_end()
+        self._end()
         return self.half_close
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.ended = self.closed = True
+        self.closed = True
         self._watch.discard(self)
         if self._source is not None:
             self._source.release(_CHOKED)
-        self._tell_end()
+        self._end()
 
     def pause_writing(self) -> None:
         self.choked = True
@@ -153,18 +165,21 @@ class Wire(asyncio.Protocol):
         if source is not None and self.choked:
             source.hold(_CHOKED)
 
-    def drain_into(self, sink: Callable[[bytes], None]) -> None:
-        """Give what is waiting, and everything after it, to `sink`."""
-        self.sink = sink
-        waiting = bytes(self.buffer)
-        self.buffer.clear()
-        self.release(_UNREAD)
-        if waiting:
-            sink(waiting)
+    def drain_into(self, sink: Sink, begin: Begin = at_once) -> None:
+        """Give what is waiting, and everything after it, to `sink`. `begin` is how its work is begun."""
+        self.sink, self._begin = sink, begin
+        self._give_waiting()
 
     def stop_draining(self, rest: bytes = b"") -> None:
         self.sink = None
-        self.buffer += rest
+        self.buffer[:0] = rest  # before what came while it was worked on
+
+    def drop_sink(self) -> None:
+        """With the work that is not done yet."""
+        self.sink = None
+        if self._work is not None:
+            self._work.close()
+            self._finish_work()
 
     def take(self, count: int) -> bytes:
         taken = bytes(self.buffer[:count])
@@ -232,6 +247,53 @@ class Wire(asyncio.Protocol):
             and not self.transport.is_closing()
         ):
             self.transport.resume_reading()
+
+    def _give_waiting(self) -> None:
+        waiting = bytes(self.buffer)
+        self.buffer.clear()
+        self.release(_UNREAD)
+        if waiting:
+            self._give(waiting)
+
+    def _give(self, data: bytes) -> None:
+        assert self.sink is not None  # noqa: S101
+        self._work = self.sink(data)
+        if self._work is not None:
+            self._begin(self._work_on)
+            if self._work is not None:
+                self.hold(_BUSY)
+
+    def _work_on(self) -> bool:
+        if self._work is None:
+            return False
+        try:
+            if advance(self._work):
+                return True
+        except Exception:
+            log.exception("a connection ended with an error")
+            self.sink = self.spoil
+            self.abort()
+        self._finish_work()
+        return False
+
+    def _finish_work(self) -> None:
+        self._work = None
+        if self.sink is not None:
+            self._give_waiting()
+        elif self.buffer:
+            self.bell.ring()
+        if self._work is None:
+            self.release(_BUSY)
+            if self._ends:
+                self._end()
+
+    def _end(self) -> None:
+        self._ends = True
+        if self._work is None:
+            self.ended = True
+            self._tell_end()
+        else:
+            self.bell.ring()
 
     def _tell_written(self) -> None:
         then, self._when_written = self._when_written, None

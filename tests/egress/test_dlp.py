@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egress.decoding import Decoding, Unreadable
-from egress.dlp import OVERLAP, PROVISIONED, WINDOW, BodyScan, Finding, Found, Scanner, injections
+from egress.dlp import OVERLAP, PART, PROVISIONED, WINDOW, BodyScan, Finding, Found, Scanner, injections
 from egress.token_shapes import SHAPES
 from tests.egress.token_examples import EXAMPLES, mixed, private_key
 
@@ -369,6 +369,39 @@ def test_a_secret_beside_the_compressed_data_is_found() -> None:
 def test_what_is_not_what_it_says_raises() -> None:
     with pytest.raises(Unreadable, match="not what its Content-Encoding says"):
         scan(b"plain text", codings=("gzip",))
+
+
+# --- a step at a time
+
+
+class Counting(Scanner):
+    """Counts what it searches."""
+
+    searched = 0
+
+    def kind_in(self, text: bytes) -> str | None:
+        self.searched += len(text)
+        return super().kind_in(text)
+
+
+@pytest.mark.parametrize("name", ["plain", *PACKED])
+@pytest.mark.parametrize("form", [True, False])
+def test_no_step_searches_much_however_little_it_came_from(name: str, form: bool) -> None:
+    coding, pack = PACKED.get(name, ("", bytes))
+    scanner, most, steps = Counting(), 0, 0
+    body = pack(b"%41" * 1_300_000)
+    scan = BodyScan(scanner, codings=(coding,) if coding else (), form=form)
+    for _ in scan.steps(body, last=True):
+        most, scanner.searched = max(most, scanner.searched), 0
+        steps += 1
+    assert 0 < most <= 2 * (PART if form else WINDOW) + 2 * OVERLAP
+    assert steps >= 3_900_000 // WINDOW
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_what_decodes_to_nothing_takes_steps_too(coding: str) -> None:
+    nothing = PACKED[coding][1](b"") * 3000
+    assert sum(1 for _ in BodyScan(SCANNER, codings=(coding,)).steps(nothing, last=True)) > 1000
 
 
 # --- orders to agents

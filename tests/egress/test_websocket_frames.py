@@ -58,6 +58,44 @@ def test_a_secret_over_two_frames_is_found() -> None:
         scan.feed(frame(SECRET[6:], first=0x80), last=False)
 
 
+@pytest.mark.parametrize("between", [0x89, 0x8A, 0x88])
+def test_a_secret_that_a_control_frame_interrupts_is_found(between: int) -> None:
+    sent = frame(SECRET[:6], first=0x01) + frame(b"zz", first=between) + frame(SECRET[6:], first=0x80)
+    with pytest.raises(Found):
+        FrameScan(SCANNER).feed(sent, last=False)
+
+
+def test_a_secret_over_two_pings_is_found() -> None:
+    scan = FrameScan(SCANNER)
+    scan.feed(frame(SECRET[:6], first=0x89) + frame(b"hello"), last=False)
+    with pytest.raises(Found):
+        scan.feed(frame(SECRET[6:], first=0x89), last=False)
+
+
+class Counting(Scanner):
+    """Counts what it searches."""
+
+    searched = 0
+
+    def kind_in(self, text: bytes) -> str | None:
+        self.searched += len(text)
+        return super().kind_in(text)
+
+
+@pytest.mark.parametrize("first", [0x81, 0x89])
+def test_small_frames_are_searched_together(first: int) -> None:
+    scanner, sent = Counting(), frame(b"x", first=first) * 20_000
+    assert FrameScan(scanner).feed(sent, last=False) == sent
+    assert scanner.searched < 2 * len(sent)
+
+
+def test_frames_are_read_a_step_at_a_time() -> None:
+    scanner, most = Counting(), 0
+    for _ in FrameScan(scanner).steps(frame(b"x") * 20_000, last=False):
+        most, scanner.searched = max(most, scanner.searched), 0
+    assert 0 < most <= 2 * OVERLAP
+
+
 def test_a_small_frame_waits_until_it_is_whole() -> None:
     scan = FrameScan(SCANNER)
     first, second = frame(b"one"), frame(b"two")
