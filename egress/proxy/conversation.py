@@ -26,7 +26,7 @@ from .head import RequestHead, parse_request
 from .inspection import Inspection, check_url, conceal
 from .origin import Origin, connect
 from .plane import DataPlane
-from .reading import linger, read_body, read_head
+from .reading import linger, read_head
 from .records import Record
 from .refusals import answer, refusal_for
 from .relay import WebProcess
@@ -198,12 +198,7 @@ class Conversation:
         origin = Origin(self._plane, bottle, target, route, head=head, record=self._record)
         if not bottle.uses.take(route):
             raise Refusal("used-up", f"The lease for {target.host} is used up. Ask again with egress-block.")
-        body = None
-        if origin.needs_whole_body and head.length:
-            body = await read_body(self._wire, head, self._plane.limits)
-            head = head.with_length(len(body))
-            origin.take_body(head, body)
-        return await self._exchange(bottle, head, origin, request, route, body=body)
+        return await self._exchange(bottle, head, origin, request, route)
 
     def _decide(self, bottle: Bottle, request: Request, target: Target) -> Route:
         verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
@@ -221,13 +216,9 @@ class Conversation:
         destination: Destination,
         request: Request,
         route: Route | None,
-        *,
-        body: bytes | None = None,
     ) -> bool:
         limits, record = self._plane.limits, self._record
-        exchange = Exchange(
-            self._wire, head, destination, limits, record, request=request, route=route, body=body
-        )
+        exchange = Exchange(self._wire, head, destination, limits, record, request=request, route=route)
         record.verdict, record.reason = "allowed", "ok"
         return await self._run(bottle, exchange)
 

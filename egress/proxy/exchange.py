@@ -18,6 +18,7 @@ from .body import Body, ChunkedBody, body_of, chunk, last_chunk
 from .config import Limits
 from .errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
 from .head import CHUNKED, UNTIL_CLOSE, Field, RequestHead, ResponseHead, parse_response
+from .reading import read_body
 from .records import Record
 from .turns import Step, result
 from .wire import Doorbell, Wire
@@ -34,6 +35,13 @@ Trailers = list[tuple[bytes, bytes]]
 
 class Destination(Protocol):
     """Where a decided request goes."""
+
+    @property
+    def needs_whole_body(self) -> bool:
+        """Whether the head depends on the body, so that nothing can be sent before all of it is here."""
+
+    def take_body(self, head: RequestHead, body: bytes) -> None:
+        """The whole body, and the head that it now has. Raises Refusal."""
 
     def request_head(self, head: RequestHead) -> bytes:
         """Exactly what is sent before the body."""
@@ -79,7 +87,6 @@ class Exchange:
         *,
         request: Request,
         route: Route | None,
-        body: bytes | None = None,
         sent_on: Wire | None = None,
     ) -> None:
         self.request = request
@@ -90,8 +97,7 @@ class Exchange:
         self._limits = limits
         self._record = record
         self._upstream = sent_on  # set before the start when the request is already on its way
-        self._whole = body  # what was read before, where the head depends on it
-        self._body = body_of(head.length if body is None else 0)
+        self._body = body_of(head.length)
         self._sent_all = self._body.finished  # the body may be here whole, and still be worked on
         self._answer_body = body_of(0)
         self._answered_all = False
@@ -134,9 +140,8 @@ class Exchange:
     # --- the request
 
     async def _final_answer(self) -> ResponseHead:
-        if self._whole is not None:
-            self._ready = await self._in_turn(self._destination.outgoing(self._whole, last=True))
-            self._record.bytes_out += len(self._ready)
+        if self._destination.needs_whole_body and self._head.length:
+            await self._read_whole()
         elif self._destination.reads_ahead and b"expect" not in self._head.single:
             await self._read_ahead()
         repeatable = self._head.method in REPEATABLE and self._head.length == 0
@@ -153,6 +158,15 @@ class Exchange:
         self._send(fresh)
         return await self._await_answer(fresh)
 
+    async def _read_whole(self) -> None:
+        body = await read_body(self._client, self._head, self._limits)
+        self._touch()
+        self._head = self._head.with_length(len(body))
+        self._sent_all = True
+        self._destination.take_body(self._head, body)
+        self._ready = await self._in_turn(self._destination.outgoing(body, last=True))
+        self._record.bytes_out += len(self._ready)
+
     async def _read_ahead(self) -> None:
         """A small body is whole, and known to hold no secret, before an origin hears of the request."""
         client = self._client
@@ -167,6 +181,7 @@ class Exchange:
 
     def _send(self, upstream: Wire) -> None:
         self._upstream = upstream
+        self._check()  # much can happen while a body is read and a connection opened, a revoke among it
         upstream.write(self._destination.request_head(self._head) + self._ready)
         self._ready = b""
         if not self._sent_all:

@@ -79,12 +79,17 @@ class Origin:
         self._target = target
         self._route = route
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
+        self._record = record
+        self._prepare(head)
+        self._body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
+
+    def _prepare(self, head: RequestHead) -> None:
         self._secret = self._credential()
         self._aws_key = self._parsed_aws_key()
-        self._body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
-        self._inspection = Inspection(plane.scanners.scanner(bottle, self._secret), route, record)
+        scanner = self._plane.scanners.scanner(self._bottle, self._secret)
+        self._inspection = Inspection(scanner, self._route, self._record)
         self._fields = self._own_fields(head)
-        self._inspection.check_request(target, head, self._fields)
+        self._inspection.check_request(self._target, head, self._fields)
 
     def _credential(self) -> str | None:
         auth = self._route.auth
@@ -118,8 +123,8 @@ class Origin:
         return self._aws_key is not None and hashes_the_body(self._target.host)
 
     def take_body(self, head: RequestHead, body: bytes) -> None:
-        """The whole body, and the head that it now has."""
-        self._fields = self._own_fields(head)
+        """All is looked up again: the key may have been taken away while the body came. Raises Refusal."""
+        self._prepare(head)
         self._body_digest = sha256(body).hexdigest()
 
     def _own_fields(self, head: RequestHead) -> list[Field]:

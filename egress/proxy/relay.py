@@ -32,6 +32,11 @@ class WebProcess:
         self._watch = watch
         self.begin = begin
 
+    needs_whole_body = False
+
+    def take_body(self, head: RequestHead, body: bytes) -> None:
+        raise AssertionError("the head does not depend on the body")
+
     def request_head(self, head: RequestHead) -> bytes:
         # Names with '_' become the same variable as names with '-' on the other side.
         fields = [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 from tests.proxy.lab import (
+    TIMEOUT,
     USUAL_ROUTES,
     Client,
     Lab,
@@ -65,6 +68,24 @@ def test_a_revoke_cuts_the_flows_of_that_route_and_no_others(lab: Lab) -> None:
     assert next_event(tunnelled)
     lab.publish("agent-a", [])
     assert is_cut(tunnelled)
+
+
+def test_a_revoke_stops_a_request_whose_connection_is_still_being_opened(lab: Lab) -> None:
+    host, received = "slow.example.com", b""
+    with socket.create_server(("127.0.0.12", lab.origins.tls_port)) as listening:
+        listening.settimeout(TIMEOUT)
+        auth = {"scheme": "Bearer", "token_ref": "CANARY"}
+        lab.publish("agent-a", [{"host": host, "pinned_addresses": ["127.0.0.12"], "auth": auth}])
+        client = lab.secured(host)
+        client.send(get("/x", host))
+        connection, _ = listening.accept()
+    connection.settimeout(TIMEOUT)
+    lab.publish("agent-a", [])
+    assert is_cut(client)
+    with connection, suppress(OSError):
+        opened = lab.authority.context([host]).wrap_socket(connection, server_side=True)
+        received = opened.recv(65536)
+    assert received == b""
 
 
 def test_a_narrower_path_cuts_what_is_outside_of_it(lab: Lab) -> None:

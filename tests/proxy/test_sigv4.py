@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from egress.proxy.errors import Refusal
 from egress.proxy.sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from egress.routes import Auth, Route
 from egress.sigv4_scope import signing_scope
-from tests.proxy.lab import Lab, eventually, get, request, running_lab
+from tests.proxy.lab import Client, Lab, eventually, get, request, running_lab
 
 KEY = AwsKey("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 BUCKET = "examplebucket.s3.amazonaws.com"
@@ -185,6 +186,38 @@ def test_it_tells_a_waiting_client_to_go_on(lab: Lab) -> None:
     assert client.answer().status == 100
     assert client.ask(b"ok").json["body"] == "ok"
     assert lab.requests[0].values("expect") == []
+
+
+@pytest.mark.process
+def test_a_revoke_stops_a_request_whose_body_is_still_coming(lab: Lab) -> None:
+    client = half_sent(lab)
+    lab.publish("agent-a", [])
+    with suppress(OSError):
+        client.send(b"world")
+    assert client.everything() == b""
+    assert lab.requests == []
+
+
+@pytest.mark.process
+def test_a_key_that_is_taken_away_while_the_body_comes_is_not_used(lab: Lab) -> None:
+    key = lab.home / "secrets" / "AWS_LENT"
+    key.parent.mkdir(exist_ok=True)
+    key.write_text("AKID:secret")
+    key.chmod(0o600)
+    publish(lab, "AWS_LENT")
+    client = half_sent(lab)
+    key.unlink()
+    assert client.ask(b"world").reason == "credential-missing"
+    assert lab.requests == []
+
+
+def half_sent(lab: Lab) -> Client:
+    """A request that was decided, with the first half of its body."""
+    client = lab.secured(QUEUE)
+    client.send(request("POST", "/", QUEUE, "Content-Length: 10", body=b"hello"))
+    status = lambda: lab.control("GET", "/status")["bottles"]["agent-a"]  # noqa: E731
+    eventually(lambda: status()["flows"] == 1, "the request under way")
+    return client
 
 
 @pytest.mark.process
