@@ -27,6 +27,7 @@ from .writing import UPGRADE, response_bytes
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _INTERIM = frozenset({100, 102, 103})
 _CHUNKED_PART = 4 * 1024
+_MOST_INTERIM = 32  # some servers say 102 every so often while they work
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -237,16 +238,8 @@ class Exchange:
     # --- the answer
 
     async def _await_answer(self, upstream: Wire) -> ResponseHead:
-        while True:
-            answer = self._head_in(upstream)
-            if answer is None:
-                self._check()
-                if upstream.ended:
-                    raise Unreachable(
-                        "upstream-closed", "The origin closed the connection without an answer."
-                    )
-                await self._client.bell.wait()
-                continue
+        for _ in range(_MOST_INTERIM + 1):
+            answer = await self._next_answer(upstream)
             if answer.status >= 200:
                 return answer
             if answer.status == 101:
@@ -256,6 +249,18 @@ class Exchange:
                 raise BadAnswer("The origin sent an interim answer that this proxy does not know.")
             fields = self._destination.answer_fields(answer)
             self._client.write(response_bytes(answer, fields, close=False))
+            while self._client.choked:  # nothing holds the origin back yet
+                self._check()
+                await self._client.bell.wait()
+        raise BadAnswer("The origin sent one interim answer after another.")
+
+    async def _next_answer(self, upstream: Wire) -> ResponseHead:
+        while (answer := self._head_in(upstream)) is None:
+            self._check()
+            if upstream.ended:
+                raise Unreachable("upstream-closed", "The origin closed the connection without an answer.")
+            await self._client.bell.wait()
+        return answer
 
     def _head_in(self, upstream: Wire) -> ResponseHead | None:
         """The next head of the answer, or None when it is not here yet. Raises BadAnswer."""

@@ -88,6 +88,16 @@ def test_a_client_that_does_not_read_is_cut(lab: Lab) -> None:
     eventually(lambda: flows() == 0, "its end")
 
 
+def test_hints_are_held_back_for_a_client_that_does_not_read(lab: Lab) -> None:
+    lab.publish("agent-b", [{"host": "api.example.com", "pinned_addresses": ["127.0.0.2"]}])
+    lab.client("agent-b").send(get("http://api.example.com/many-hints/30", "api.example.com"))
+    ends = lambda: [  # noqa: E731
+        record["reason"] for record in lab.records() if record["path"].startswith("/many-hints")
+    ]
+    eventually(ends, "the end of the request")
+    assert ends() == ["upstream-timeout"]
+
+
 def test_a_silent_tunnel_is_closed(lab: Lab) -> None:
     client = lab.secured("bare.example.com")
     with pytest.raises((ConnectionError, ssl.SSLError)):

@@ -345,6 +345,14 @@ async def _hints(seen: Seen, send: Send) -> bool:
     return True
 
 
+async def _many_hints(seen: Seen, send: Send) -> bool:
+    hint = b"HTTP/1.1 103 Early Hints\r\nLink: </%b>\r\n\r\n" % (b"a" * 60_000)
+    for _ in range(int(seen.target.rpartition("/")[2])):
+        await send(hint)
+    await send(_plain(b"done"))
+    return True
+
+
 ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "big": _big,
     "chunked": _chunked,
@@ -357,6 +365,7 @@ ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "in-pieces": _in_pieces,
     "reflect-in-pieces": _reflect_in_pieces,
     "hints": _hints,
+    "many-hints": _many_hints,
 }
 
 RAW: dict[str, bytes] = {

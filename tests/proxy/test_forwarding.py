@@ -88,6 +88,14 @@ def test_it_relays_100_continue(inside: Client) -> None:
     assert inside.ask(b"ok").json["body"] == "ok"
 
 
+def test_an_origin_that_sends_nothing_but_hints_is_given_up(inside: Client) -> None:
+    inside.send(get("/many-hints/1000", "api.example.com"))
+    statuses = [inside.answer().status]
+    while statuses[-1] == 103:
+        statuses.append(inside.answer().status)
+    assert (statuses[-1], len(statuses) < 50) == (502, True)
+
+
 def test_it_relays_early_hints(inside: Client) -> None:
     inside.send(get("/hints", "api.example.com"))
     assert [inside.answer().status, inside.answer().body] == [103, b"done"]
