@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Protocol
 
 from egress.policy import Request, Snapshot, decide, decide_connect
-from egress.routes import Route
+from egress.routes import Auth, Dlp, Route
 
 
 class Flow(Protocol):
@@ -26,11 +26,22 @@ class Flow(Protocol):
 
 
 def is_allowed(flow: Flow, snapshot: Snapshot, now: datetime) -> bool:
-    """The same question again, of the table as it is now. A tunnel needs a route that is still bare."""
+    """The same question again, of the table as it is now. A tunnel needs a route that is still bare.
+
+    What was begun with another credential, search or address than it would be now does not go on either.
+    """
     if flow.tunnelled:
         verdict = decide_connect(flow.request.host, flow.request.port, snapshot, now=now)
-        return verdict.allowed and verdict.route is not None and verdict.route.is_bare
-    return decide(flow.request, snapshot, now=now).allowed
+    else:
+        verdict = decide(flow.request, snapshot, now=now)
+    route = verdict.route
+    if not verdict.allowed or route is None or (flow.tunnelled and not route.is_bare):
+        return False
+    return flow.route is None or _terms(route) == _terms(flow.route)
+
+
+def _terms(route: Route) -> tuple[Auth | None, Dlp, tuple[str, ...]]:
+    return route.auth, route.dlp, route.pinned_addresses
 
 
 class Flows:
@@ -51,7 +62,7 @@ class Flows:
         forbidden = [
             flow
             for flow in self._open
-            if not (leased_only and not _is_leased(flow)) and not is_allowed(flow, snapshot, now)
+            if not (leased_only and not _is_leased(flow, snapshot)) and not is_allowed(flow, snapshot, now)
         ]
         for flow in forbidden:
             flow.cut()
@@ -62,5 +73,6 @@ class Flows:
             flow.cut()
 
 
-def _is_leased(flow: Flow) -> bool:
-    return flow.route is not None and flow.route.lease is not None
+def _is_leased(flow: Flow, snapshot: Snapshot) -> bool:
+    """By the table as it is now: a lease may have been put on the route after the flow began."""
+    return any(route.lease is not None for route in snapshot.table.serving(flow.request.host))
