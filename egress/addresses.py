@@ -6,9 +6,11 @@ siblings change meaning between Python releases.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
 
 _METADATA = {
     ip_address(text)
@@ -90,11 +92,22 @@ def is_forbidden_address(ip: str | Address) -> str | None:
     return _forbidden_v6(address)
 
 
+def in_networks(ip: str | Address, networks: Iterable[Network]) -> bool:
+    """Whether the address, or the one that NAT64 makes of it, is in one of them."""
+    return any(address in network for address in {ip_address(ip), embedded(ip)} for network in networks)
+
+
+def embedded(ip: str | Address) -> Address:
+    """The IPv4 address that the well-known NAT64 prefix leads to; any other address itself."""
+    address = ip_address(ip)
+    return IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address
+
+
 def _forbidden_v6(address: IPv6Address) -> str | None:
     if address.scope_id is not None:
         return "an address with a zone"
     if address in _NAT64:
-        inner = is_forbidden_address(IPv4Address(int(address) & 0xFFFFFFFF))
+        inner = is_forbidden_address(embedded(address))
         return f"a NAT64 address of {inner}" if inner else None
     for network, reason in _FORBIDDEN_V6:
         if address in network:

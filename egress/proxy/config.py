@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import ssl
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 
 from botbottle import environment
 from botbottle.environment import BadSetting
+from egress.addresses import Network
 
 from .gateway import Gateway
 
@@ -42,6 +44,7 @@ class Config:
     supervise_port: int = 9100
     upstream_ca: Path | None = None
     pinned_ports: dict[int, int] = field(default_factory=dict)
+    forbidden_networks: tuple[Network, ...] = ()
     refuse_at_connect: bool = False
     gateway: Gateway | None = None
     limits: Limits = field(default_factory=Limits)
@@ -65,6 +68,7 @@ def from_environment() -> Config:
         supervise_port=environment.port("SUPERVISE_PORT", 9100),
         upstream_ca=Path(ca) if ca else None,
         pinned_ports=_pinned_ports("EGRESS_PINNED_PORTS"),
+        forbidden_networks=_networks("EGRESS_FORBIDDEN_NETWORKS"),
         refuse_at_connect=environment.flag("EGRESS_REFUSE_AT_CONNECT"),
         gateway=_gateway("EGRESS_UPSTREAM_PROXY"),
         limits=_limits(),
@@ -97,6 +101,14 @@ def _pinned_ports(name: str) -> dict[int, int]:
             raise BadSetting(f"{name} must look like 443=8443,80=8080: {word!r} does not.")
         ports[int(match[1])] = int(match[2])
     return ports
+
+
+def _networks(name: str) -> tuple[Network, ...]:
+    """`203.0.113.7,2001:db8:5::/48`: where no name may lead, such as to a public address of the console."""
+    try:
+        return tuple(ip_network(word) for word in environment.words(name))
+    except ValueError as error:
+        raise BadSetting(f"{name} must list addresses or networks: {error}.") from error
 
 
 def _gateway(name: str) -> Gateway | None:

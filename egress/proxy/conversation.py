@@ -272,7 +272,7 @@ class Conversation:
         Inspection(self._plane.scanners.scanner(bottle), route, self._record).check_host(host)
         if not bottle.uses.take(route):
             raise Refusal("used-up", f"The lease for {host} is used up. Ask again with egress-block.")
-        upstream = await connect(self._plane, route, host, port, self._wire.bell, tls=False)
+        upstream = await connect(self._plane, route, host, port, self._wire.bell, bottle=bottle, tls=False)
         try:
             self._wire.write(_ESTABLISHED)
             await check_hello(self._wire, host, self._plane.limits)

@@ -7,29 +7,101 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
 from itertools import chain, zip_longest
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from egress.addresses import is_forbidden_address
+from egress.addresses import Network, embedded, in_networks, is_forbidden_address
 from egress.routes import Route
 
 from .errors import Unreachable
 
-Lookup = Callable[[str], Awaitable[Sequence[str]]]
+Lookup = Callable[[str], Coroutine[Any, Any, Sequence[str]]]
 _NEXT_ATTEMPT_AFTER = 0.25  # RFC 8305
 _MAX_ADDRESSES = 8
+MAX_LOOKUPS = 8  # of one bottle at once
 
 
 async def system_lookup(host: str) -> list[str]:
-    """The addresses of a host from the system's resolver. Raises OSError."""
+    """The addresses of a host from the system's resolver. Raises OSError.
+
+    In a thread of its own: the event loop's few would all wait for one slow name service.
+    """
     loop = asyncio.get_running_loop()
-    # The trailing dot keeps the resolver from trying the name inside the host's own search domains.
-    found = await loop.getaddrinfo(f"{host}.", None, type=socket.SOCK_STREAM)
+    found: asyncio.Future[list[str]] = loop.create_future()
+
+    def tell(outcome: list[str] | OSError) -> None:
+        if found.done():
+            return
+        if isinstance(outcome, OSError):
+            found.set_exception(outcome)
+        else:
+            found.set_result(outcome)
+
+    def ask() -> None:
+        outcome = _resolve(host)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(tell, outcome)
+
+    threading.Thread(target=ask, name="lookup", daemon=True).start()
+    return await found
+
+
+def _resolve(host: str) -> list[str] | OSError:
+    try:
+        # The trailing dot keeps the resolver from trying the name inside the host's own search domains.
+        found = socket.getaddrinfo(f"{host}.", None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return error
+    except UnicodeError:
+        return OSError(f"{host} is not a name that can be asked for")
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-async def checked_addresses(host: str, route: Route, lookup: Lookup, *, seconds: float) -> list[str]:
-    """Where this host may be dialled. Raises Unreachable.
+class Names:
+    """Lookups under way: one for each name, and few for each bottle.
+
+    A lookup can be left but not stopped, so it counts until it ends.
+    """
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._under_way: dict[str, asyncio.Task[Sequence[str]]] = {}
+        self._room: WeakKeyDictionary[object, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def lookup_for(self, whose: object) -> Lookup:
+        room = self._room.setdefault(whose, asyncio.Semaphore(MAX_LOOKUPS))
+
+        async def lookup(host: str) -> Sequence[str]:
+            if host not in self._under_way:
+                await room.acquire()
+                if host in self._under_way:  # somebody else began meanwhile
+                    room.release()
+                else:
+                    self._begin(host, room)
+            return await asyncio.shield(self._under_way[host])
+
+        return lookup
+
+    def _begin(self, host: str, room: asyncio.Semaphore) -> None:
+        def end(task: asyncio.Task[Sequence[str]]) -> None:
+            del self._under_way[host]
+            room.release()
+            if not task.cancelled():
+                task.exception()  # whoever still waits gets it
+
+        self._under_way[host] = task = asyncio.create_task(self._lookup(host))
+        task.add_done_callback(end)
+
+
+async def checked_addresses(
+    host: str, route: Route, lookup: Lookup, *, seconds: float, forbidden: Sequence[Network] = ()
+) -> list[str]:
+    """Where this host may be dialled. Raises Unreachable. `forbidden` are the operator's own networks.
 
     One forbidden address among several refuses them all: no honest zone mixes public and private answers, and
     picking the harmless one would help an attacker to probe.
@@ -44,7 +116,7 @@ async def checked_addresses(host: str, route: Route, lookup: Lookup, *, seconds:
     if not addresses:
         raise Unreachable("unresolvable", f"The name {host} has no address.")
     for address in addresses:
-        why = is_forbidden_address(address)
+        why = is_forbidden_address(address) or _forbidden_here(address, forbidden)
         if why is not None:
             raise Unreachable(
                 "forbidden-address",
@@ -52,6 +124,26 @@ async def checked_addresses(host: str, route: Route, lookup: Lookup, *, seconds:
                 403,
             )
     return addresses
+
+
+def _forbidden_here(address: str, forbidden: Sequence[Network]) -> str | None:
+    if in_networks(address, forbidden):
+        return "an address that the operator forbids"
+    return "an address of this host" if is_own_address(str(embedded(address))) else None
+
+
+def is_own_address(address: str) -> bool:
+    """Whether the host has this address itself, by the kernel's word: it then speaks from it to itself.
+
+    No packet is sent, and an address that was added a moment ago is known.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 443))
+        except OSError:  # no way to get there, not even over the loopback
+            return False
+        return ip_address(probe.getsockname()[0]) == ip_address(address)
 
 
 async def dial(addresses: Sequence[str], port: int, *, seconds: float) -> socket.socket:

@@ -33,24 +33,29 @@ _UNSEARCHED = Dlp(out=False)
 _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
 
-async def connect(plane: DataPlane, route: Route, host: str, port: int, bell: Doorbell, *, tls: bool) -> Wire:
+async def connect(
+    plane: DataPlane, route: Route, host: str, port: int, bell: Doorbell, *, bottle: Bottle, tls: bool
+) -> Wire:
     """A new connection to an address that was checked for this route. Raises Unreachable."""
     limits = plane.limits
-    connection = await _socket(plane, route, host, port)
+    connection = await _socket(plane, bottle, route, host, port)
     context = plane.upstream_tls if tls else None
     return await open_wire(
         connection, bell, plane.watch, tls=context, host=host, seconds=limits.handshake_seconds
     )
 
 
-async def _socket(plane: DataPlane, route: Route, host: str, port: int) -> socket.socket:
+async def _socket(plane: DataPlane, bottle: Bottle, route: Route, host: str, port: int) -> socket.socket:
     limits = plane.limits
     gateway = _gateway_for(plane, route)
     if gateway is not None:
         if port == PORTS["http"]:  # plain requests are handed over whole
             return await gateway.reach(seconds=limits.connect_seconds)
         return await gateway.connect(host, port, seconds=limits.connect_seconds)
-    addresses = await checked_addresses(host, route, plane.lookup, seconds=limits.connect_seconds)
+    lookup = plane.names.lookup_for(bottle)
+    addresses = await checked_addresses(
+        host, route, lookup, seconds=limits.connect_seconds, forbidden=plane.config.forbidden_networks
+    )
     if route.pinned_addresses:
         port = plane.config.pinned_ports.get(port, port)
     return await dial(addresses, port, seconds=limits.connect_seconds)
@@ -168,8 +173,9 @@ class Origin:
     async def open(self, bell: Doorbell) -> Wire:
         target = self._target
         return await connect(
-            self._plane, self._route, target.host, target.port, bell, tls=target.scheme == "https"
-        )
+            self._plane, self._route, target.host, target.port, bell,
+            bottle=self._bottle, tls=target.scheme == "https",
+        )  # fmt: skip
 
     def give_back(self, wire: Wire) -> None:
         self._bottle.pool.give_back(self._key, wire)

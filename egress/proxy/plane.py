@@ -16,7 +16,7 @@ from .bottles import Ack, Bottle
 from .ca import ensure as ensure_ca
 from .config import Config, upstream_context
 from .credentials import Secrets
-from .dialing import Lookup, system_lookup
+from .dialing import Lookup, Names, system_lookup
 from .inspection import Scanners
 from .records import Records
 from .turns import Turns
@@ -29,7 +29,7 @@ class DataPlane:
     def __init__(self, config: Config, *, lookup: Lookup = system_lookup) -> None:
         self.config = config
         self.limits = config.limits
-        self.lookup = lookup
+        self.names = Names(lookup)
         self.upstream_tls = upstream_context(config)
         self.secrets = Secrets(config.home / "secrets")
         self.scanners = Scanners(self.secrets)

@@ -164,6 +164,8 @@ def test_a_record_survives_any_text(host: str, path: str) -> None:
         ("EGRESS_PINNED_PORTS", "443"),
         ("EGRESS_PINNED_PORTS", "22=2222"),
         ("EGRESS_PINNED_PORTS", "443=99999"),
+        ("EGRESS_FORBIDDEN_NETWORKS", "203.0.113.7/8"),
+        ("EGRESS_FORBIDDEN_NETWORKS", "console.example"),
         ("EGRESS_HEAD_SECONDS", "0"),
         ("EGRESS_MAX_CONNECTIONS", "-1"),
         ("EGRESS_UPSTREAM_CA", "/nowhere/ca.pem"),
