@@ -19,9 +19,9 @@ django.setup(set_prefix=False)
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.urls import path, re_path  # noqa: E402
 
+from botbottle.origins import OwnOriginOnly  # noqa: E402
 from botbottle.planes import Plane, plane_of  # noqa: E402
 from supervise.consumers import QueueConsumer  # noqa: E402
 from supervise.log_consumer import LogConsumer  # noqa: E402
@@ -85,7 +85,7 @@ async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 http_application = OneTripHandler()
-websocket_application = AllowedHostsOriginValidator(
+websocket_application = OwnOriginOnly(
     AuthMiddlewareStack(
         URLRouter(
             [path("ws/queue/", QueueConsumer.as_asgi()), path("ws/rebuild-log/", LogConsumer.as_asgi())]

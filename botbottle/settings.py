@@ -123,7 +123,8 @@ LOGIN_URL = "admin:login"
 LOGIN_REDIRECT_URL = "queue"
 # Cookies do not know ports: names of our own keep other servers on this host from overwriting them.
 SESSION_COOKIE_NAME = "bot_bottle_session"
-SESSION_COOKIE_SAMESITE = "Strict"
+# A link in a chat leads to the card it names. No GET changes anything, and every form carries a token.
+SESSION_COOKIE_SAMESITE = "Lax"
 CONSOLE_IDLE_SECONDS = environment.seconds("CONSOLE_IDLE_SECONDS", 2 * 3600)
 CONSOLE_SESSION_SECONDS = environment.seconds("CONSOLE_SESSION_SECONDS", 12 * 3600)
 SESSION_COOKIE_AGE = int(CONSOLE_IDLE_SECONDS)

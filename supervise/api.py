@@ -35,7 +35,7 @@ from .api_shapes import (
     RejectBody,
     RoutesShape,
 )
-from .models import Approval, Decision, Proposal
+from .models import ApiKey, Approval, Decision, Proposal
 from .sanitize import inert_json
 
 
@@ -105,10 +105,13 @@ class Decide(OperatorView):
 
     body: ClassVar[type[BaseSerializer[Any]]]
     verb: ClassVar[Callable[..., Decision | Approval]]
+    grants: ClassVar[bool] = True
 
     def post(self, request: Request, proposal_id: str) -> Response:
         body = self.body(data=request.data)
         body.is_valid(raise_exception=True)
+        if self.grants:
+            _refuse_self_approval(request, proposal_id)
         made = type(self).verb(proposal_id, actor=request.user, **body.validated_data)
         # 202: this operator's yes is recorded, and others must follow.
         return Response(
@@ -138,6 +141,14 @@ class Reject(Decide):
 
     body = RejectBody
     verb = staticmethod(decisions.reject)
+    grants = False
+
+
+def _refuse_self_approval(request: Request, proposal_id: str) -> None:
+    """A program with a key never says yes to what was filed in its own name: a person has to."""
+    mine = queries.get_proposal(proposal_id).filed_by == request.user.get_username()
+    if mine and isinstance(request.auth, ApiKey):
+        raise errors.NotPermitted("This was filed in your name: it is approved at the console, not by a key.")
 
 
 class BottleList(OperatorView, generics.ListAPIView[Bottle]):

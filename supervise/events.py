@@ -17,6 +17,7 @@ from .models import Proposal
 WAITERS = "supervise.waiters"
 QUEUE = "supervise.queue"
 BOTTLES = "supervise.bottles"
+CANCELLED = "cancelled.event"
 log = logging.getLogger(__name__)
 _loop: asyncio.AbstractEventLoop | None = None
 
@@ -39,6 +40,11 @@ def announce_bottle(bottle: Bottle, state: str) -> None:
     """Tell the pages that show bottles, once the transaction has committed."""
     event = {"type": "bottle.event", "id": bottle.pk, "state": state, "groups": [BOTTLES]}
     transaction.on_commit(lambda: _send(event), robust=True)
+
+
+def announce_cancelled(bottle_id: int, request_id: str | int) -> None:
+    """Tell every worker that a bottle's client no longer waits for its request."""
+    _send({"type": CANCELLED, "bottle": bottle_id, "request": request_id, "groups": [WAITERS]})
 
 
 def announce_refusals() -> None:

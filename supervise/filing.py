@@ -51,7 +51,7 @@ def file_proposal(
         if pending.update(joined=F("joined") + 1, asked_at=timezone.now()):
             proposal = pending.select_related("bottle").first()
             if proposal is not None:
-                events.announce("joined", proposal)
+                events.announce("joined", proposal, wake=False)  # nothing was decided
                 return Filed(proposal, joined=True)
         try:
             return _insert(bottle, tool, payload, justification, ask_digest, operator=operator)

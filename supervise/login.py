@@ -34,6 +34,7 @@ PER_ACCOUNT = 5  # wrong passwords for one account from one address within the w
 PER_ADDRESS = 30
 NOTED_SECONDS = 60.0  # a session is prolonged at most this often
 BEGAN, SEEN = "began", "seen"
+BACKGROUND = "X-Background"
 
 
 class SignInForm(AdminAuthenticationForm):
@@ -111,9 +112,8 @@ def _prolong(request: HttpRequest) -> None:
     if left <= 0:
         session.flush()
         return
-    # What a page's script fetches by itself does not show that somebody is there.
-    is_somebody = request.headers.get("Sec-Fetch-Dest", "document") != "empty"
-    if is_somebody and now - session.get(SEEN, 0.0) >= NOTED_SECONDS:
+    # What a page's script fetches by itself, and says so, does not show that somebody is there.
+    if BACKGROUND not in request.headers and now - session.get(SEEN, 0.0) >= NOTED_SECONDS:
         _note(session, session.get(BEGAN, now), now)
 
 

@@ -20,7 +20,7 @@ from django.contrib.auth.models import Group, User
 from django.core.exceptions import SuspiciousOperation
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from mozilla_django_oidc.auth import OIDCAuthenticationBackend  # type: ignore[import-untyped]
 from mozilla_django_oidc.views import (  # type: ignore[import-untyped]
     OIDCAuthenticationCallbackView,
@@ -29,7 +29,6 @@ from mozilla_django_oidc.views import (  # type: ignore[import-untyped]
 
 from . import audit
 
-BOUNCED = "bounced"
 REMEMBERED_SECONDS = 3600.0
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "jwks_uri")
 _remembered: dict[str, tuple[float, dict[str, str]]] = {}
@@ -129,9 +128,6 @@ class Return(OIDCAuthenticationCallbackView):  # type: ignore[misc]
     """Where the provider sends the browser back to."""
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        # Our cookie is only for visits that begin here; the provider's redirect does not: once more, from us.
-        if settings.SESSION_COOKIE_NAME not in request.COOKIES and BOUNCED not in request.GET:
-            return render(request, "supervise/oidc_return.html", {"again": _again(request)})
         try:
             answer: HttpResponse = super().get(request)
         except FAILURES:
@@ -140,12 +136,6 @@ class Return(OIDCAuthenticationCallbackView):  # type: ignore[misc]
 
     def login_failure(self) -> HttpResponse:
         return _refused(self.request, "The identity provider's answer does not sign in here.")
-
-
-def _again(request: HttpRequest) -> str:
-    query = request.GET.copy()
-    query[BOUNCED] = "1"
-    return f"{request.path}?{query.urlencode()}"
 
 
 def _refused(request: HttpRequest, sentence: str) -> HttpResponse:

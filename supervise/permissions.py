@@ -14,18 +14,23 @@ RUN = "botbottle.run_bottle"
 ASSIGN = "supervise.add_assignment"
 
 
+def is_staff(user: User | AnonymousUser) -> bool:
+    """Without staff status nobody sees or does anything, at the console or through the API."""
+    return user.is_active and user.is_staff
+
+
 def may_decide(user: User | AnonymousUser) -> bool:
-    return user.is_active and user.has_perm(DECIDE)
+    return is_staff(user) and user.has_perm(DECIDE)
 
 
 def may_run(user: User | AnonymousUser) -> bool:
     """Start and stop bottles."""
-    return user.is_active and user.has_perm(RUN)
+    return is_staff(user) and user.has_perm(RUN)
 
 
 def may_view(user: User | AnonymousUser) -> bool:
     """Whoever may decide may look: nothing is decided unseen."""
-    return user.is_active and (user.has_perm(VIEW) or user.has_perm(DECIDE))
+    return is_staff(user) and (user.has_perm(VIEW) or user.has_perm(DECIDE))
 
 
 def may_decide_for(user: User | AnonymousUser, bottle: Bottle) -> bool:

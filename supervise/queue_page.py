@@ -128,9 +128,11 @@ def page_of(wanted: Filter) -> QueuePage:
 
 
 def arrived(wanted: Filter, since: datetime) -> int:
-    """How many came into this view after a page was made, or woke up since."""
-    now = timezone.now()
-    return wanted.proposals(now).filter(Q(created_at__gt=since) | Q(snoozed_until__gt=since)).count()
+    """How many came into this view after a page was made: filed, put there by hand, or woken by time."""
+    came = Q(moved_at__gt=since)
+    if wanted.show == "pending":
+        came |= Q(created_at__gt=since) | Q(snoozed_until__gt=since)
+    return wanted.proposals(timezone.now()).filter(came).count()
 
 
 def call_patience() -> timedelta:

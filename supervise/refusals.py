@@ -11,6 +11,7 @@ from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from botbottle.models import Bottle
+from egress import store
 
 from . import audit, events
 from .errors import NoSuchProposal, NotPermitted
@@ -51,6 +52,8 @@ def lift(refusal_id: int, *, actor: User) -> StandingRefusal:
         refusal = standing().select_related("decision__proposal__bottle").filter(pk=refusal_id).first()
         if refusal is not None and not may_decide_for(actor, refusal.decision.proposal.bottle):
             raise NotPermitted("You may look, but only who may decide for this bottle lifts its refusals.")
+        if refusal is not None:
+            store.lock(refusal.decision.proposal.bottle)  # as whoever decides does, and in the same order
         if refusal is None or not _claim(refusal, actor.get_username()):
             raise NoSuchProposal("This refusal was already lifted.")
         _audit("refusal lifted", refusal, actor.get_username())

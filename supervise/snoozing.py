@@ -10,6 +10,8 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
+from egress import store
+
 from . import audit, events
 from .errors import AlreadyDecided, BadAsk, NoSuchProposal, NotPermitted
 from .models import Decision, Proposal
@@ -47,8 +49,10 @@ def _set(proposal_id: UUID | str, actor: User, until: datetime | None) -> Propos
         raise NotPermitted("You may look, but only who may decide for this bottle puts its cards aside.")
     name = actor.get_username()
     with transaction.atomic():
+        store.lock(proposal.bottle)  # as whoever decides does, and in the same order
         pending = Proposal.objects.filter(pk=proposal.pk, status=Proposal.Status.PENDING)
-        if pending.update(snoozed_until=until, snoozed_by=name if until else "") != 1:
+        by, now = name if until else "", timezone.now()
+        if pending.update(snoozed_until=until, snoozed_by=by, moved_at=now) != 1:
             raise AlreadyDecided(Decision.objects.get(proposal=proposal))
         audit.append(
             "snoozed" if until else "woken",

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from pathlib import Path
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
@@ -61,6 +62,7 @@ class WaiterHub:
     def __init__(self) -> None:
         self.draining = False
         self._waiters: dict[str, set[Waiter]] = {}
+        self._listener: Callable[[dict[str, Any]], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._subscribed = asyncio.Event()
@@ -110,6 +112,10 @@ class WaiterHub:
         self.draining = True
         self._wake_all()
 
+    def when_told(self, listener: Callable[[dict[str, Any]], None]) -> None:
+        """What is said to all workers, but about no proposal, goes to `listener`."""
+        self._listener = listener
+
     async def vacated(self) -> None:
         """Returns once nobody waits."""
         await self._vacant.wait()
@@ -152,6 +158,12 @@ class WaiterHub:
     def _wake_all(self) -> None:
         self._wake(list(self._waiters))
 
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "id" in message:
+            self._wake([message["id"]])
+        elif self._listener is not None:
+            self._listener(message)
+
     async def _listen(self) -> None:
         """The one subscription. After a broken one everybody looks again, since messages may be lost."""
         while True:
@@ -163,7 +175,7 @@ class WaiterHub:
                 self._wake_all()
                 while True:
                     message = await layer.receive(channel)
-                    self._wake([message["id"]])
+                    self._hear(message)
             except Exception:
                 self._subscribed.clear()
                 log.exception("The subscription to decisions broke; subscribing again in a second.")

@@ -105,6 +105,9 @@ class _Deadline:
         """A new connection. Kept as a second handle: TLS takes the first one over."""
         opened = socket.create_connection(address, *options)
         self._socket = opened.dup()
+        if self.passed:  # while it was looked up or dialled: nobody is left to cut it
+            opened.close()
+            raise TimeoutError
         return opened
 
     def _cut(self) -> None:

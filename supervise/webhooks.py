@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography.fernet import InvalidToken
 from django.conf import settings
 from django.db import connections
-from django.db.models import F, Q
+from django.db.models import F, Min, Q
 from django.utils import timezone
 
 from botbottle.duty import Duty
@@ -30,6 +30,7 @@ from .webhook_spool import spool
 
 log = logging.getLogger(__name__)
 MOST_AT_ONCE = 8  # receivers
+MOST_IN_A_TURN = 20  # messages to one receiver, before others have theirs
 FIRST_RETRY = timedelta(seconds=5)
 LONGEST_RETRY = timedelta(hours=1)
 MOST_ATTEMPTS = 60
@@ -73,8 +74,8 @@ class Sender(Duty):
 
 
 def deliver(webhook_id: int) -> None:
-    """Send what is due, until nothing is, or the receiver is in trouble."""
-    while True:
+    """Send what is due, until nothing is, the receiver is in trouble, or it has had its turn."""
+    for _ in range(MOST_IN_A_TURN):
         delivery = _claim(webhook_id)
         if delivery is None:
             return
@@ -115,8 +116,10 @@ def _console_port() -> int:
 
 def _due_receivers() -> list[int]:
     due = Q(deliveries__state=State.WAITING, deliveries__next_attempt_at__lte=timezone.now())
-    receivers = Webhook.objects.filter(due, is_active=True)
-    return list(receivers.order_by("pk").values_list("pk", flat=True).distinct())
+    waiting = Webhook.objects.filter(is_active=True).annotate(
+        since=Min("deliveries__next_attempt_at", filter=due)
+    )
+    return list(waiting.exclude(since=None).order_by("since").values_list("pk", flat=True))
 
 
 def _deliver_apart(webhook_id: int) -> None:

@@ -8,7 +8,7 @@
 
   async function refresh() {
     if (document.hidden || strip.matches(":focus-within")) return;
-    const response = await fetch(strip.dataset.url, { credentials: "same-origin" });
+    const response = await fetch(strip.dataset.url, { credentials: "same-origin", headers: { "X-Background": "1" } });
     if (!response.ok || response.redirected) return;
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     if (page.body.textContent === strip.textContent) return;

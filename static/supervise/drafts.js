@@ -1,6 +1,6 @@
 // Refused, and nobody asked yet: kept true on an open page. Closed, the list is simply made anew. Open, its lines
 // stay where they are: what is new waits behind a button, what is over greys out.
-import { fetchPart } from "./forms.js";
+import { BACKGROUND, fetchPart } from "./forms.js";
 import { refreshTimes } from "./times.js";
 
 const AT_MOST_EVERY_MS = 1000;
@@ -21,7 +21,7 @@ export function lookSoon() {
 }
 
 async function look() {
-  const fresh = await fetchPart(place.dataset.url, "details.drafts");
+  const fresh = await fetchPart(place.dataset.url, "details.drafts", BACKGROUND);
   const old = shown();
   if (old && old.open) compare(old, fresh);
   else put(fresh);

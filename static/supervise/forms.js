@@ -78,6 +78,9 @@ async function preview(form) {
 
 export class SignedOut extends Error {}
 
+// For what is fetched without anybody having asked: it does not keep a session alive.
+export const BACKGROUND = { headers: { "X-Fragment": "1", "X-Background": "1" } };
+
 export async function fetchParts(url, selector, options = {}) {
   const answer = await fetch(url, { credentials: "same-origin", headers: { "X-Fragment": "1" }, ...options });
   if (answer.redirected) throw new SignedOut();

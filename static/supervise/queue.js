@@ -2,7 +2,7 @@
 // permissions are checked and all text is escaped. Rows never move by themselves: what is new waits behind a pill.
 import { showPending } from "./attention.js";
 import * as drafts from "./drafts.js";
-import { SignedOut, fetchParts } from "./forms.js";
+import { BACKGROUND, SignedOut, fetchParts } from "./forms.js";
 import "./keys.js";
 import * as sheet from "./sheet.js";
 import { refreshTimes, setServerClock } from "./times.js";
@@ -29,7 +29,7 @@ function address(url, more = "") {
 
 function replace(card) {
   const old = cardOf(card.dataset.id);
-  if (!old) return;
+  if (!old || old.dataset.state === card.dataset.state) return; // under a pointer, it must not be another one
   const hadFocus = old.contains(document.activeElement);
   const pick = old.querySelector(".pick");
   const newPick = card.querySelector(".pick");
@@ -43,13 +43,13 @@ function replace(card) {
 async function fetchCards(ids) {
   if (!ids.length) return;
   const query = ids.map((id) => `id=${encodeURIComponent(id)}`).join("&");
-  const { parts } = await fetchParts(`${connection.dataset.cardsUrl}?${query}`, "article.card");
+  const { parts } = await fetchParts(`${connection.dataset.cardsUrl}?${query}`, "article.card", BACKGROUND);
   parts.forEach(replace);
   refreshTimes(place);
 }
 
-async function showList() {
-  const { parts } = await fetchParts(address(connection.dataset.listUrl), "#cards, .pages");
+async function showList(options) {
+  const { parts } = await fetchParts(address(connection.dataset.listUrl), "#cards, .pages", options);
   if (!parts.length) return;
   place.replaceChildren(...parts);
   refreshTimes(place);
@@ -67,7 +67,7 @@ function showArrivals(count) {
 
 pill.addEventListener("click", async () => {
   pill.hidden = true;
-  await attempt(showList);
+  await attempt(() => showList());
   const first = list().querySelector(".card");
   window.scrollTo({ top: 0 });
   if (first) first.focus({ preventScroll: true });
@@ -131,8 +131,11 @@ function showRest(after) {
 let lookedAt = 0;
 
 async function look() {
-  const since = `since=${encodeURIComponent(list().dataset.since)}`;
-  const answer = await fetch(address(connection.dataset.stateUrl, since), { credentials: "same-origin" });
+  const pending = [...list().children].filter((card) => card.dataset.status === "pending");
+  // Others may have pushed a shown card off the page, or put it aside: so each is asked about by its name.
+  const about = [["since", list().dataset.since], ...pending.map((card) => ["id", card.dataset.id])];
+  const url = address(connection.dataset.stateUrl, new URLSearchParams(about).toString());
+  const answer = await fetch(url, { credentials: "same-origin", ...BACKGROUND });
   if (answer.redirected || answer.status === 403) throw new SignedOut();
   if (!answer.ok) return;
   const state = await answer.json();
@@ -143,8 +146,8 @@ async function look() {
   showRest(state.after);
   const shown = [...list().children].filter((card) => card.dataset.status === "pending");
   // Nothing can move where nothing is shown: then what is new comes in by itself.
-  if (!shown.length && Object.keys(state.cards).length && !sheet.isOpen()) return showList();
-  const changed = shown.map((card) => card.dataset.id).filter((id) => state.cards[id] !== cardOf(id).dataset.state);
+  if (!shown.length && Object.keys(state.cards).length && !sheet.isOpen()) return showList(BACKGROUND);
+  const changed = shown.filter((card) => state.cards[card.dataset.id] !== card.dataset.state).map((card) => card.dataset.id);
   showArrivals(state.arrived);
   await fetchCards(changed.slice(0, 50));
   const open = sheet.shownId();

@@ -1,6 +1,6 @@
 // A rebuild at work. Its log comes by a websocket, as text, from where the page has it; when anything else about it
 // changes, the server makes the panel anew and the log stays where it is. Without this, reloading shows the same.
-import { SignedOut, fetchPart } from "./forms.js";
+import { BACKGROUND, SignedOut, fetchPart } from "./forms.js";
 
 const RETRY_MS = [500, 1000, 2000, 5000];
 const MOST_SHOWN = 400000; // characters: what is older stays in the file
@@ -90,7 +90,7 @@ class Follower {
   async refresh() {
     let fresh = null;
     try {
-      fresh = await fetchPart(this.part.dataset.url, ".rebuild");
+      fresh = await fetchPart(this.part.dataset.url, ".rebuild", BACKGROUND);
     } catch (error) {
       if (error instanceof SignedOut) this.isOver = true;
       return; // the server tells again that this is out of date

@@ -1,7 +1,7 @@
 """Which calls wait in this process, so that a handshake client's `notifications/cancelled` can end one.
 
 A cancellation only ends the wait: the proposal stays queued. One that reaches another worker than the call is
-lost, and the wait ends by its time limit; a modern client closes its stream instead, which always works.
+told to all of them. A modern client closes its stream instead.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from supervise.waiting import Waiter
+from supervise import events
+from supervise.waiting import Waiter, hub
 
 from .jsonrpc import RequestId
 
@@ -46,15 +48,30 @@ def cancellable(bottle_id: int, request_id: RequestId, waiter: Waiter) -> Iterat
 
 
 def cancel(bottle_id: int, request_id: object) -> bool:
-    """End the wait of this request, from any thread. False when there is nothing to end.
+    """End the wait of this request, from any thread. False when nothing waits here: then others are told.
 
     Without sessions two clients in one bottle may count alike; which of two calls was meant nobody knows,
     so then neither ends.
     """
     if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
         return False
+    if (bottle_id, request_id) not in _waiting:
+        events.announce_cancelled(bottle_id, request_id)
+        return False
+    return _cancel_here(bottle_id, request_id)
+
+
+def _cancel_here(bottle_id: int, request_id: RequestId) -> bool:
     entries = list(_waiting.get((bottle_id, request_id), ()))
     if len(entries) != 1:
         return False
     entries[0].loop.call_soon_threadsafe(entries[0].cancel)
     return True
+
+
+def _hear(message: dict[str, Any]) -> None:
+    if message["type"] == events.CANCELLED:
+        _cancel_here(message["bottle"], message["request"])
+
+
+hub.when_told(_hear)

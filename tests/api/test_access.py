@@ -47,7 +47,7 @@ def test_every_path_refuses_users_without_permission(calling: Any, path: str) ->
 
 
 def test_whoever_may_decide_may_look(calling: Any, agent_a: Bottle) -> None:
-    user = User.objects.create_user("decider")
+    user = User.objects.create_user("decider", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="decide_proposal"))
     assert calling(user).get(f"proposals/{ask(agent_a).pk}/").status_code == 200
 
@@ -77,6 +77,24 @@ def test_a_bottles_token_is_no_key(agent_a: Bottle) -> None:
 def test_the_key_of_an_inactive_user_is_401(api: Any, operator: User) -> None:
     User.objects.filter(pk=operator.pk).update(is_active=False)
     assert api.get("proposals/").status_code == 401
+
+
+def test_without_staff_status_a_key_opens_nothing(api: Any, operator: User, agent_a: Bottle) -> None:
+    proposal = ask(agent_a)
+    User.objects.filter(pk=operator.pk).update(is_staff=False)
+    assert api.get("proposals/").status_code == 403
+    answer = api.post(f"proposals/{proposal.pk}/approve/", seen_digest=seen(proposal))
+    assert answer.status_code == 403
+    assert Proposal.objects.get(pk=proposal.pk).is_pending
+
+
+def test_a_key_does_not_approve_what_was_filed_in_its_users_name(api: Any, agent_a: Bottle) -> None:
+    proposal = ask(agent_a)
+    Proposal.objects.filter(pk=proposal.pk).update(filed_by="olivia")
+    refused = api.post(f"proposals/{proposal.pk}/approve/", seen_digest=seen(proposal))
+    assert (refused.status_code, "at the console" in refused.json()["message"]) == (403, True)
+    rejected = api.post(f"proposals/{proposal.pk}/reject/", seen_digest=seen(proposal), note="No.")
+    assert rejected.status_code == 200
 
 
 def test_a_deleted_key_stops_working(api: Any) -> None:

@@ -266,6 +266,9 @@ async def test_no_socket_takes_strangers_or_other_sites(path: str, valerie: User
         (None, HERE),
         (browser, "https://evil.example.com"),
         (browser, "http://127.0.0.1.evil.example.com"),
+        (browser, "http://127.0.0.1:3000"),
+        (browser, "https://127.0.0.1:8000"),
+        (browser, "http://localhost:8000"),
         (browser, "null"),
         (browser, None),
     ]:

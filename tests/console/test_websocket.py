@@ -12,6 +12,7 @@ from asgiref.sync import sync_to_async
 from channels.testing import WebsocketCommunicator
 from django.conf import settings
 from django.contrib.auth.models import Permission, User
+from django.db import OperationalError
 from django.test import Client
 
 from botbottle.asgi import websocket_application
@@ -159,6 +160,17 @@ async def test_who_loses_the_right_loses_the_socket(
         await sync_to_async(lose)(operator)
         closed = await socket.receive_output(timeout=5)
         assert (closed["type"], closed["code"]) == ("websocket.close", FORBIDDEN)
+
+
+async def test_who_cannot_be_asked_about_loses_the_socket(
+    olivia: Client, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> bool:
+        raise OperationalError("the database restarts")
+
+    async with open_socket(olivia) as socket:
+        monkeypatch.setattr("supervise.consumers._session_may_watch", fail)
+        assert (await socket.receive_output(timeout=5))["code"] == FORBIDDEN
 
 
 async def test_signing_out_closes_the_socket(olivia: Client, often: None) -> None:

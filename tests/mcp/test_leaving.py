@@ -7,8 +7,10 @@ import json
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 
+from supervise.events import announce_cancelled
 from supervise.mcp.versions import HANDSHAKE_VERSIONS
 from supervise.models import Proposal
 from supervise.waiting import WaiterHub
@@ -48,6 +50,17 @@ async def test_a_cancelled_request_gets_no_response(
     assert response.status_code == 202
     assert events(await reading) == []
     assert (await only_proposal()).status == "pending"
+
+
+async def test_a_cancellation_that_another_worker_got_ends_the_wait(
+    agent: Agent, waiting_hub: WaiterHub
+) -> None:
+    reading = asyncio.create_task(read_all(await agent.apost(ask(request_id="r1"))))
+    await someone_waits(waiting_hub)
+    bottle_id = (await only_proposal()).bottle_id
+    await sync_to_async(announce_cancelled)(bottle_id + 1, "r1")
+    await sync_to_async(announce_cancelled)(bottle_id, "r1")
+    assert events(await reading) == []
 
 
 def cancelled(request_id: Any) -> dict[str, Any]:

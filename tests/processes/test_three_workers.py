@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
 import pytest
@@ -84,3 +85,19 @@ async def test_workers_of_one_supervisor_share_the_ports(tmp_path, postgres, red
             for row in rows:
                 assert (await operator.decide(row["id"], "approve")).status_code == 200
             assert {answer["status"] for answer in await asyncio.gather(*calls)} == {"approved"}
+            assert (await _cancelled(agent, "late.example.com"))["error"]["code"] == -32000
+
+
+async def _cancelled(agent: Agent, host: str) -> dict[str, Any]:
+    """What a client that cancels is told. Each message goes to any of the workers."""
+    headers = {"Authorization": f"Bearer {agent.token}", "Accept": "application/json"}
+    arguments = {"host": host, "justification": "tests need it"}
+    asking = {"jsonrpc": "2.0", "id": "r1", "method": "tools/call"}
+    asking["params"] = {"name": "egress-block", "arguments": arguments}
+    cancelling = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "r1"}}
+    call = asyncio.create_task(agent.client.post(agent.url, json=asking, headers=headers, timeout=240))
+    async with asyncio.timeout(240):
+        while not call.done():
+            await agent.client.post(agent.url, json=cancelling, headers=headers)
+            await asyncio.sleep(0.2)
+    return dict((await call).json())
