@@ -192,8 +192,8 @@ class Keeper:
         os.close(self.order.lock)
         for client in list(self.clients):
             self.tell(client, b"x%d" % self.code)
-        if not self.started and self.order.ready >= 0:
-            os.write(self.order.ready, b"ended %d" % self.code)
+        if not self.started:
+            self.report(b"ended %d" % self.code)
         for source in self.sources:
             while source.pending and source.sink >= 0:
                 self.show(source)
@@ -216,7 +216,7 @@ class Keeper:
         wait = None if self.deadline is None else max(0.0, self.deadline - time.monotonic()) * 1000
         for fd, _ in poll.poll(wait):
             watched[fd][1]()
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if self.code is None and self.deadline is not None and time.monotonic() >= self.deadline:
             self.deadline = None
             self.kill()
 
@@ -254,14 +254,26 @@ class Keeper:
             if number == signal.SIGCHLD:
                 self.reap()
             elif number == signal.SIGWINCH:
-                if self.order.front and self.order.terminal:
-                    resize(self.input, *os.get_terminal_size(1)[::-1])
+                self.fit()
             elif number == signal.SIGINT and self.order.front:
-                self.command(b"kill %d" % number)
+                try:
+                    self.command(b"kill %d" % number)
+                except OSError:  # it ends just now, by itself
+                    pass
             else:
                 self.stop(STOP_SECONDS)
 
+    def fit(self) -> None:
+        """As large as the operator's terminal is now."""
+        if self.order.front and self.order.terminal:
+            try:
+                resize(self.input, *os.get_terminal_size(1)[::-1])
+            except OSError:  # the terminal is gone
+                pass
+
     def reap(self) -> None:
+        if self.code is not None:  # one signal for its end, another for having been stopped before
+            return
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid:
             self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
@@ -273,8 +285,16 @@ class Keeper:
             self.started = self.control.recv(64) == b"started"
         except OSError:
             return
-        if self.started and self.order.ready >= 0:
-            os.write(self.order.ready, b"started")
+        if self.started:
+            self.report(b"started")
+
+    def report(self, word: bytes) -> None:
+        """To whoever started us, and may have been killed meanwhile: the bottle goes on without."""
+        if self.order.ready >= 0:
+            try:
+                os.write(self.order.ready, word)
+            except OSError:
+                pass
 
     def command(self, packet: bytes, fds: list[int] | None = None) -> None:
         """To the program inside. Raises OSError when it does not listen."""
@@ -291,10 +311,13 @@ class Keeper:
 
     def kill(self) -> None:
         """Process 1 first: bubblewrap then ends when the last process inside is gone, not before."""
-        with open(f"/proc/{self.pid}/task/{self.pid}/children", "rb") as file:
-            inside = [int(pid) for pid in file.read().split()]
-        for pid in inside or [self.pid]:
-            os.kill(pid, signal.SIGKILL)
+        try:
+            with open(f"/proc/{self.pid}/task/{self.pid}/children", "rb") as file:
+                inside = [int(pid) for pid in file.read().split()]
+            for pid in inside or [self.pid]:
+                os.kill(pid, signal.SIGKILL)
+        except OSError:  # it ended meanwhile: that will be told
+            pass
 
     # streams
 

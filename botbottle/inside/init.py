@@ -123,7 +123,11 @@ class Bridge:
                 return False
             client.close()
             return True
-        self.join(End(client), End(upstream))
+        end = End(client)
+        try:
+            self.join(end, End(upstream))
+        except OSError:  # no more can be watched: bottles of one operator share a limit of that
+            self.close(end)
         return True
 
     def tick(self) -> float:
@@ -139,7 +143,10 @@ class Bridge:
                 client.close()
         paused, self.paused = self.paused, []
         for listener, path in paused:
-            self.resume(listener, path)
+            try:
+                self.resume(listener, path)
+            except OSError:
+                self.paused.append((listener, path))
         return RETRY_SECONDS if self.connecting or paused else -1
 
     def join(self, left: End, right: End) -> None:
@@ -170,8 +177,11 @@ class Bridge:
         if end.ended and end.peer.ended and not end.pending and not end.peer.pending:
             self.close(end)
             return
-        self.interest(end)
-        self.interest(end.peer)
+        try:
+            self.interest(end)
+            self.interest(end.peer)
+        except OSError:
+            self.cut(end)
 
     def receive(self, end: End) -> None:
         chunk = end.sock.recv(CHUNK)
@@ -248,6 +258,8 @@ class Init:
                 self.forward(number)
 
     def forward(self, number: int) -> None:
+        if self.code is not None:
+            return  # it has ended in this very turn: its number may be somebody else's
         if self.main:
             os.kill(self.main, number)
         elif number != signal.SIGWINCH:
@@ -295,12 +307,19 @@ class Init:
             os.close(fd)
 
     def execute(self, request: bytes, fds: list[int]) -> None:
-        pid = os.fork()
+        """What cannot be started is told to whoever asked: the agent's processes may have used up a limit."""
+        try:
+            pid = os.fork()
+        except OSError as error:
+            refuse(fds, error)
+            return
         if pid == 0:
             execute(request, fds, self.variables)
-        status = os.dup(fds[3])
-        self.statuses[pid] = status
-        self.loop.watch(status, select.EPOLLERR, lambda _: self.hang_up(pid))
+        status = self.statuses[pid] = fds.pop()  # ours to close from now on
+        try:
+            self.loop.watch(status, select.EPOLLERR, lambda _: self.hang_up(pid))
+        except OSError:  # no more can be watched: whoever asked cannot hang up, and that is all
+            pass
 
     def hang_up(self, pid: int) -> None:
         """Whoever asked for it has gone away: as when a terminal is closed."""
@@ -322,6 +341,16 @@ def release_terminal() -> None:
     except OSError:  # it was not ours
         pass
     signal.signal(signal.SIGHUP, before)
+
+
+def refuse(fds: list[int], error: OSError) -> None:
+    """To the descriptors of whoever asked. (Those are new, so that nothing here has to wait.)"""
+    reason = f"bot-bottle: cannot be started: {error.strerror}. A limit of this bottle is used up.\n"
+    for fd, text in ((fds[2], os.fsencode(reason)), (fds[3], b"%d" % NOT_EXECUTABLE)):
+        try:
+            os.write(fd, text)
+        except OSError:  # whoever asked is gone
+            pass
 
 
 def execute(request: bytes, fds: list[int], variables: bytes | None) -> None:
@@ -465,17 +494,25 @@ def read_variables(found: dict[str, str]) -> bytes | None:
 
 
 def serve(found: dict[str, str], variables: bytes | None, argv: list[str]) -> int:
+    try:
+        bridge, init = set_up(found, variables)
+        init.start(argv)
+    except OSError as error:
+        say(f"the bridge cannot start: {error}")
+        return BROKEN
+    while init.code is None:
+        init.loop.turn(bridge.tick())
+    return init.code
+
+
+def set_up(found: dict[str, str], variables: bytes | None) -> tuple[Bridge, Init]:
     control = socket.socket(fileno=int(found["--control-fd"])) if "--control-fd" in found else None
     loop = Loop()
     bridge = Bridge(loop)
     bridge.listen(PROXY_PORT, SOCKETS + "/proxy.sock")
     if "--no-supervise" not in found:
         bridge.listen(AGENT_PORT, SOCKETS + "/agent.sock")
-    init = Init(loop, variables, control)
-    init.start(argv)
-    while init.code is None:
-        loop.turn(bridge.tick())
-    return init.code
+    return bridge, Init(loop, variables, control)
 
 
 def main() -> int:
@@ -487,11 +524,7 @@ def main() -> int:
             signal.signal(number, signal.SIG_DFL)
         return replace(argv, variables)
     guard_memory()
-    try:
-        return serve(found, variables, argv)
-    except OSError as error:
-        say(f"the bridge cannot start: {error}")
-        return BROKEN
+    return serve(found, variables, argv)
 
 
 if __name__ == "__main__":

@@ -249,6 +249,42 @@ def test_without_a_command_it_stays_until_it_is_asked_to_end(home):
         assert process.wait(10) == 0
 
 
+def test_what_cannot_be_forked_is_told_to_whoever_asked_and_nobody_else_suffers(home):
+    broken = "def no_fork(): raise BlockingIOError(11, 'too many')\nos.fork = no_fork\n\n\nclass Loop:"
+    program = changed(home, "class Loop:", broken)
+    program.write_text(program.read_text().replace("PORT = 9101, 9100", "PORT = 0, 0"))
+    ours, theirs = socket_pair()
+    words = [bubblewrap.interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
+    with ours, theirs, subprocess.Popen(words, pass_fds=[theirs.fileno()]) as process:
+        assert ours.recv(64) == b"started"
+        for _ in range(2):
+            said, status = asked_to_execute(ours, "true")
+            assert (said, status) == (
+                b"bot-bottle: cannot be started: too many. A limit of this bottle is used up.\n",
+                b"126",
+            )
+        ours.send(b"kill 15")
+        assert process.wait(10) == 0
+
+
+def asked_to_execute(control, *argv: str) -> tuple[bytes, bytes]:
+    """What came on standard error and as the exit code."""
+    import array
+    import socket
+
+    (err, err_inside), (status, status_inside) = os.pipe(), os.pipe()
+    null = os.open("/dev/null", os.O_RDWR)
+    given = array.array("i", [null, null, err_inside, status_inside])
+    packet = b"exec " + json.dumps({"argv": argv}).encode()
+    control.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)])
+    for fd in given:
+        if fd != null:
+            os.close(fd)
+    os.close(null)
+    with os.fdopen(err, "rb") as said, os.fdopen(status, "rb") as code:
+        return said.read(), code.read()
+
+
 def changed(home: Path, old: str, new: str) -> Path:
     text = bubblewrap.INIT.read_text()
     assert old in text

@@ -543,6 +543,41 @@ def test_after_kill_9_of_any_part_nothing_is_left(started, backend, victim):
     assert backend.orphans([]) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_keeper_that_is_asked_to_stop_what_has_just_ended_tells_how_it_ended(started, backend, number):
+    """Both at one moment: the end is there to be read when the request is."""
+    started(*IDLE, limits=Limits(pids=100))
+    pids = parts(backend)
+    os.kill(pids["keeper"], signal.SIGSTOP)
+    os.kill(pids["init"], signal.SIGKILL)
+    eventually(lambda: gone(pids["bwrap"]))
+    os.kill(pids["keeper"], number)
+    os.kill(pids["keeper"], signal.SIGCONT)
+    eventually(lambda: not backend.life("demo").alive)
+    assert backend.life("demo").exit_code == 137
+    assert limits.leftovers(backend.tag) == []
+    assert not (backend.home / "bottles/demo/run/keeper.sock").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGWINCH])
+def test_run_tells_how_it_ended_although_a_signal_comes_with_the_end(plan_of, drive, backend, number):
+    plan = plan_of(*SH, "echo ready; exec sleep 1000", limits=Limits(pids=100))
+    with subprocess.Popen(
+        drive.words("run", plan), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout.readline() == "ready\n"
+        pids = parts(backend)
+        run.send_signal(signal.SIGSTOP)
+        os.kill(pids["init"], signal.SIGKILL)
+        eventually(lambda: gone(pids["bwrap"]))
+        run.send_signal(number)
+        run.send_signal(signal.SIGCONT)
+        assert run.wait(30) == 137
+        assert "Traceback" not in run.stderr.read()
+    assert backend.life("demo").exit_code == 137
+    assert limits.leftovers(backend.tag) == []
+
+
 def test_orphans_are_those_that_nobody_knows(started, backend):
     started(*IDLE, slug="known")
     started(*IDLE, slug="forgotten")
@@ -593,6 +628,30 @@ def test_the_limits_that_are_said_to_hold_hold(started, backend, drive):
     backend.stop("demo")
     started(*IDLE, limits=Limits(memory=256 << 20))
     assert drive("exec", "demo", "/usr/bin/python3", "-c", eat).returncode == 137
+
+
+def test_a_bottle_whose_processes_are_used_up_refuses_commands_and_lives_on(started, backend, drive):
+    wait = "while not os.path.exists('/workspace/enough'): time.sleep(0.02)"
+    fill = f"""import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing stays of those that end
+try:
+    while os.fork(): pass
+    {wait}
+except BlockingIOError:
+    print("full", flush=True)
+    {wait}
+    time.sleep(1000)
+"""
+    plan = started("/usr/bin/python3", "-c", fill, limits=Limits(pids=20))
+    require(not started.said, "control groups", f"an account that may write to some: {started.said}")
+    eventually(lambda: b"full" in b"".join(backend.logs("demo", follow=False)))
+    refused = drive("exec", "demo", "true")
+    assert (refused.returncode, "limit of this bottle" in refused.stderr) == (126, True)
+    with pytest.raises(BackendError, match="limit of this bottle"):
+        backend.copy_in("demo", HERE / "drive.py", "/tmp")
+    (Path(plan.directory) / "workspace" / "enough").touch()
+    eventually(lambda: drive("exec", "demo", "true").returncode == 0, 60)
+    assert backend.life("demo").alive
 
 
 # availability
