@@ -147,6 +147,7 @@ def fill(box: Box, plan: Plan) -> None:
         _mount(box, mount, plan)
     for file in plan.files:
         _outside_of_mounts(file.path, plan)
+        _not_by_a_link(file.path, plan)
         box.file(file.path, file.content.encode(), file.mode)
     box.add("--remount-ro", "/", "--chdir", plan.workdir)
 
@@ -224,6 +225,7 @@ def _mount(box: Box, mount: Mount, plan: Plan) -> None:
             "Create it; what belongs to the bottle itself is made while `manage.py up` runs."
         )
     _outside_of_mounts(mount.target, plan)
+    _not_by_a_link(mount.target, plan)
     box.add("--bind" if mount.writable else "--ro-bind", mount.source, mount.target)
 
 
@@ -233,6 +235,25 @@ def _outside_of_mounts(path: str, plan: Plan) -> None:
         if path != mount.target and path.startswith(f"{mount.target.rstrip('/')}/"):
             raise BackendError(
                 f"{path} lies inside of the mount {mount.target}: choose a place outside of it."
+            )
+
+
+def _not_by_a_link(path: str, plan: Plan) -> None:
+    """An image's link on the way would be followed while the host's own files are still in reach.
+
+    What is missing at its end would then be made there, with the operator's rights.
+    """
+    top, *below = path.strip("/").split("/")
+    own = below[:1] and below[0] in OURS_IN_ETC if top == "etc" else top in OURS
+    if own or not plan.image:
+        return  # nothing of an image's is shown there
+    place = Path(plan.image)
+    for name in (top, *below):
+        place /= name
+        if place.is_symlink():
+            raise BackendError(
+                f"{path} leads over a link of the image, {place}: choose a place in the bottle without one, "
+                "such as one below /mnt that the image does not have."
             )
 
 

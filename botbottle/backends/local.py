@@ -172,6 +172,7 @@ class LocalBackend:
                 (run / name).unlink(missing_ok=True)
             variables = box.data(bubblewrap.environment(plan, extra))
             bubblewrap.fill(box, plan)
+            first = bubblewrap.first_program(plan)
             cgroups, rlimits = self._place(plan, run, progress)
         except BaseException:
             box.close()
@@ -183,7 +184,7 @@ class LocalBackend:
         flags = ["--env-fd", variables, "--control-fd", str(control)]
         flags += [] if plan.supervise else ["--no-supervise"]
         arguments = box.data(b"".join(os.fsencode(f"{word}\0") for word in box.arguments))
-        inside = [*bubblewrap.first_program(plan), *flags, "--", *plan.command]
+        inside = [*first, *flags, "--", *plan.command]
         order = keeper.Order(str(run), lock, [program, "--args", arguments, *inside], box.fds)
         order.control = ours.detach()
         order.cgroups, order.rlimits = cgroups, rlimits

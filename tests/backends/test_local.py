@@ -257,6 +257,45 @@ def test_an_images_links_do_not_lead_out_of_it(backend, plan_of, home):
     assert backend.read("", "/etc/passwd") is None
 
 
+@pytest.fixture
+def linked(home) -> Path:
+    """An image with links out of it in many places, which an agent's Dockerfile may have made."""
+    image = home / "image"
+    for name in ("data", "etc", "var"):
+        (image / name).mkdir(parents=True)
+    for name in ("opt", "data/inner", "data/file", "etc/conf", "var/lib"):
+        (image / name).symlink_to(f"/oldroot{home}/victim")
+    return image
+
+
+@pytest.mark.parametrize(
+    "target", ["/opt", "/opt/planted", "/opt/a/b", "/data/inner/planted", "/data/file", "/etc/conf/planted"]
+)
+def test_nothing_is_put_where_a_link_of_the_image_leads(started, plan_of, linked, home, target):
+    """Bubblewrap would follow it on the host, and make there what is missing."""
+    (home / "victim").mkdir()
+    mounts = (*plan_of().mounts, Mount(str(home), target))
+    with pytest.raises(BackendError, match=f"{target} leads over a link of the image"):
+        started(*IDLE, image=str(linked), mounts=mounts)
+    with pytest.raises(BackendError, match=f"{target} leads over a link of the image"):
+        started(*IDLE, image=str(linked), files=(File(target, "x"),))
+    assert list((home / "victim").iterdir()) == []
+
+
+def test_an_image_without_python_is_refused_and_holds_nothing(started, backend, linked):
+    with pytest.raises(BackendError, match="has no python3"):
+        started(*IDLE, image=str(linked))
+    assert not backend.life("demo").alive
+
+
+@pytest.mark.parametrize("target", ["/mnt/new", "/data", "/data/plain", "/var/lib/x", "/etc/bot-bottle/x"])
+def test_other_places_of_an_image_with_links_can_be_had(linked, plan_of, home, target):
+    box = bubblewrap.Box()
+    bubblewrap.fill(box, plan_of(image=str(linked), mounts=(Mount(str(home), target),)))
+    box.close()
+    assert " ".join(box.arguments).endswith(f"--ro-bind {home} {target} --remount-ro / --chdir /workspace")
+
+
 # what gets in
 
 
@@ -342,6 +381,8 @@ def test_run_on_a_terminal(plan_of, drive):
     assert "vt220" in operator.seen
     operator.type("hello\r")
     operator.until("got hello")
+    operator.type("again\r")
+    operator.until("again\r\nagain")  # so cat is there: a shell that just starts one may swallow an interrupt
     operator.type("\x03")  # Ctrl-C: for the agent, not for us
     assert operator.end() == 130
 
