@@ -92,6 +92,7 @@ def prepare(slug: str, *, author: str, command: Sequence[str] = (), image: Image
         manifest = manifests.load(path)
         backend = backends.get(manifest.backend, Path(settings.BOTTLE_HOME))
         backend.available()
+        _move_out(slug, manifest, author)
         bottle = _record_of(slug, manifest, author)
         _serve(bottle)
         directory = store.bottle_directory(bottle)
@@ -255,6 +256,31 @@ def _refuse_second(slug: str) -> None:
         return  # preparing says so, for the backend that the manifest names by now
     except BackendError as error:
         raise NotStarted(str(error)) from error
+
+
+def _move_out(slug: str, manifest: Manifest, author: str) -> None:
+    """Out of the backend it was in, when the manifest names another by now. Raises BackendError.
+
+    That one must answer: two sandboxes with one identity must never be, and nobody would look there again.
+    """
+    bottle = bottles.living().filter(slug=slug).first()
+    if bottle is None or bottle.backend == manifest.backend:
+        return
+    if not journal.exists(store.bottle_directory(bottle)):
+        return  # this home never started it
+    former = backend_of(bottle)
+    try:
+        quick.refuse_second(former, slug)
+        former.remove(slug)
+    except Unavailable as error:
+        raise BackendError(
+            f"The bottle {slug} was in the backend {bottle.backend} before and may still run there, but that "
+            f"does not answer: {error} Make it answer, name it in the manifest again, or give the bottle up: "
+            f"bottle delete {slug}."
+        ) from error
+    with transaction.atomic():
+        details = {"backend": bottle.backend}
+        audit.append("sandbox removed", actor_name=author, bottle_slug=slug, details=details)
 
 
 def _compile(

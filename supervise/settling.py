@@ -73,6 +73,7 @@ def settle(bottle: Bottle) -> Bottle:
         if bottle.state == Bottle.State.DELETED:
             return bottle
         try:
+            backend_of(bottle).tidy(bottle.slug)
             reading, life = _look(bottle, directory)
         except BackendError as error:
             _note(bottle, str(error))

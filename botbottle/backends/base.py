@@ -182,6 +182,9 @@ class Backend(Protocol):
     def orphans(self, known: Iterable[str]) -> list[str]:
         """Slugs of sandboxes of this home that run, or left something behind, and that nobody knows."""
 
+    def tidy(self, slug: str) -> None:
+        """Put away what a killed process has left behind. Asked often; disturbs no start and no bottle."""
+
     def remove(self, slug: str) -> None:
         """Stop it and remove everything the backend keeps of it."""
 

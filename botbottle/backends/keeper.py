@@ -527,11 +527,11 @@ def write_state(run: str, code: int | None = None) -> None:
     os.replace(f"{run}/state.json.new", f"{run}/state.json")
 
 
-def remove_cgroups(paths: list[str]) -> None:
+def remove_cgroups(paths: list[str], attempts: int = 100) -> None:
     """Also right after the end, when the kernel has not put the last process away yet; with those below."""
     below = [inner for path in paths for inner in _groups_below(path)]
     for path in below + paths:
-        for _ in range(100):
+        for _ in range(attempts):
             try:
                 os.rmdir(path)
             except OSError as error:

@@ -291,6 +291,9 @@ class LocalBackend:
         if run.is_dir():
             traces.sweep(run)
 
+    def tidy(self, slug: str) -> None:
+        traces.tidy(self._run(slug))
+
     def remove(self, slug: str) -> None:
         from . import limits  # noqa: PLC0415 - as above
 

@@ -6,6 +6,7 @@ sockets. Its image is a directory or an archive of this host: nothing is fetched
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,7 @@ _SCRIPTS = ("init.py", "place.py", "launch.py", "ask_to_end.py")
 _PYTHON = ("python3", "-I", "-S")
 _FILES, _VARIABLES = f"{RUN_INSIDE}/files", f"{RUN_INSIDE}/variables.json"
 _LOG, _PID = f"{RUN_INSIDE}/log", f"{RUN_INSIDE}/main.pid"
+_COPIED = "copied-"
 _START_SECONDS = 180.0
 _KEPT_LOG = 10_000_000
 _READ_LIMIT = 1 << 20
@@ -174,6 +177,13 @@ class SmolmachinesBackend:
         mine = {each[SLUG_LABEL] for each in labels if each.get(HOME_LABEL) == home_mark(self.home)}
         return sorted(mine - set(known))
 
+    def tidy(self, slug: str) -> None:
+        """What a start that was killed had yet to copy in, secrets among it. Whoever copies holds a lock."""
+        for path in self._kept_log(slug).parent.glob(f"{_COPIED}*"):
+            with suppress(OSError), path.open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                path.unlink()
+
     def remove(self, slug: str) -> None:
         self.stop(slug)
         self._delete(slug)
@@ -277,7 +287,10 @@ class SmolmachinesBackend:
     def _copy(self, slug: str, content: str, target: str, mode: int, owner: User | None = None) -> None:
         """Through a private file of the host that is gone afterwards."""
         owned = ["--uid", str(owner.uid), "--gid", str(owner.gid)] if owner else []
-        with tempfile.NamedTemporaryFile(mode="w", encoding="utf-8") as file:
+        own = self._kept_log(slug).parent
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(mode="w", encoding="utf-8", dir=own, prefix=_COPIED) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             file.write(content)
             file.flush()
             place = f"{sandbox_name(self.home, slug)}:{target}"

@@ -86,11 +86,22 @@ def groups(run: Path) -> list[str]:
         return []
 
 
-def sweep(run: Path) -> None:
+def sweep(run: Path, attempts: int = 100) -> None:
     """After a keeper that was killed: what it could not put away itself. Only for a bottle that is dead."""
-    keeper.remove_cgroups(groups(run))
-    for name in ("cgroups", "keeper.sock"):
-        (run / name).unlink(missing_ok=True)
+    (run / "keeper.sock").unlink(missing_ok=True)
+    left = groups(run)
+    keeper.remove_cgroups(left, attempts)
+    if not any(map(os.path.isdir, left)):  # else the record is needed: the last process may still be dying
+        (run / "cgroups").unlink(missing_ok=True)
+
+
+def tidy(run: Path) -> None:
+    """The same, if it is dead. The lock is shared with those who look, so that none takes us for a keeper."""
+    if not any((run / name).exists() for name in ("cgroups", "keeper.sock")):
+        return  # nearly always
+    with contextlib.suppress(OSError), (run / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        sweep(run, attempts=1)  # who wants to start it waits meanwhile, and we are asked again
 
 
 def erase(run: Path) -> None:

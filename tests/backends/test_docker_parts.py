@@ -8,6 +8,7 @@ import pytest
 
 from botbottle.backends.accounts import User, account_files
 from botbottle.backends.base import BackendError, Plan, Variable
+from botbottle.backends.docker import DockerBackend
 from botbottle.backends.docker_container import engine_user, environment
 from botbottle.backends.docker_engine import moment
 from botbottle.backends.docker_images import refuse_fetches
@@ -92,3 +93,19 @@ def test_a_manifests_own_path_wins_over_the_images() -> None:
     plan = Plan("demo", "docker", "/x", variables={"PATH": Variable("/mine"), "A": Variable("plan")})
     variables = environment(plan, ["PATH=/image", "A=image", "B=image=b", "junk"])
     assert variables == {"PATH": "/mine", "A": "plan", "B": "image=b"}
+
+
+def test_variables_that_a_killed_start_left_are_forgotten_and_those_of_one_that_goes_on_are_not(
+    tmp_path: Path,
+) -> None:
+    backend = DockerBackend(tmp_path)
+    variables = tmp_path / "bottles" / "demo" / "run" / "docker" / "variables.json"
+    backend.tidy("demo")
+    variables.parent.mkdir(parents=True)
+    variables.touch()
+    with backend._starting("demo"):
+        DockerBackend(tmp_path).tidy("demo")
+        assert variables.exists()
+    variables.touch()
+    backend.tidy("demo")
+    assert not variables.exists()

@@ -584,6 +584,36 @@ def test_after_kill_9_of_any_part_nothing_is_left(started, backend, victim):
     assert backend.orphans([]) == []
 
 
+def test_what_a_killed_keeper_left_is_put_away_when_somebody_looks(started, backend, home):
+    run = home / "bottles" / "demo" / "run"
+    started(*IDLE, limits=Limits(memory=512 << 20, pids=100, cpus=1))
+    backend.tidy("demo")
+    assert (run / "keeper.sock").exists(), "one that lives is left alone"
+    os.kill(parts(backend)["keeper"], signal.SIGKILL)
+    eventually(lambda: not backend.life("demo").alive)
+
+    def tidied() -> bool:
+        backend.tidy("demo")  # its last process may still be dying
+        return not (run / "cgroups").exists()
+
+    eventually(tidied)
+    assert limits.leftovers(backend.tag) == []
+    assert not (run / "keeper.sock").exists()
+
+
+def test_the_record_of_groups_stays_until_they_are_gone(home):
+    (home / "group" / "busy").mkdir(parents=True)
+    (home / "group" / "busy" / "member").touch()
+    for name in ("lock", "keeper.sock"):
+        (home / name).touch()
+    (home / "cgroups").write_text(f"{home}/group\n")
+    traces.tidy(home)
+    assert ((home / "cgroups").exists(), (home / "keeper.sock").exists()) == (True, False)
+    shutil.rmtree(home / "group")
+    traces.tidy(home)
+    assert not (home / "cgroups").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_keeper_that_is_asked_to_stop_what_has_just_ended_tells_how_it_ended(started, backend, number):
     """Both at one moment: the end is there to be read when the request is."""

@@ -382,6 +382,25 @@ def test_the_main_command_cannot_be_joined_and_images_not_built(
         backend.rebuild("demo", "FROM x\n", no_progress)
 
 
+def test_what_a_killed_start_had_yet_to_copy_in_is_put_away_and_what_one_copies_is_not(
+    backend: SmolmachinesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def copied(*arguments: str, **_: object) -> bytes:
+        backend.tidy("demo")
+        seen.append(Path(arguments[-2]).read_text())
+        return b""
+
+    monkeypatch.setattr(backend._smolvm, "call", copied)
+    backend._copy("demo", SECRET, "/run/x", 0o400)
+    assert seen == [SECRET]
+    left = backend.home / "bottles" / "demo" / "run" / "smolmachines" / "copied-x"
+    left.write_text(SECRET)
+    backend.tidy("demo")
+    assert not left.exists()
+
+
 def test_files_of_a_directory_are_read_and_none_outside_of_it(
     backend: SmolmachinesBackend, tmp_path: Path
 ) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from botbottle import journal
+from botbottle import backends, journal
+from botbottle.backends import local
 from botbottle.models import Bottle
 from egress import store
 from supervise import audit, bottles, events, running, settling
@@ -102,6 +103,19 @@ def test_a_backend_that_does_not_answer_changes_nothing_but_is_noted(
     assert (agent_a.state, agent_a.backend_problem) == ("stopped", "")
 
 
+def test_secrets_of_a_start_that_was_killed_do_not_wait_for_the_next_verb(
+    agent_a: Bottle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")  # nor for an engine that is away
+    Bottle.objects.update(backend="docker")
+    told(agent_a, journal.STARTING)
+    variables = store.bottle_directory(agent_a) / "run" / "docker" / "variables.json"
+    variables.parent.mkdir(parents=True)
+    variables.touch()
+    settling.reconcile()
+    assert not variables.exists()
+
+
 def test_a_bottle_whose_backend_is_away_can_be_deleted(
     agent_a: Bottle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -112,6 +126,67 @@ def test_a_bottle_whose_backend_is_away_can_be_deleted(
     assert state(agent_a) == "deleted"
     assert AuditEvent.objects.get(action="bottle deleted").details["sandbox"]
     assert not journal.exists(store.bottle_directory(agent_a)), "an heir of the name inherits nothing"
+
+
+class Ready:
+    """A backend that could start bottles, as far as preparing asks."""
+
+    def available(self) -> None:
+        """It is."""
+
+
+def manifest(home: Path, text: str) -> None:
+    (home / "bottles").mkdir(exist_ok=True)
+    (home / "bottles" / "agent-a.yaml").write_text(text)
+
+
+def test_a_bottle_does_not_leave_a_backend_that_does_not_answer(
+    agent_a: Bottle, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still run there, with the same identity."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{home}/nobody.sock")
+    monkeypatch.setattr(local.LocalBackend, "available", lambda _: None)
+    Bottle.objects.update(state="running", backend="docker")
+    told(agent_a, journal.STARTING)
+    manifest(home, "agent: none\nbackend: local\n")
+    with pytest.raises(running.NotStarted, match=r"backend docker before and may still run.*bottle delete"):
+        running.start("agent-a", author="olivia", progress=print)
+    agent_a.refresh_from_db()
+    assert (agent_a.backend, agent_a.state) == ("docker", "running")
+
+
+def test_a_bottle_that_runs_does_not_change_its_backend(
+    agent_a: Bottle, home: Path, lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(agent_a, journal.STARTING, journal.STARTED)
+    manifest(home, "agent: none\nbackend: docker\nimage: x\n")
+    known = backends.get
+    monkeypatch.setattr(
+        backends, "get", lambda name, home: Ready() if name == "docker" else known(name, home)
+    )
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for prepare in (partial(running.start, progress=print), running.prepare):
+            with pytest.raises(running.NotStarted, match="runs already"):
+                prepare("agent-a", author="olivia")
+    assert Bottle.objects.get().backend == "local"
+
+
+def test_a_bottle_that_changes_its_backend_leaves_nothing_in_the_former(
+    agent_a: Bottle, home: Path, lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(agent_a, journal.STARTING, journal.ENDED)
+    lock.with_name("cgroups").touch()
+    manifest(home, "agent: none\nbackend: docker\nimage: x\n")
+    known = backends.get
+    monkeypatch.setattr(
+        backends, "get", lambda name, home: Ready() if name == "docker" else known(name, home)
+    )
+    with pytest.raises(running.NotStarted):  # nobody serves its sockets here
+        running.prepare("agent-a", author="olivia")
+    assert list(lock.parent.iterdir()) == []
+    assert Bottle.objects.get().backend == "docker"
+    assert AuditEvent.objects.get(action="sandbox removed").details == {"backend": "local"}
 
 
 def test_a_deleted_bottle_stays_deleted(agent_a: Bottle, lock: Path) -> None:
