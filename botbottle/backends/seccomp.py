@@ -14,7 +14,6 @@ from .base import Unavailable
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
-CLONE_NEWTIME = 0x00000080  # where clone() keeps its exit signal: only unshare() reads it so
 NAMESPACES = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 SET_ID = (0o4000, 0o2000)
 ODD_PERSONALITIES = (0x0100000, 0x0200000, 0x0400000)  # map page zero, old layout, readable is executable
@@ -50,7 +49,6 @@ REFUSALS = (
     ),
     Refusal("ioctl", errno.EPERM, Condition(EQUALS, 1, (TIOCSTI, TIOCLINUX))),  # typing into a terminal
     Refusal("clone", errno.EPERM, Condition(ANY_BIT, 0, NAMESPACES)),
-    Refusal("unshare", errno.EPERM, Condition(ANY_BIT, 0, (CLONE_NEWTIME, *NAMESPACES))),
     Refusal("clone3", errno.ENOSYS),  # its flags are in memory, out of a filter's sight; libc uses clone()
     Refusal("personality", errno.EPERM, Condition(ANY_BIT, 0, ODD_PERSONALITIES)),
     Refusal("io_uring_setup io_uring_enter io_uring_register", errno.ENOSYS),
@@ -59,7 +57,9 @@ REFUSALS = (
     Refusal("fchmodat fchmodat2 mknodat open", errno.EPERM, Condition(ANY_BIT, 2, SET_ID)),
     Refusal("openat", errno.EPERM, Condition(ANY_BIT, 3, SET_ID)),
     Refusal("openat2", errno.ENOSYS),  # its mode is in memory; programs then use openat()
-    Refusal("mount umount2 pivot_root setns open_tree move_mount fsopen fsconfig fsmount fspick"),
+    Refusal(
+        "mount umount2 pivot_root chroot setns unshare open_tree move_mount fsopen fsconfig fsmount fspick"
+    ),
     Refusal("mount_setattr open_tree_attr open_by_handle_at quotactl quotactl_fd swapon swapoff"),
     Refusal("bpf perf_event_open userfaultfd keyctl add_key request_key lookup_dcookie"),
     Refusal("init_module finit_module delete_module create_module query_module get_kernel_syms"),
@@ -68,37 +68,41 @@ REFUSALS = (
     Refusal("nfsservctl uselib sysfs ustat _sysctl"),
     # Not dangerous by themselves; Docker's own profile refuses them too, and ours takes its place.
     Refusal("kcmp mbind get_mempolicy set_mempolicy set_mempolicy_home_node migrate_pages move_pages"),
+    Refusal("fanotify_init pidfd_getfd process_madvise sethostname setdomainname"),
 )
 
 _SHARED = {  # numbers that are the same everywhere
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435,
-    "openat2": 437, "mount_setattr": 442, "quotactl_fd": 443, "set_mempolicy_home_node": 450,
-    "fchmodat2": 452, "open_tree_attr": 467,
+    "openat2": 437, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442,
+    "quotactl_fd": 443, "set_mempolicy_home_node": 450, "fchmodat2": 452, "open_tree_attr": 467,
 }  # fmt: skip
 _X86_64 = _SHARED | {
     "open": 2, "ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "creat": 85, "chmod": 90,
     "fchmod": 91, "syslog": 103, "mknod": 133, "uselib": 134, "personality": 135, "ustat": 136,
-    "sysfs": 139, "vhangup": 153, "pivot_root": 155, "_sysctl": 156, "adjtimex": 159, "acct": 163,
-    "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169,
-    "iopl": 172, "ioperm": 173, "create_module": 174, "init_module": 175, "delete_module": 176,
-    "get_kernel_syms": 177, "query_module": 178, "quotactl": 179, "nfsservctl": 180,
-    "lookup_dcookie": 212, "clock_settime": 227, "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239,
+    "sysfs": 139, "vhangup": 153, "pivot_root": 155, "_sysctl": 156, "adjtimex": 159, "chroot": 161,
+    "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168,
+    "reboot": 169, "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173,
+    "create_module": 174, "init_module": 175, "delete_module": 176, "get_kernel_syms": 177,
+    "query_module": 178, "quotactl": 179, "nfsservctl": 180, "lookup_dcookie": 212,
+    "clock_settime": 227, "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239,
     "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "migrate_pages": 256,
     "openat": 257, "mknodat": 259, "fchmodat": 268, "unshare": 272, "move_pages": 279,
-    "perf_event_open": 298, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "kcmp": 312,
-    "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
+    "perf_event_open": 298, "fanotify_init": 300, "open_by_handle_at": 304, "clock_adjtime": 305,
+    "setns": 308, "kcmp": 312, "finit_module": 313, "kexec_file_load": 320, "bpf": 321,
+    "userfaultfd": 323,
 }  # fmt: skip
 _AARCH64 = _SHARED | {
     "lookup_dcookie": 18, "ioctl": 29, "mknodat": 33, "umount2": 39, "mount": 40, "pivot_root": 41,
-    "nfsservctl": 42, "fchmod": 52, "fchmodat": 53, "openat": 56, "vhangup": 58, "quotactl": 60,
-    "acct": 89, "personality": 92, "unshare": 97, "kexec_load": 104, "init_module": 105,
-    "delete_module": 106, "clock_settime": 112, "syslog": 116, "reboot": 142, "settimeofday": 170,
-    "adjtimex": 171, "socket": 198, "socketpair": 199, "add_key": 217, "request_key": 218, "keyctl": 219,
-    "clone": 220, "swapon": 224, "swapoff": 225, "mbind": 235, "get_mempolicy": 236, "set_mempolicy": 237,
-    "migrate_pages": 238, "move_pages": 239, "perf_event_open": 241, "open_by_handle_at": 265,
-    "clock_adjtime": 266, "setns": 268, "kcmp": 272, "finit_module": 273, "bpf": 280, "userfaultfd": 282,
-    "kexec_file_load": 294,
+    "nfsservctl": 42, "chroot": 51, "fchmod": 52, "fchmodat": 53, "openat": 56, "vhangup": 58,
+    "quotactl": 60, "acct": 89, "personality": 92, "unshare": 97, "kexec_load": 104,
+    "init_module": 105, "delete_module": 106, "clock_settime": 112, "syslog": 116, "reboot": 142,
+    "sethostname": 161, "setdomainname": 162, "settimeofday": 170, "adjtimex": 171, "socket": 198,
+    "socketpair": 199, "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220,
+    "swapon": 224, "swapoff": 225, "mbind": 235, "get_mempolicy": 236, "set_mempolicy": 237,
+    "migrate_pages": 238, "move_pages": 239, "perf_event_open": 241, "fanotify_init": 262,
+    "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268, "kcmp": 272, "finit_module": 273,
+    "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
 }  # fmt: skip
 
 
@@ -160,7 +164,10 @@ def _checked(when: Condition, refuse: bytes) -> list[bytes]:
 
 
 def docker_profile(machine: str = "") -> dict[str, Any]:
-    """The same in the form of Docker's seccomp profiles: what is not refused is allowed."""
+    """The same in the form of Docker's seccomp profiles: what is not refused is allowed.
+
+    It takes the place of Docker's own, so whatever that one refuses is in the table too.
+    """
     refused = [
         {
             "names": list(refusal.calls),
