@@ -57,6 +57,7 @@ class Prepared:
     bottle: Bottle
     backend: Backend
     plan: Plan
+    manifest: Manifest
 
 
 def manifest_path(slug: str) -> Path:
@@ -102,7 +103,8 @@ def prepare(slug: str, *, author: str, command: Sequence[str] = (), image: Image
         plans.keep(made, manifest)
         Bottle.objects.filter(pk=bottle.pk).update(image=made.image[:500])
         images.show_dockerfile(bottle, image.dockerfile)
-        return Prepared(bottle, backend, replace(made, command=tuple(command)) if command else made)
+        made = replace(made, command=tuple(command)) if command else made
+        return Prepared(bottle, backend, made, manifest)
     except (BackendError, OSError, ValueError) as error:
         raise NotStarted(str(error)) from error
 
@@ -125,10 +127,11 @@ def start(
     journal.append(directory, journal.STARTING, who=author)
     settling.settle(prepared.bottle)
     try:
-        quick.make_workspace(prepared.plan)
-        launch.remember_command(prepared.plan)
-        prepared.backend.start(prepared.plan, progress)
-    except (BackendError, OSError) as error:
+        made = _with_its_image(prepared, progress)
+        quick.make_workspace(made)
+        launch.remember_command(made)
+        prepared.backend.start(made, progress)
+    except (BackendError, OSError, ValueError) as error:
         journal.append(directory, journal.FAILED, who=author, text=str(error))
         settling.settle(prepared.bottle)
         raise NotStarted(str(error)) from error
@@ -141,8 +144,14 @@ def run(slug: str, *, author: str, command: Sequence[str] = (), progress: Progre
     _refuse_second(slug)
     prepared = _prepared(slug, author, command)
     try:
+        made = _with_its_image(prepared, progress)
+    except (BackendError, OSError, ValueError) as error:
+        journal.append(Path(prepared.plan.directory), journal.FAILED, who=author, text=str(error))
+        settling.settle(prepared.bottle)
+        raise NotStarted(str(error)) from error
+    try:
         with _unconnected():
-            return quick.run(prepared.backend, prepared.plan, who=author, progress=progress)
+            return quick.run(prepared.backend, made, who=author, progress=progress)
     except (BackendError, OSError) as error:
         raise NotStarted(str(error)) from error
     finally:
@@ -283,16 +292,33 @@ def _move_out(slug: str, manifest: Manifest, author: str) -> None:
         audit.append("sandbox removed", actor_name=author, bottle_slug=slug, details=details)
 
 
+def _with_its_image(prepared: Prepared, progress: Progress) -> Plan:
+    """The plan, made once more when its image had yet to be built: only now can its files be looked into.
+
+    What the image has of an agent's configuration is merged, and not hidden by ours. Raises BackendError.
+    """
+    if not prepared.plan.dockerfile:
+        return prepared.plan
+    built = prepared.backend.build(prepared.plan, progress)
+    files = _compile(prepared.manifest, prepared.plan.slug, look_into=built).files
+    return replace(prepared.plan, files=files)
+
+
 def _compile(
-    manifest: Manifest, slug: str, command: tuple[str, ...] = (), image: Image | None = None
+    manifest: Manifest,
+    slug: str,
+    command: tuple[str, ...] = (),
+    image: Image | None = None,
+    look_into: str = "",
 ) -> Plan:
     home = Path(settings.BOTTLE_HOME)
     name = (image or images.in_force(slug, manifest)).name
+    source = look_into or name or manifest.image
     made = plans.compile(
         manifest,
         slug=slug,
         home=home,
-        existing=lambda path: backends.get(manifest.backend, home).read(name or manifest.image, path),
+        existing=lambda path: backends.get(manifest.backend, home).read(source, path),
         extra_command=command,
     )
     return replace(made, image=name, dockerfile="") if name else made

@@ -150,6 +150,9 @@ class Backend(Protocol):
     def read(self, image: str, path: str) -> str | None:
         """A text file of the image, or None: so that an agent's configuration is merged, not overwritten."""
 
+    def build(self, plan: Plan, progress: Progress) -> str:
+        """The plan's image by a name for `read`, built first when it comes from a Dockerfile that is new."""
+
     def start(self, plan: Plan, progress: Progress) -> None:
         """In the background, with its output kept; returns once the bottle's first program runs."""
 

@@ -68,6 +68,10 @@ class DockerBackend:
         with connected() as client:
             return docker_images.read_text(client, image, path, self._reader_labels())
 
+    def build(self, plan: Plan, progress: Progress) -> str:
+        with connected() as client:
+            return self._image(client, plan, progress)
+
     def start(self, plan: Plan, progress: Progress) -> None:
         with connected() as client, self._starting(plan.slug):
             container = self._create(client, plan, progress, tty=True)
@@ -214,12 +218,16 @@ class DockerBackend:
             finally:
                 self._staged(slug).forget_variables()
 
+    def _image(self, client: DockerClient, plan: Plan, tell: Progress) -> str:
+        labels, name = sandbox_labels(self.home, plan.slug), sandbox_name(self.home, plan.slug)
+        return docker_images.ready_image(client, plan, labels, name, tell)
+
     def _create(self, client: DockerClient, plan: Plan, tell: Progress, *, tty: bool) -> Any:
         previous = self._find(client, plan.slug)
         if previous is not None and previous.attrs["State"]["Running"]:
             raise BackendError(f"The bottle {plan.slug} runs already. Stop it with: bottle stop {plan.slug}")
         labels, name = sandbox_labels(self.home, plan.slug), sandbox_name(self.home, plan.slug)
-        image = docker_images.ready_image(client, plan, labels, name, tell)
+        image = self._image(client, plan, tell)
         user = engine_user(self.home, client.info().get("SecurityOptions") or [])
         give_own_workspace(plan, user)
         warn_of_closed_mounts(plan.mounts, user, tell)

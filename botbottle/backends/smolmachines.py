@@ -96,6 +96,11 @@ class SmolmachinesBackend:
         except UnicodeDecodeError:
             return None
 
+    def build(self, plan: Plan, progress: Progress) -> str:
+        if plan.dockerfile:
+            raise BackendError(_BUILDS_NOTHING)
+        return plan.image
+
     def start(self, plan: Plan, progress: Progress) -> None:
         self._boot(plan, progress)
         launch = [*_PYTHON, f"{RUN_INSIDE}/launch.py", _LOG, _PID, *_init(plan)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,28 @@ def test_a_container_lives_through_the_record_and_its_engines_crash(
     bottles.ok("delete", "boxed")
     assert containers(engine) == []
     assert not pid or is_gone(pid)
+
+
+def test_what_an_image_that_has_yet_to_be_built_says_to_its_agent_is_merged(
+    bottles: Bottles,
+    tmp_path: Path,
+) -> None:
+    dockerfile = tmp_path / "context" / "Dockerfile"
+    dockerfile.parent.mkdir()
+    (dockerfile.parent / "claude.json").write_text('{"theme": "dark"}')
+    dockerfile.write_text(f"FROM {PYTHON_IMAGE}\nCOPY claude.json /home/agent/.claude.json\n")
+    text = f"backend: docker\ndockerfile: {dockerfile}\nagent: claude\ncommand: [sleep, '1000']\n"
+    bottles.manifest("built", text)
+    assert "COPY claude.json" in bottles.command("start", "built").error
+    printed = bottles.ok("exec", "built", "--", "cat", "/home/agent/.claude.json")
+    assert json.loads(printed)["theme"] == "dark"
+    assert "supervise" in json.loads(printed)["mcpServers"]
+    bottles.ok("stop", "built")
+    command = ("sh", "-c", "grep -c dark /home/agent/.claude.json")
+    assert bottles.command("run", "built", "--", *command).output.strip() == "1"
+    dockerfile.write_text(f"FROM {PYTHON_IMAGE}\nRUN false\n")
+    assert bottles.command("run", "built", "--", *command).code == 1
+    assert "not built" in bottles.ps("built")["problem"]
 
 
 def test_a_container_whose_record_ended_while_the_engine_was_away_is_removed(
