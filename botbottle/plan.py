@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import launch
+from . import launch, sharing
 from .backends.base import (
     CONFIG_INSIDE,
     HOME_INSIDE,
@@ -26,13 +26,14 @@ from .backends.base import (
 )
 from .launch import digest_of_inputs, from_json, kept, to_json
 from .provision import agents, context_hooks, homes, sources, variables
+from .sharing import WORKSPACE
 
 if TYPE_CHECKING:
     from .manifest import Manifest
 
 __all__ = ["compile", "describe", "digest_of_inputs", "from_json", "keep", "kept", "to_json"]
 
-WORKSPACE, TRUST = "workspace", "ca"  # in the bottle's directory
+TRUST = "ca"  # in the bottle's directory
 
 Existing = Callable[[str], str | None]  # a text file of the image, by its path in the bottle
 
@@ -47,17 +48,17 @@ def compile(
     """
     directory = Path(os.path.realpath(home)) / "bottles" / slug
     mounts = _mounts(manifest, directory, home)
-    writable = [mount.source for mount in mounts if mount.writable]
+    sharing.check(manifest, slug=slug, home=home)
     return Plan(
         slug=slug,
         backend=manifest.backend,
         directory=str(directory),
-        image=_image(manifest, home, writable),
-        dockerfile=_read_by_the_host(manifest, "dockerfile", manifest.dockerfile, writable),
+        image=_image(manifest, home),
+        dockerfile=manifest.dockerfile,
         agent=manifest.agent,
         command=extra_command or _command(manifest),
-        variables=_variables(manifest, writable),
-        files=_files(manifest, home, mounts, existing),
+        variables=_variables(manifest),
+        files=_files(manifest, home, existing),
         mounts=mounts,
         limits=manifest.limits,
         supervise=manifest.supervise,
@@ -81,9 +82,6 @@ def _mounts(manifest: Manifest, directory: Path, home: Path) -> tuple[Mount, ...
         extra.append(
             Mount(_source(manifest, f"{key}.path", mount.source, home), mount.target, mount.writable)
         )
-    for index, mount in enumerate(extra):
-        others = [other for other in (workspace, *extra) if other is not mount and other.writable]
-        _read_by_the_host(manifest, f"mounts[{index}].path", mount.source, [each.source for each in others])
     own = [
         Mount(str(directory / "sockets"), SOCKETS_INSIDE),
         Mount(str(directory / "current-config"), CONFIG_INSIDE),
@@ -100,8 +98,6 @@ def _workspace(manifest: Manifest, directory: Path, home: Path) -> Mount:
     source = _source(manifest, "workspace.path", manifest.workspace.path, home, own=own)
     if not Path(source).is_dir():
         raise manifest.refuse("workspace.path", f"{source} is not a directory.")
-    if writable and manifest.path:
-        _read_by_the_host(manifest, "workspace.path", manifest.path, [source])
     return Mount(source, WORKSPACE_INSIDE, writable)
 
 
@@ -112,32 +108,20 @@ def _source(manifest: Manifest, key: str, path: str, home: Path, *, own: Path | 
         raise manifest.refuse(key, str(error)) from error
 
 
-def _read_by_the_host(manifest: Manifest, key: str, path: str, writable: list[str]) -> str:
-    """The path itself, unless the bottle could change what is there."""
-    try:
-        if path:
-            sources.check_not_writable(path, writable)
-    except ValueError as error:
-        raise manifest.refuse(key, str(error)) from error
-    return path
-
-
-def _image(manifest: Manifest, home: Path, writable: list[str]) -> str:
+def _image(manifest: Manifest, home: Path) -> str:
     if not manifest.image or manifest.backend == "docker":
         return manifest.image
-    return _read_by_the_host(manifest, "image", _source(manifest, "image", manifest.image, home), writable)
+    return _source(manifest, "image", manifest.image, home)
 
 
-def _variables(manifest: Manifest, writable: list[str]) -> dict[str, Variable]:
-    for name, variable in manifest.env.items():
-        _read_by_the_host(manifest, f"env.{name}.from_file", variable.from_file or "", writable)
+def _variables(manifest: Manifest) -> dict[str, Variable]:
     own = variables.identity_variables() | variables.proxy_variables() | variables.trust_variables()
     defaults = {name: Variable(value) for name, value in variables.default_variables().items()}
     return defaults | dict(manifest.env) | {name: Variable(value) for name, value in own.items()}
 
 
-def _files(manifest: Manifest, home: Path, mounts: tuple[Mount, ...], existing: Existing) -> tuple[File, ...]:
-    brought = {file.path: file for file in _home_files(manifest, home, mounts)}
+def _files(manifest: Manifest, home: Path, existing: Existing) -> tuple[File, ...]:
+    brought = {file.path: file for file in _home_files(manifest, home)}
 
     def seen(path: str) -> str | None:
         return brought[path].content if path in brought else existing(path)
@@ -168,11 +152,10 @@ def _context_hooks(manifest: Manifest, files: dict[str, File], existing: Existin
         yield File(path, context_hooks.claude_settings(settings))
 
 
-def _home_files(manifest: Manifest, home: Path, mounts: tuple[Mount, ...]) -> tuple[File, ...]:
+def _home_files(manifest: Manifest, home: Path) -> tuple[File, ...]:
     if not manifest.home:
         return ()
     source = _source(manifest, "home", manifest.home, home)
-    _read_by_the_host(manifest, "home", source, [mount.source for mount in mounts if mount.writable])
     if not Path(source).is_dir():
         raise manifest.refuse("home", f"{source} is not a directory.")
     try:

@@ -133,6 +133,7 @@ def _end_sandbox(bottle: Bottle, author: str) -> str:
     except BackendError as error:
         problem = str(error)
     settling.settle(bottle)
-    (directory / launch.KEPT).unlink(missing_ok=True)
+    for name in (launch.KEPT, launch.COMMAND):
+        (directory / name).unlink(missing_ok=True)
     journal.forget(directory)
     return problem

@@ -21,7 +21,8 @@ PURE = {
     "supervise.mcp.jsonrpc", "supervise.mcp.versions", "supervise.mcp.protocol", "supervise.mcp.edge",
     "supervise.mcp.catalog", "supervise.dockerfile_review", "supervise.story", "supervise.context_text",
     "botbottle.dockerfiles", "botbottle.environment", "botbottle.manifest", "botbottle.manifest_yaml",
-    "botbottle.plan", "botbottle.launch", "botbottle.provision.agents", "botbottle.provision.variables",
+    "botbottle.plan", "botbottle.sharing", "botbottle.launch", "botbottle.provision.agents",
+    "botbottle.provision.variables",
     "botbottle.provision.trust", "botbottle.provision.context_hooks", "botbottle.backends.base",
     "botbottle.backends.seccomp",
 }  # fmt: skip

@@ -16,6 +16,7 @@ from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE
 _NEVER = tuple(Path(path) for path in ("/proc", "/sys", "/dev", "/run", "/boot"))
 _ENGINES = ("/var/lib/docker", "/var/lib/containerd", "~/.docker", "~/.colima", "~/.local/share/containers")
 _SYSTEM = ("/proc", "/sys", "/dev", "/run", "/var/run", "/etc", "/usr", "/bin", "/sbin", "/boot", "/root")
+_MOST_LINKS = 40  # as the kernel
 _TAKEN = ("/", "/home", HOME_INSIDE, WORKSPACE_INSIDE, "/tmp", "/var", "/var/tmp")  # noqa: S108
 
 
@@ -34,8 +35,12 @@ def check_target(target: str) -> None:
 
 
 def check_source(source: str, *, home: Path, own: Path | None = None) -> str:
-    """The path with all links followed, once it may be mounted. `own` is the one part of `home` that may."""
-    path = _resolved(source)
+    """The path with all links followed, once it may be mounted. `own` is the one part of `home` that may.
+
+    The agent can write there: so no link is followed in it.
+    """
+    passed = steps(source)
+    path = passed[-1]
     try:
         kind = path.stat().st_mode
     except OSError as error:
@@ -47,7 +52,9 @@ def check_source(source: str, *, home: Path, own: Path | None = None) -> str:
             raise ValueError(
                 f"{source} would give the bottle {place}, which leads out of it. Name something narrower."
             )
-    _refuse_home(path, source, _resolved(home), own and _resolved(own))
+    if own is not None:
+        _refuse_links(passed, source, where(own))
+    _refuse_home(path, source, where(home), own and where(own))
     for engine in _engines():
         if path.is_relative_to(engine) or engine.is_relative_to(path):
             raise ValueError(
@@ -56,12 +63,72 @@ def check_source(source: str, *, home: Path, own: Path | None = None) -> str:
     return str(path)
 
 
-def check_not_writable(path: str, writable: Iterable[str]) -> None:
-    """What the host reads at a start must not lie where a bottle can have put a link in its place."""
-    for candidate in {Path(os.path.normpath(path)), _resolved(path)}:
-        for place in writable:
-            if candidate.is_relative_to(place):
-                raise ValueError(f"{path} lies in {place}, which the agent may write to. Keep it elsewhere.")
+def check_not_writable(
+    path: str, writable: Iterable[str], *, mounted: bool = False, who: str = "the agent"
+) -> None:
+    """What the host reads at a start must not lie where a bottle can have put a link in its place.
+
+    That counts for every step of the way. What is only mounted may be such a place as a whole, or hold one:
+    nobody in a bottle can replace the place itself.
+    """
+    passed = steps(path)
+    for place in map(where, writable):
+        if any(step.is_relative_to(place) and not (mounted and step == place) for step in passed):
+            raise ValueError(f"{path} lies in {place}, which {who} may write to. Keep it elsewhere.")
+        if not mounted and place.is_relative_to(passed[-1]):
+            raise ValueError(f"{path} holds {place}, which {who} may write to. Keep them apart.")
+
+
+def steps(path: str | Path) -> tuple[Path, ...]:
+    """Every place that is passed on the way, links followed in turn; the last one is where it leads.
+
+    Raises ValueError for links without an end.
+    """
+    here = Path("/")
+    passed, links = [here], 0
+    ahead = _names(str(Path.cwd() / path))
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            here = here.parent
+        elif (target := _link(here / name)) is None:
+            here /= name
+        else:
+            passed.append(here / name)
+            links += 1
+            if links > _MOST_LINKS:
+                raise ValueError(f"{path} goes through more than {_MOST_LINKS} links. Name where it leads.")
+            here = Path("/") if target.startswith("/") else here
+            ahead += _names(target)
+        passed.append(here)
+    return tuple(passed)
+
+
+def where(path: str | Path) -> Path:
+    """Where a path leads. Raises ValueError."""
+    return steps(path)[-1]
+
+
+def _names(path: str) -> list[str]:
+    """The next one last."""
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _link(path: Path) -> str | None:
+    try:
+        return str(path.readlink())
+    except OSError:  # no link; or nothing that could be used, as the next one to try will say
+        return None
+
+
+def _refuse_links(passed: tuple[Path, ...], source: str, own: Path) -> None:
+    """A step that does not stand in the path in the end was a link, or went up again."""
+    if not all(
+        passed[-1].is_relative_to(step) for step in passed if step != own and step.is_relative_to(own)
+    ):
+        raise ValueError(
+            f"{source} goes through a link in {own}, which the agent may have put there. Name the directory."
+        )
 
 
 def _refuse_home(path: Path, source: str, home: Path, own: Path | None) -> None:
@@ -76,11 +143,4 @@ def _refuse_home(path: Path, source: str, home: Path, own: Path | None) -> None:
 def _engines() -> list[Path]:
     scheme, _, address = os.environ.get("DOCKER_HOST", "").partition("://")
     places = [*_ENGINES, *([address] if scheme == "unix" and address else [])]
-    return [_resolved(Path(place).expanduser()) for place in places]
-
-
-def _resolved(path: str | Path) -> Path:
-    try:
-        return Path(os.path.realpath(path))
-    except OSError as error:  # a link that may not even be read
-        raise ValueError(f"{path} cannot be used: {error.strerror}. Name another.") from error
+    return [where(Path(place).expanduser()) for place in places]

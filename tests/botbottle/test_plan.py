@@ -213,6 +213,128 @@ def test_a_link_in_the_workspace_that_leads_out_is_still_the_agents(home, write,
     assert "the agent may write to" in refused(write(text), home)
 
 
+def leads_to(link: Path, target: Path) -> None:
+    """What an agent does to a link in its workspace."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    target.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mounts: [{{path: {path}, target: /data}}]",
+        "home: {path}",
+        "image: {path}",
+        "backend: docker\nimage: a:1\ndockerfile: {path}/Dockerfile",
+    ],
+)
+@pytest.mark.parametrize("by", ["work/data", "way/data", "work/up/../data"])
+def test_a_link_that_the_agent_could_turn_is_not_followed(home, write, tmp_path, text, by) -> None:
+    """Neither by its own name, nor by a way that only leads through the workspace."""
+    leads_to(tmp_path / "work" / "data", tmp_path / "private")
+    (tmp_path / "work" / "up").mkdir()
+    (tmp_path / "way").symlink_to("work")
+    found = write(f"workspace: {{path: {tmp_path}/work}}\n{text.format(path=tmp_path / by)}")
+    assert f"lies in {tmp_path}/work, which the agent may write to" in refused(found, home)
+
+
+def test_a_workspace_in_a_writable_mount_is_refused(home, write, tmp_path) -> None:
+    leads_to(tmp_path / "proj" / "ws", tmp_path / "private")
+    text = "workspace: {{path: {0}/ws}}\nmounts: [{{path: {0}, target: /data, mode: {1}}}]"
+    message = refused(write(text.format(tmp_path / "proj", "rw")), home)
+    assert "line 1, workspace.path: " in message
+    assert "the agent may write to" in message
+    assert planned(write(text.format(tmp_path / "proj", "ro")), home)
+
+
+def test_a_workspace_by_a_link_in_itself_is_refused(home, write, tmp_path) -> None:
+    leads_to(tmp_path / "proj" / "again", tmp_path / "proj")
+    assert "may write to" in refused(write(f"workspace: {{path: {tmp_path}/proj/again}}"), home)
+    assert "may write to" in refused(write(f"workspace: {{path: {tmp_path}/proj/sub/..}}"), home)
+
+
+@pytest.mark.parametrize("by", ["link", "link/deeper", "real/../link", "away"])
+def test_no_link_in_the_bottles_own_workspace_is_followed(home, write, tmp_path, by) -> None:
+    own = home / "bottles" / "demo" / "workspace"
+    (own / "real" / "deeper").mkdir(parents=True)
+    leads_to(own / "link", own / "real")
+    leads_to(own / "away", tmp_path / "private")
+    message = refused(write(f"workspace: {{path: demo/workspace/{by}}}"), home)
+    assert "goes through a link" in message
+    assert planned(write("workspace: {path: demo/workspace/real/deeper}"), home)
+
+
+@pytest.mark.parametrize("whose", ["demo", "other"])
+def test_no_bottles_own_workspace_leads_a_mount_elsewhere(home, write, tmp_path, whose) -> None:
+    leads_to(home / "bottles" / whose / "workspace" / "data", tmp_path / "private")
+    text = "workspace: {path: %s}\nmounts: [{path: %s/workspace/data, target: /data}]"
+    (tmp_path / "work").mkdir()
+    assert "may write to" in refused(write(text % (tmp_path / "work", whose)), home)
+
+
+def test_a_manifest_in_a_writable_mount_is_refused(home, tmp_path) -> None:
+    (tmp_path / "here").mkdir()
+    path = tmp_path / "here" / "demo.yaml"
+    path.write_text("mounts: [{path: ., target: /data, mode: rw}]")
+    assert "the agent may write to" in refused(manifest.load(path), home)
+
+
+def test_a_home_that_holds_a_workspace_is_refused(home, write, tmp_path) -> None:
+    (tmp_path / "proj" / "work").mkdir(parents=True)
+    text = f"workspace: {{path: {tmp_path}/proj/work}}\nhome: {tmp_path}/proj"
+    assert "line 2, home: " in refused(write(text), home)
+
+
+def neighbour(home: Path, text: str, *, started: bool = True) -> None:
+    (home / "bottles" / "other" / "run").mkdir(parents=True, exist_ok=True)
+    (home / "bottles" / "other.yaml").write_text(text)
+    if started:
+        (home / "bottles" / "other" / launch.COMMAND).write_text("[]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workspace: {{path: {0}/sub}}",
+        "mounts: [{{path: {0}/sub, target: /data}}]",
+        "home: {0}/sub",
+        "env: {{A: {{from_file: {0}/token}}}}",
+    ],
+)
+def test_what_one_bottle_writes_no_other_is_led_through_whichever_comes_first(
+    home, write, tmp_path, text
+) -> None:
+    (tmp_path / "proj" / "sub").mkdir(parents=True)
+    reads, writes = text.format(tmp_path / "proj"), f"workspace: {{path: {tmp_path}/proj}}"
+    neighbour(home, writes)
+    assert "which the agent of bottle 'other' may write to" in refused(write(reads), home)
+    neighbour(home, reads)
+    message = refused(write(writes), home)
+    assert "line 1, workspace.path: " in message
+    assert "Bottle 'other' names it as " in message
+
+
+def test_bottles_may_share_a_directory_as_a_whole(home, write, tmp_path) -> None:
+    (tmp_path / "proj").mkdir()
+    neighbour(home, f"workspace: {{path: {tmp_path}/proj}}")
+    assert planned(write(f"workspace: {{path: {tmp_path}/proj}}"), home)
+    assert planned(write(f"mounts: [{{path: {tmp_path}/proj, target: /data}}]"), home)
+
+
+@pytest.mark.parametrize("text", ["workspace: {{path: {0}/proj}}", "nonsense: {0}"])
+def test_a_neighbour_that_never_ran_or_cannot_start_is_in_nobodys_way(home, write, tmp_path, text) -> None:
+    (tmp_path / "proj" / "sub").mkdir(parents=True)
+    neighbour(home, text.format(tmp_path), started="nonsense" in text)
+    assert planned(write(f"workspace: {{path: {tmp_path}/proj/sub}}"), home)
+
+
+def test_a_link_without_an_end_is_refused(home, write, tmp_path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert "links" in refused(write(f"workspace: {{path: {tmp_path}/loop}}"), home)
+
+
 def test_a_manifest_that_its_bottle_could_rewrite_is_refused(home, tmp_path) -> None:
     path = tmp_path / "work" / "demo.yaml"
     path.parent.mkdir()

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from botbottle import backends, journal
+from botbottle import backends, journal, launch
 from botbottle.backends import local
+from botbottle.backends.base import Plan
 from botbottle.models import Bottle
 from egress import store
 from supervise import audit, bottles, events, running, settling
@@ -122,10 +123,13 @@ def test_a_bottle_whose_backend_is_away_can_be_deleted(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     Bottle.objects.update(state="running", backend="docker")
     told(agent_a, journal.STARTING)
+    directory = store.bottle_directory(agent_a)
+    launch.remember_command(Plan("agent-a", "docker", str(directory), command=("x",)))
     bottles.delete("agent-a", author="olivia")
     assert state(agent_a) == "deleted"
     assert AuditEvent.objects.get(action="bottle deleted").details["sandbox"]
-    assert not journal.exists(store.bottle_directory(agent_a)), "an heir of the name inherits nothing"
+    assert not journal.exists(directory), "an heir of the name inherits nothing"
+    assert launch.command_of(directory) == ()
 
 
 class Ready:
