@@ -22,7 +22,13 @@ from botbottle.backends.base import Unavailable
 from botbottle.demo import agent as scripted_agent
 from botbottle.demo.internet import Internet, Site, small_internet
 
+SLUG = "demo"
 HOST, PAGE = "packages.example.com", "/simple/left-pad/"
+# Of the caller's environment. Settings are not among them: the demo must not meet the operator's database.
+KEPT_VARIABLES = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV",
+    "PYTHONPATH", "LD_LIBRARY_PATH",
+)  # fmt: skip
 START_SECONDS = 60.0
 PENDING_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -67,7 +73,7 @@ class Command(BaseCommand):
                 self._tell(step, server)
                 if step["step"] == "refused" and auto:
                     self._say("Nobody has to click: --auto approves it.")
-                    server.approve_first()
+                    server.approve()
         return step.get("step") == "tried again" and step["status"] == 200
 
     def _tell(self, step: dict[str, Any], server: _Server) -> None:
@@ -113,7 +119,7 @@ class _Server:
     @contextmanager
     def start(cls, root: Path, internet: Internet) -> Iterator[_Server]:
         environment = {
-            **os.environ,
+            **{name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ},
             "BOTTLE_HOME": str(root / "home"),
             "EGRESS_UPSTREAM_PROXY": internet.proxy_url,
             "EGRESS_UPSTREAM_CA": str(internet.authority),
@@ -143,11 +149,11 @@ class _Server:
         workspace = self._root / "workspace"
         workspace.mkdir()
         shutil.copy(str(scripted_agent.__file__), workspace / "agent.py")
-        manifest = self._home / "bottles" / "demo.yaml"
+        manifest = self._home / "bottles" / f"{SLUG}.yaml"
         manifest.parent.mkdir(exist_ok=True)
         manifest.write_text(MANIFEST.format(workspace=json.dumps(str(workspace))))
         python = str(Path(sys.base_prefix) / "bin" / "python3")
-        command = self._command("bottle", "run", "demo", "--", python, "-I", "/workspace/agent.py", url)
+        command = self._command("bottle", "run", SLUG, "--", python, "-I", "/workspace/agent.py", url)
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
             command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
         )
@@ -157,12 +163,12 @@ class _Server:
             process.terminate()
             process.wait(STOP_SECONDS)
 
-    def approve_first(self) -> None:
+    def approve(self) -> None:
         deadline = time.monotonic() + PENDING_SECONDS
         while time.monotonic() < deadline:
-            listed = json.loads(self._manage("proposals", "list", "--json"))
-            if listed:
-                self._manage("proposals", "approve", listed[0]["id"], "--note", "Fine for the demo.")
+            asked = of_the_demo(json.loads(self._manage("proposals", "list", "--json")))
+            if asked:
+                self._manage("proposals", "approve", asked, "--note", "Fine for the demo.")
                 return
             time.sleep(0.1)
         raise CommandError("The agent's ask did not arrive in the queue.")
@@ -187,6 +193,11 @@ class _Server:
                     return
             time.sleep(0.1)
         raise CommandError(f"bot-bottle did not start:\n{self._log.read_text()[-2000:]}")
+
+
+def of_the_demo(listed: list[dict[str, Any]]) -> str | None:
+    """The one proposal that may be approved without a person."""
+    return next((str(line["id"]) for line in listed if (line["bottle"], line["host"]) == (SLUG, HOST)), None)
 
 
 @contextmanager
