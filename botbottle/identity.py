@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
 from .middleware import plane
@@ -27,15 +27,15 @@ class BottleAuthentication(BaseAuthentication):
 
     def authenticate(self, request: Request) -> tuple[Bottle, str]:
         if plane(request._request) is Plane.RELAY:
-            return _by_socket(request.headers.get(IDENTITY_HEADER, "")), "socket"
-        return _by_token(request.headers.get("Authorization", "")), "token"
+            return _asking(_by_socket(request.headers.get(IDENTITY_HEADER, ""))), "socket"
+        return _asking(_by_token(request.headers.get("Authorization", ""))), "token"
 
     def authenticate_header(self, request: Request) -> str:
         return 'Bearer realm="bot-bottle"'
 
 
 def bottle_of_scope(scope: Mapping[str, Any]) -> Bottle:
-    """The bottle of a websocket, proven as for a request. Raises AuthenticationFailed."""
+    """The bottle of a websocket, proven as for a request. Raises AuthenticationFailed, PermissionDenied."""
     given: dict[bytes, list[bytes]] = {}
     for name, value in scope["headers"]:
         given.setdefault(name.lower(), []).append(value)
@@ -45,8 +45,15 @@ def bottle_of_scope(scope: Mapping[str, Any]) -> Bottle:
         return values[0].decode("latin-1") if len(values) == 1 else ""
 
     if scope["plane"] is Plane.RELAY:
-        return _by_socket(only(IDENTITY_HEADER))
-    return _by_token(only("Authorization"))
+        return _asking(_by_socket(only(IDENTITY_HEADER)))
+    return _asking(_by_token(only("Authorization")))
+
+
+def _asking(bottle: Bottle) -> Bottle:
+    """The egress process refuses such a bottle already; a token comes here without it."""
+    if not bottle.supervise:
+        raise PermissionDenied("This bottle was started with 'supervise: false': it has nobody to ask.")
+    return bottle
 
 
 def _by_socket(slug: str) -> Bottle:

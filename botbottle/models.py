@@ -47,6 +47,7 @@ class Bottle(models.Model):
     token_rotated_at = models.DateTimeField(auto_now_add=True)
     dockerfile = models.TextField(blank=True, help_text="The last approved Dockerfile.")
     manifest = models.TextField(blank=True, help_text="The manifest it was last started with.")
+    supervise = models.BooleanField(default=True, help_text="Whether its agent may ask for anything.")
     image = models.CharField(max_length=500, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     exit_code = models.IntegerField(null=True, blank=True, help_text="Of the last run that ended.")

@@ -18,7 +18,7 @@ from . import journal, launch
 from .backends.base import WORKSPACE_INSIDE, Backend, BackendError, Plan, Progress
 from .environment import text
 
-SOCKETS = ("sockets/proxy.sock", "sockets/agent.sock")
+PROXY, AGENT = "sockets/proxy.sock", "sockets/agent.sock"
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _FLAGS = {"run": (), "exec": ("-t", "-T"), "attach": ()}
 
@@ -38,7 +38,7 @@ def attempt(arguments: Sequence[str]) -> int | None:
     if (verb == "exec" and not command) or (verb == "attach" and command):
         return None
     plan = launch.kept(directory, manifest)
-    if plan is None or (verb == "run" and not reachable(directory)):
+    if plan is None or (verb == "run" and not reachable(directory, supervise=plan.supervise)):
         return None
     return _do(verb, plan, command, home, tty="-t" in flags or ("-T" not in flags and on_a_terminal()))
 
@@ -110,14 +110,15 @@ def make_workspace(plan: Plan) -> None:
             os.makedirs(mount.source, exist_ok=True)  # noqa: PTH103 - one system call less
 
 
-def reachable(directory: Path) -> bool:
-    """Whether the egress process serves this bottle: its sockets answer. However long their path is."""
+def reachable(directory: Path, *, supervise: bool) -> bool:
+    """Whether the egress process serves this bottle as its manifest has it, however long the path is."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return False
     try:
-        return all(_answers(f"/proc/self/fd/{descriptor}/{name}") for name in SOCKETS)
+        place = f"/proc/self/fd/{descriptor}"
+        return _answers(f"{place}/{PROXY}") and _answers(f"{place}/{AGENT}") is supervise
     finally:
         os.close(descriptor)
 

@@ -178,9 +178,10 @@ def _acknowledged(bottle: Bottle, written: int) -> int:
 
 
 def _write_identity(bottle: Bottle) -> None:
-    """By which token the proxy knows the bottle. Rarely new, and synced writes cost the most here."""
+    """By which token the proxy knows it, and whether it may ask. Rarely new; synced writes cost the most."""
     path = bottle_directory(bottle) / "identity.json"
-    text = json.dumps({"slug": bottle.slug, "token_sha256": bottle.token_digest}) + "\n"
+    identity = {"slug": bottle.slug, "token_sha256": bottle.token_digest, "supervise": bottle.supervise}
+    text = json.dumps(identity) + "\n"
     if not path.is_file() or path.read_text() != text:
         write_atomically(path, text)
 

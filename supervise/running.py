@@ -336,7 +336,11 @@ def _record_of(slug: str, manifest: Manifest, author: str) -> Bottle:
         bottle = bottles.get(slug)
         if not bottle.manifest:
             _give_first_routes(newest, manifest, author)
-        Bottle.objects.filter(pk=bottle.pk).update(manifest=manifest.text, backend=manifest.backend)
+        if bottle.supervise != manifest.supervise:
+            store.must_publish_again(bottle)
+        Bottle.objects.filter(pk=bottle.pk).update(
+            manifest=manifest.text, backend=manifest.backend, supervise=manifest.supervise
+        )
     return bottles.get(slug)
 
 
@@ -360,13 +364,13 @@ def _serve(bottle: Bottle) -> None:
     """The newest table is live and the bottle's sockets answer. Raises NotStarted."""
     directory = store.bottle_directory(bottle)
     live = Publication.objects.get(bottle=bottle).live_version
-    if live == store.current(bottle).version and quick.reachable(directory):
+    if live == store.current(bottle).version and quick.reachable(directory, supervise=bottle.supervise):
         return
     try:
         store.publish(bottle)
     except store.NotPublished as error:
         raise NotStarted(f"Bottle {bottle.slug!r} cannot start: {error}.") from error
-    if not quick.reachable(directory):
+    if not quick.reachable(directory, supervise=bottle.supervise):
         raise NotStarted(NO_EGRESS.format(slug=bottle.slug))
 
 

@@ -50,6 +50,12 @@ class Ack:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    token_sha256: bytes | None  # None: the bottle has only its sockets
+    supervise: bool  # whether it may ask for anything
+
+
 class Bottle:
     def __init__(self, slug: str, directory: Path, *, pooled: int) -> None:
         self.slug = slug
@@ -63,7 +69,7 @@ class Bottle:
         self.counters: Counter[str] = Counter()
         self.missing_secrets: set[str] = set()
         self.connections = 0
-        self._token_sha256: bytes | None = None
+        self.identity = Identity(None, supervise=False)
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()
 
@@ -76,13 +82,14 @@ class Bottle:
 
     def knows_token(self, token: bytes) -> bool:
         digest = sha256(token).hexdigest().encode("ascii")
-        return self._token_sha256 is not None and hmac.compare_digest(digest, self._token_sha256)
+        known = self.identity.token_sha256
+        return known is not None and hmac.compare_digest(digest, known)
 
     async def reload(self) -> Ack:
         """Read the files again and swap, or keep what is live and say why. Cuts what is now forbidden."""
         async with self._loading:
             try:
-                self._token_sha256 = read_identity(self.directory, self.slug)
+                self.identity = read_identity(self.directory, self.slug)
                 fresh, texts = await _load_steadily(self.directory, self.slug)
                 self._swap(fresh)
                 current_config.write(self.directory, texts)
@@ -132,12 +139,12 @@ def found_in(bottles: Path) -> list[str]:
     return sorted(entry.name for entry in bottles.iterdir() if SLUG.fullmatch(entry.name) and exists(entry))
 
 
-def read_identity(directory: Path, slug: str) -> bytes | None:
-    """The digest of the token for TCP, or None when the bottle has only its sockets. Raises ValueError."""
+def read_identity(directory: Path, slug: str) -> Identity:
+    """Raises ValueError."""
     try:
         identity = json.loads((directory / _IDENTITY).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return None
+        return Identity(None, supervise=True)
     except ValueError as error:
         raise ValueError("identity.json is not valid JSON") from error
     if not isinstance(identity, dict) or identity.get("slug") != slug:
@@ -145,7 +152,10 @@ def read_identity(directory: Path, slug: str) -> bytes | None:
     digest = identity.get("token_sha256")
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ValueError("identity.json has no token_sha256 of 64 hex digits")
-    return digest.encode("ascii")
+    supervise = identity.get("supervise", True)
+    if not isinstance(supervise, bool):
+        raise ValueError("identity.json says neither true nor false of supervise")
+    return Identity(digest.encode("ascii"), supervise)
 
 
 _Loaded = tuple[Snapshot, dict[str, str]]  # with what its bottle may read about it

@@ -233,6 +233,8 @@ class Conversation:
 
     async def _relay(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
         self._aim(target)
+        if not bottle.identity.supervise:
+            raise Refusal("no-supervisor", "This bottle has nobody to ask: its manifest says so.")
         socket = self._plane.config.run / "relay.sock"
         begin = partial(self._plane.turns.begin, bottle)
         web = WebProcess(socket, bottle.slug, target.origin_form, self._plane.watch, begin)

@@ -29,7 +29,7 @@ class Listeners:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._servers: dict[str, list[asyncio.Server]] = {}
+        self._servers: dict[str, dict[str, asyncio.Server]] = {}  # by bottle and by name
         self._tcp: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port: int | None = None
@@ -58,9 +58,9 @@ class Listeners:
             return None
         bottle, ack = await self._plane.load(slug)
         self._plane.write_pipelock()
-        if slug not in self._servers and not self._plane.stopping:
+        if not self._plane.stopping:
             try:
-                self._servers[slug] = await self._open(bottle)
+                await self._open(bottle)
             except OSError as error:
                 bottle.problem = f"The bottle's sockets cannot be opened: {error}."
                 log.error("bottle %s: %s", slug, bottle.problem)
@@ -85,26 +85,34 @@ class Listeners:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _open(self, bottle: Bottle) -> list[asyncio.Server]:
-        loop = asyncio.get_running_loop()
-        servers = []
+    async def _open(self, bottle: Bottle) -> None:
+        """Those that are missing. One that may ask for nothing has no socket to ask at."""
+        servers = self._servers.setdefault(bottle.slug, {})
         directory = bottle.directory / SOCKETS
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)  # the bottle's user may be another one; others do not get this far
         for name, door in _SOCKETS.items():
-            listening = bind_unix(directory / name, mode=0o666)
+            if door is Door.AGENT_SOCKET and not bottle.identity.supervise:
+                self._close_one(bottle.slug, name)
+            elif name not in servers:
+                servers[name] = await self._listen(directory / name, door, bottle)
 
-            def accepted(door: Door = door) -> Wire:
-                return self._wire(door, bottle)
-
-            servers.append(await loop.create_unix_server(accepted, sock=listening, backlog=_BACKLOG))
-        return servers
+    async def _listen(self, path: Path, door: Door, bottle: Bottle) -> asyncio.Server:
+        listening = bind_unix(path, mode=0o666)
+        return await asyncio.get_running_loop().create_unix_server(
+            lambda: self._wire(door, bottle), sock=listening, backlog=_BACKLOG
+        )
 
     def _close(self, slug: str) -> None:
-        for server in self._servers.pop(slug, []):
-            server.close()
         for name in _SOCKETS:
-            (self._plane.config.bottles / slug / SOCKETS / name).unlink(missing_ok=True)
+            self._close_one(slug, name)
+        self._servers.pop(slug, None)
+
+    def _close_one(self, slug: str, name: str) -> None:
+        server = self._servers.get(slug, {}).pop(name, None)
+        if server is not None:
+            server.close()
+        (self._plane.config.bottles / slug / SOCKETS / name).unlink(missing_ok=True)
 
     def _wire(self, door: Door, bottle: Bottle | None) -> Wire:
         bell = Doorbell()

@@ -43,21 +43,23 @@ def test_what_is_not_plain_or_not_ready_goes_the_long_way(
 
 def test_sockets_that_nobody_listens_on_are_not_there(tmp_path: Path) -> None:
     bottle = tmp_path / ("long-" * 30)  # a name that no socket's address holds
-    assert not quick.reachable(bottle)
+    assert not quick.reachable(bottle, supervise=True)
     (bottle / "sockets").mkdir(parents=True)
-    assert not quick.reachable(bottle)
+    assert not quick.reachable(bottle, supervise=True)
     listening = []
-    for name in quick.SOCKETS:
+    for name in (quick.PROXY, quick.AGENT):
+        assert not quick.reachable(bottle, supervise=True)
         made = socket.socket(socket.AF_UNIX)
         link = tmp_path / Path(name).name
         made.bind(str(link))
         made.listen()
         link.rename(bottle / name)
         listening.append(made)
-    assert quick.reachable(bottle)
+        assert quick.reachable(bottle, supervise=name == quick.AGENT), "as many as it is to have"
+    assert not quick.reachable(bottle, supervise=False), "it could ask"
     for each in listening:
         each.close()
-    assert not quick.reachable(bottle), "what a killed process left is no socket"
+    assert not quick.reachable(bottle, supervise=True), "what a killed process left is no socket"
 
 
 def test_it_imports_nothing_that_is_slow() -> None:

@@ -123,7 +123,8 @@ def test_the_proxy_reads_the_files_while_nobody_writes_them(
 
 
 def test_a_new_token_is_handed_over_at_once(plane: StandIn, agent_a: Bottle) -> None:
-    assert identity(agent_a) == {"slug": "agent-a", "token_sha256": agent_a.token_digest}
+    known = {"slug": "agent-a", "token_sha256": agent_a.token_digest, "supervise": True}
+    assert identity(agent_a) == known
     plane.asked.clear()
     token = bottles.rotate_token("agent-a", author="tests").token
     assert identity(agent_a)["token_sha256"] == digest_token(token)

@@ -19,6 +19,14 @@ from tests.mcp.conftest import MODERN, Agent, ask, message, modern_message
 pytestmark = pytest.mark.django_db
 
 
+def test_a_bottle_without_a_supervisor_is_told_so_and_files_nothing(agent: Agent) -> None:
+    Bottle.objects.update(supervise=False)
+    refused = agent.post(ask())
+    assert refused.status_code == 403
+    assert "supervise: false" in refused.content.decode()
+    assert not Proposal.objects.exists()
+
+
 # --- Start
 
 

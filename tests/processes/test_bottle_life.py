@@ -141,6 +141,33 @@ def test_a_command_that_ends_by_itself_is_noticed_with_its_exit_code(bottles: Bo
     )
 
 
+ASK = """
+import os, urllib.request
+print(sorted(os.listdir("/run/bot-bottle/sockets")))
+for url in ("http://127.0.0.1:9100/health", "http://supervise/health"):
+    try:
+        print(urllib.request.urlopen(url).read().decode())
+    except OSError as error:
+        print(getattr(error, "status", "nobody"))
+"""
+
+
+def test_a_bottle_with_supervise_false_has_nobody_to_ask_until_its_manifest_says_so(bottles: Bottles) -> None:
+    bottles.manifest("mute", "supervise: false\n")
+    for _ in ("the long way", "the quick way"):
+        ran = bottles.command("run", "mute", "--", PYTHON, "-c", ASK)
+        assert (ran.code, ran.output.split("\n")) == (0, ["['proxy.sock']", "nobody", "403", ""]), ran.error
+    token = json.loads(bottles.ok("token", "mute", "--json"))["token"]
+    asked = httpx.post(
+        bottles.server.mcp_url, headers={"Authorization": f"Bearer {token}"}, json={}, timeout=60
+    )
+    assert asked.status_code == 403
+    assert "supervise: false" in asked.text
+    bottles.manifest("mute")
+    ran = bottles.command("run", "mute", "--", PYTHON, "-c", ASK)
+    assert ran.output.split("\n") == ["['agent.sock', 'proxy.sock']", "ok", "ok", ""], ran.error
+
+
 def test_the_first_routes_come_from_the_manifest_and_never_again(bottles: Bottles) -> None:
     text = "routes: [{host: api.example.com, path_allowlist: [/v1]}]\ngate_hosts: [files.example.com]\n"
     bottles.manifest("routed", text)

@@ -173,7 +173,7 @@ class Lab:
 
     def _start(self) -> subprocess.Popen[bytes]:
         for slug in TOKENS:
-            self._write_identity(slug)
+            self.identify(slug)
         with self._log.open("a") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.proxy.with_lookup", str(self._names), str(self._asked)],
@@ -186,11 +186,11 @@ class Lab:
         assert process.poll() is None, self.log()
         return (self.home / "run" / "egress.json").exists()
 
-    def _write_identity(self, slug: str) -> None:
+    def identify(self, slug: str, **more: Any) -> None:
         directory = self.home / "bottles" / slug
         directory.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(TOKENS[slug].encode()).hexdigest()
-        (directory / "identity.json").write_text(json.dumps({"slug": slug, "token_sha256": digest}))
+        (directory / "identity.json").write_text(json.dumps({"slug": slug, "token_sha256": digest, **more}))
 
     def restart(self, *, kill: bool = False) -> None:
         self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)

@@ -13,6 +13,7 @@ from egress.ask import parse_egress_ask, parse_gate_ask
 from tests.proxy.lab import Client, Lab, connect, get, pinned, request
 
 pytestmark = pytest.mark.process
+CREDENTIALS = "Proxy-Authorization: Basic YWdlbnQtYTp0b2tlbi1vZi1h"  # agent-a:token-of-a
 
 
 @pytest.mark.parametrize(
@@ -203,6 +204,44 @@ def test_what_the_supervisor_streams_arrives_at_once(lab: Lab, web: Web) -> None
 def test_a_supervisor_that_is_down_is_told_apart_from_a_refusal(lab: Lab) -> None:
     answer = ask_supervisor(lab, "agent.sock").answer()
     assert (answer.status, answer.reason) == (503, "supervisor-down")
+
+
+@pytest.fixture
+def nobody_to_ask(lab: Lab) -> Iterator[Lab]:
+    """agent-a, while its manifest says `supervise: false`."""
+    lab.identify("agent-a", supervise=False)
+    lab.control("POST", "/reload/agent-a")
+    yield lab
+    lab.identify("agent-a")
+    lab.control("POST", "/reload/agent-a")
+    assert lab.client(name="agent.sock").ask(get("/mcp", "localhost")).status == 503, "it may ask again"
+
+
+def test_a_bottle_without_a_supervisor_reaches_none_by_any_way(nobody_to_ask: Lab, web: Web) -> None:
+    lab = nobody_to_ask
+    sockets = lab.home / "bottles" / "agent-a" / "sockets"
+    assert [path.name for path in sockets.iterdir()] == ["proxy.sock"]
+    by_token = lab.tcp_client()
+    by_token.send(get("http://supervise/mcp", "supervise", CREDENTIALS))
+    for client in (ask_supervisor(lab, "supervise"), by_token):
+        answer = client.answer()
+        assert (answer.status, answer.reason) == (403, "no-supervisor")
+        assert "ask" not in answer.json
+    assert lab.client().ask(connect("supervise")).status == 400
+    assert web.received == b""
+    assert lab.client(slug="agent-b", name="agent.sock").ask(get("/mcp", "localhost")).body == b"ok"
+
+
+def test_a_connection_from_before_is_refused_too(lab: Lab, web: Web) -> None:
+    client = lab.client(name="agent.sock")
+    assert client.ask(get("/mcp", "localhost")).body == b"ok"
+    web.received.clear()
+    lab.identify("agent-a", supervise=False)
+    lab.control("POST", "/reload/agent-a")
+    assert client.ask(get("/mcp", "localhost")).reason == "no-supervisor"
+    assert web.received == b""
+    lab.identify("agent-a")
+    lab.control("POST", "/reload/agent-a")
 
 
 def test_the_agent_socket_is_not_a_proxy(lab: Lab, web: Web) -> None:

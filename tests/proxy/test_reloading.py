@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import ssl
@@ -204,6 +205,11 @@ def test_a_lease_counts_requests_and_tunnels_also_over_a_restart(tmp_path: Path)
         ("gate.yaml", None, "gate.yaml is missing"),
         ("routes.yaml", None, "routes.yaml is missing"),
         ("identity.json", "{", "identity.json"),
+        (
+            "identity.json",
+            json.dumps({"slug": "agent-a", "token_sha256": "0" * 64, "supervise": "no"}),
+            "supervise",
+        ),
     ],
 )
 def test_a_bad_file_keeps_the_last_good_table(lab: Lab, file: str, content: str | None, word: str) -> None:
