@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from egress import snapshot as snapshots
 from egress.errors import BadSnapshot
@@ -56,6 +56,17 @@ class Identity:
     supervise: bool  # whether it may ask for anything
 
 
+class Connection(Protocol):
+    """One that the bottle's own side opened."""
+
+    @property
+    def by_token(self) -> bool:
+        """Whether a token says whose it is, not a socket."""
+
+    def cut(self) -> None:
+        """End it at once, with what is under way on it."""
+
+
 class Bottle:
     def __init__(self, slug: str, directory: Path, *, pooled: int) -> None:
         self.slug = slug
@@ -68,7 +79,8 @@ class Bottle:
         self.uses = Uses(directory / "uses.json")
         self.counters: Counter[str] = Counter()
         self.missing_secrets: set[str] = set()
-        self.connections = 0
+        self.connections: set[Connection] = set()
+        self.is_gone = False
         self.identity = Identity(None, supervise=False)
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()
@@ -85,11 +97,18 @@ class Bottle:
         known = self.identity.token_sha256
         return known is not None and hmac.compare_digest(digest, known)
 
+    def _take_identity(self, fresh: Identity) -> None:
+        is_new_token = fresh.token_sha256 != self.identity.token_sha256
+        self.identity = fresh
+        for connection in list(self.connections):
+            if connection.by_token and is_new_token:
+                connection.cut()  # whoever has the old token is no longer this bottle
+
     async def reload(self) -> Ack:
         """Read the files again and swap, or keep what is live and say why. Cuts what is now forbidden."""
         async with self._loading:
             try:
-                self.identity = read_identity(self.directory, self.slug)
+                self._take_identity(read_identity(self.directory, self.slug))
                 fresh, texts = await _load_steadily(self.directory, self.slug)
                 self._swap(fresh)
                 current_config.write(self.directory, texts)
@@ -114,14 +133,17 @@ class Bottle:
         self.counters["cut"] += self.flows.cut_forbidden(fresh, now)
 
     def close(self) -> None:
+        """Nobody speaks as this bottle any more: another one may get its name."""
+        self.is_gone = True
         self.snapshot = Snapshot(self.slug, 0, RouteTable(), "")
-        self.flows.cut_all()
+        for connection in list(self.connections):
+            connection.cut()
         self.pool.close()
 
     def status(self) -> dict[str, Any]:
         return {
             **self.ack().as_dict(),
-            "connections": self.connections,
+            "connections": len(self.connections),
             "flows": len(self.flows),
             "pooled": len(self.pool),
             "counters": dict(self.counters),

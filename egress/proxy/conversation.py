@@ -21,7 +21,7 @@ from .clienthello import BadHello
 from .errors import BadRequest, Gone, Refusal
 from .exchange import Destination, Exchange
 from .express import Express
-from .flows import is_allowed
+from .flows import Flow, is_allowed
 from .head import RequestHead, parse_request
 from .inspection import Inspection, check_url, conceal
 from .origin import Origin, connect
@@ -63,6 +63,8 @@ class Conversation:
         self._target: Target | None = None
         self._record = Record("")
         self._entered: Bottle | None = None
+        self._is_cut = False
+        self._under_way: Flow | Conversation | None = None
         self._heard = False  # something was asked
         self._lane = Express(plane, bottle, wire, inside) if inside and bottle else None
 
@@ -83,18 +85,32 @@ class Conversation:
         finally:
             self._wire.close()
             if self._entered is not None:
-                self._entered.connections -= 1
+                self._entered.connections.discard(self)
+
+    @property
+    def by_token(self) -> bool:
+        return self._door is Door.TCP
+
+    def cut(self) -> None:
+        self._is_cut = True
+        self._wire.abort()
+        if self._lane is not None:
+            self._lane.cut()
+        if self._under_way is not None:
+            self._under_way.cut()
 
     def _enter(self, bottle: Bottle) -> None:
+        if bottle.is_gone:
+            raise Gone
         if self._entered is None:
-            if bottle.connections >= self._plane.limits.connections:
+            if len(bottle.connections) >= self._plane.limits.connections:
                 bottle.counters["turned away"] += 1
                 most = self._plane.limits.connections
                 raise Refusal(
                     "too-many-connections", f"The bottle has {most} open connections. Close some.", 503
                 )
             self._entered = bottle
-            bottle.connections += 1
+            bottle.connections.add(self)
 
     @property
     def _slug(self) -> str:
@@ -142,6 +158,8 @@ class Conversation:
     # --- who asks, and for what
 
     async def _serve(self, head: RequestHead) -> bool:
+        if self._is_cut:  # what had arrived before is not served either
+            raise Gone
         bottle = self._identify(head)
         self._record.bottle = bottle.slug
         self._record.version = bottle.snapshot.version
@@ -223,12 +241,13 @@ class Conversation:
         return await self._run(bottle, exchange)
 
     async def _run(self, bottle: Bottle, exchange: Exchange) -> bool:
-        if exchange.route is None:  # to the web process, which no table can take away
-            return await exchange.run()
-        bottle.flows.add(exchange)
+        self._under_way = exchange
+        if exchange.route is not None:  # or else to the web process, which no table can take away
+            bottle.flows.add(exchange)
         try:
             return await exchange.run()
         finally:
+            self._under_way = None
             bottle.flows.remove(exchange)
 
     async def _relay(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
@@ -290,9 +309,11 @@ class Conversation:
         self._record.verdict, self._record.reason, self._record.status = "allowed", "ok", 200
         request = Request("https", host, port, "CONNECT", "/")
         tunnel = Tunnel(self._wire, upstream, self._plane.limits, self._record, request=request, route=route)
+        self._under_way = tunnel
         bottle.flows.add(tunnel)
         try:
-            if is_allowed(tunnel, bottle.snapshot, datetime.now(UTC)):  # it may have been revoked meanwhile
+            # It may have been revoked meanwhile.
+            if is_allowed(tunnel, bottle.snapshot, datetime.now(UTC)) and not self._is_cut:
                 await tunnel.run()
             else:
                 tunnel.cut()
@@ -327,6 +348,9 @@ class Conversation:
             raise Gone from error
         if transport is None:
             raise Gone
+        if self._is_cut:
+            transport.abort()
+            raise Gone
         # The TLS layer owns the connection now, and is told nothing of what happens to the outer wire.
         outer.transport = None
         self._plane.watch.discard(outer)
@@ -334,6 +358,7 @@ class Conversation:
         inner.connection_made(transport)
         with self._plane.conversing(inner.bell):
             conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
+            self._under_way = conversation
             await conversation.run()
         return conversation.was_heard
 

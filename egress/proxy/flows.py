@@ -68,10 +68,6 @@ class Flows:
             flow.cut()
         return len(forbidden)
 
-    def cut_all(self) -> None:
-        for flow in list(self._open):
-            flow.cut()
-
 
 def _is_leased(flow: Flow, snapshot: Snapshot) -> bool:
     """By the table as it is now: a lease may have been put on the route after the flow began."""

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from tests.proxy.lab import TOKENS, Lab, connect, get
+from tests.proxy.lab import TOKENS, Client, Lab, connect, get
 
 pytestmark = pytest.mark.process
 
@@ -51,6 +51,31 @@ def test_a_connection_stays_with_the_bottle_it_began_with(lab: Lab) -> None:
     first, second = (credentials(slug, token) for slug, token in TOKENS.items())
     assert client.ask(get("http://api.example.com/allowed", "api.example.com", first)).status == 200
     assert client.ask(get("http://other.example.com/x", "other.example.com", second)).status == 407
+
+
+def test_a_changed_token_ends_what_was_opened_with_the_old_one(lab: Lab) -> None:
+    identity = lab.home / "bottles" / "agent-a" / "identity.json"
+    kept, own = identity.read_text(), lab.client()
+    opened = [opened_with_token(lab, host) for host in ("api.example.com", "bare.example.com")]
+    message = get("http://api.example.com/allowed", "api.example.com")
+    assert own.ask(message).status == 200
+    try:
+        identity.write_text(f'{{"slug": "agent-a", "token_sha256": "{"0" * 64}"}}')
+        lab.control("POST", "/reload/agent-a")
+        assert [client.everything() for client in opened] == [b"", b""]
+        assert own.ask(message).status == 200
+    finally:
+        identity.write_text(kept)
+        lab.control("POST", "/reload/agent-a")
+
+
+def opened_with_token(lab: Lab, host: str) -> Client:
+    client = lab.tcp_client()
+    header = credentials("agent-a", TOKENS["agent-a"])
+    assert client.ask(connect(host).replace(b"\r\n\r\n", f"\r\n{header}\r\n\r\n".encode())).status == 200
+    inside = lab.wrap(client, host)
+    assert inside.ask(get("/allowed", host)).status == 200
+    return inside
 
 
 @pytest.mark.parametrize(

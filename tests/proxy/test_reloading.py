@@ -277,6 +277,20 @@ def test_without_any_table_everything_is_denied(lab: Lab) -> None:
     assert not (directory / "sockets" / "proxy.sock").exists()
 
 
+def test_the_open_connections_of_a_bottle_end_with_it(lab: Lab) -> None:
+    directory = lab.home / "bottles" / "agent-old"
+    directory.mkdir()
+    (directory / "identity.json").write_text(f'{{"slug": "agent-old", "token_sha256": "{"0" * 64}"}}')
+    lab.control("POST", "/reload/agent-old")
+    clients = [lab.client("agent-old"), lab.client("agent-old", "agent.sock")]
+    clients.append(lab.secured("new.example.org", slug="agent-old"))
+    status = lambda: lab.control("GET", "/status")["bottles"]["agent-old"]  # noqa: E731
+    eventually(lambda: status()["connections"] == len(clients), "the connections")
+    (directory / "identity.json").unlink()
+    lab.control("POST", "/reload/agent-old")
+    assert [client.everything() for client in clients] == [b""] * len(clients)
+
+
 def test_the_bottle_reads_its_live_table_as_files_without_any_secrets_name(lab: Lab) -> None:
     config = lab.home / "bottles" / "agent-a" / "current-config"
     auth = {"scheme": "Bearer", "token_ref": "CANARY_TOKEN"}
