@@ -60,7 +60,8 @@ class Control:
     async def _serve(self, wire: Wire) -> None:
         limits = self._plane.limits
         try:
-            while (raw := await read_head(wire, limits, lambda: False)) is not None:
+            silence = limits.keep_alive_seconds
+            while (raw := await read_head(wire, limits, lambda: False, silence=silence)) is not None:
                 head = parse_request(raw, max_fields=limits.head_fields)
                 if head.length:
                     raise Refusal("bad-body", "The control socket takes no request bodies.", 400)

@@ -71,7 +71,9 @@ class Conversation:
     async def run(self) -> None:
         """Serve until either side is done. Never raises for anything a bottle or an origin does."""
         try:
-            if self._bottle is not None and self._inside is None:
+            if self._bottle is None:
+                self._plane.strangers.add(self)
+            elif self._inside is None:
                 self._enter(self._bottle)
             while await self._one_request():
                 pass
@@ -84,6 +86,7 @@ class Conversation:
             self._wire.abort()
         finally:
             self._wire.close()
+            self._plane.strangers.discard(self)
             if self._entered is not None:
                 self._entered.connections.discard(self)
 
@@ -111,6 +114,7 @@ class Conversation:
                 )
             self._entered = bottle
             bottle.connections.add(self)
+            self._plane.strangers.discard(self)
 
     @property
     def _slug(self) -> str:
@@ -140,11 +144,12 @@ class Conversation:
             self._keep_record()
 
     async def _next_head(self) -> bytes | None:
-        wire, lane = self._wire, self._lane
+        wire, lane, limits = self._wire, self._lane, self._plane.limits
+        silence = limits.head_seconds if self._bottle is None else limits.keep_alive_seconds
         if lane is not None:
             wire.express = lane.take
         try:
-            return await read_head(wire, self._plane.limits, lambda: self._plane.stopping, lane)
+            return await read_head(wire, limits, lambda: self._plane.stopping, lane, silence=silence)
         finally:
             wire.express = None
 

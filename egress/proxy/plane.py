@@ -19,6 +19,7 @@ from .credentials import Secrets
 from .dialing import Lookup, Names, system_lookup
 from .inspection import Scanners
 from .records import Records
+from .strangers import Strangers
 from .turns import Turns
 from .wire import Doorbell, Watch
 
@@ -37,6 +38,7 @@ class DataPlane:
         self.turns = Turns()
         self.records = Records()
         self.bottles: dict[str, Bottle] = {}
+        self.strangers = Strangers(self.limits.connections)
         self.stopping = False
         self._pipelock = ""
         self._conversations: set[Doorbell] = set()
@@ -132,6 +134,7 @@ class DataPlane:
             "started_at": self.started_at,
             "stopping": self.stopping,
             "connections": len(self.watch),
+            "strangers": len(self.strangers),
             "bottles": {slug: self._bottle_status(bottle) for slug, bottle in sorted(self.bottles.items())},
         }
 

@@ -25,17 +25,17 @@ class Lane(Protocol):
 
 
 async def read_head(
-    wire: Wire, limits: Limits, stopping: Callable[[], bool], lane: Lane | None = None
+    wire: Wire, limits: Limits, stopping: Callable[[], bool], lane: Lane | None = None, *, silence: float
 ) -> bytes | None:
     """The bytes of the next head, or None when the connection is over. Raises BadRequest, or Gone.
 
     While the lane is busy nothing is read; when it is stuck, None is returned for its owner to go on.
 
-    Before its first byte a head may take as long as an idle connection is kept; from then on every byte of it
-    has to arrive within one deadline, however it is dripped.
+    Its first byte may take as long as `silence` is borne; from then on every byte of it has to arrive within
+    one deadline, however it is dripped.
     """
     wire.expired = False
-    wire.deadline = wire.clock() + limits.keep_alive_seconds
+    wire.deadline = wire.clock() + silence
     started = False
     while True:
         if lane is not None and lane.busy:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.lab import Client, Lab, connect, eventually, get, now, request, running_lab
+from tests.attack.test_identity import credentials
+from tests.proxy.lab import TOKENS, Client, Lab, connect, eventually, get, now, request, running_lab
 
 pytestmark = pytest.mark.process
 MOST = 20
@@ -58,6 +59,22 @@ def test_a_head_that_drips_in_is_ended_however_it_is_dripped(lab: Lab) -> None:
 def test_silent_connections_are_closed(lab: Lab) -> None:
     clients = [lab.client() for _ in range(MOST // 2)]
     assert [client.everything() for client in clients] == [b""] * len(clients)
+
+
+def test_a_connection_that_does_not_say_whose_it_is_is_not_kept_for_long(attacked: Lab) -> None:
+    assert attacked.tcp_client().everything() == b""  # one with a name would be kept for more than a minute
+
+
+def test_silent_strangers_make_room_for_who_comes_after_them(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h", EGRESS_MAX_CONNECTIONS="5") as lab:
+        strangers = [lab.tcp_client() for _ in range(10)]
+        assert [client.everything() for client in strangers[:5]] == [b""] * 5
+        assert lab.control("GET", "/status")["strangers"] == 5
+        header = credentials("agent-a", TOKENS["agent-a"])
+        message = get("http://api.example.com/allowed", "api.example.com", header)
+        known = [lab.tcp_client() for _ in range(4)]
+        assert [client.ask(message).status for client in known] == [200] * 4
+        assert "Traceback" not in lab.log(), lab.log()
 
 
 @pytest.mark.parametrize("host", ["bare.example.com", "api.example.com"])
