@@ -47,6 +47,11 @@ def codings_of(header: str) -> tuple[str, ...]:
     return codings
 
 
+def memory_of(codings: Sequence[str]) -> int:
+    """How many bytes decoders of these can need at once."""
+    return sum(_WINDOWS[name] for name in codings)
+
+
 class Decoding:
     """Coded bytes in, decoded pieces out, some of them empty: each is one step of bounded work."""
 
@@ -187,3 +192,4 @@ _DECODERS: dict[str, Callable[[], _Decoder]] = {
     "br": _Brotli,
     "zstd": _Zstandard,
 }
+_WINDOWS = {"gzip": 32 * 1024, "deflate": 32 * 1024, "br": 16 * 1024 * 1024, "zstd": _ZSTD_WINDOW}

@@ -81,6 +81,7 @@ class Bottle:
         self.missing_secrets: set[str] = set()
         self.connections: set[Connection] = set()
         self.is_gone = False
+        self.held_bytes = 0
         self.identity = Identity(None, supervise=False)
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()
@@ -144,6 +145,7 @@ class Bottle:
         return {
             **self.ack().as_dict(),
             "connections": len(self.connections),
+            "held_bytes": self.held_bytes,
             "flows": len(self.flows),
             "pooled": len(self.pool),
             "counters": dict(self.counters),

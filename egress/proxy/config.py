@@ -14,6 +14,8 @@ from egress.addresses import Network
 
 from .gateway import Gateway
 
+_MIB = 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -22,6 +24,7 @@ class Limits:
     head_bytes: int = 64 * 1024
     head_fields: int = 128
     held_body_bytes: int = 16 * 1024 * 1024  # only where a signature needs the whole body first
+    held_bytes: int = 128 * 1024 * 1024  # of all its requests, in such bodies and in decoders
     head_seconds: float = 15
     keep_alive_seconds: float = 75
     handshake_seconds: float = 15
@@ -88,6 +91,10 @@ def _limits() -> Limits:
         stop_seconds=environment.seconds("EGRESS_STOP_SECONDS", usual.stop_seconds),
         connections=environment.whole_number(
             "EGRESS_MAX_CONNECTIONS", usual.connections, at_least=1, at_most=100_000
+        ),
+        held_bytes=_MIB
+        * environment.whole_number(
+            "EGRESS_MAX_HELD_MIB", usual.held_bytes // _MIB, at_least=16, at_most=1_000_000
         ),
     )
 

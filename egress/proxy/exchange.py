@@ -56,6 +56,12 @@ class Destination(Protocol):
 
     def give_back(self, wire: Wire) -> None: ...
 
+    def keep(self, size: int) -> None:
+        """So much of the body is held in memory. Raises Refusal."""
+
+    def let_go(self) -> None:
+        """Nothing is held any more."""
+
     @property
     def reads_ahead(self) -> bool:
         """Whether the body may begin to leave only once `outgoing` lets it."""
@@ -132,6 +138,7 @@ class Exchange:
                 raise Gone from refusal
             raise
         finally:
+            self._destination.let_go()
             self._client.drop_sink()
             self._client.feed_from(None)
             if self._upstream is not None and not reusable:
@@ -160,7 +167,7 @@ class Exchange:
         return await self._await_answer(fresh)
 
     async def _read_whole(self) -> None:
-        body = await read_body(self._client, self._head, self._limits)
+        body = await read_body(self._client, self._head, self._limits, self._destination.keep)
         self._touch()
         self._head = self._head.with_length(len(body))
         self._sent_all = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 from weakref import WeakKeyDictionary
 
-from egress.decoding import Unreadable, codings_of
+from egress.decoding import Unreadable, codings_of, memory_of
 from egress.dlp import OVERLAP, BodyScan, Finding, Found, Scanner, Steps, injections
 from egress.policy import Snapshot
 from egress.routes import AGENT_SCHEMES, Auth, Route
@@ -20,6 +20,7 @@ from .bottles import Bottle
 from .credentials import Secrets
 from .errors import BadAnswer, Refusal
 from .head import Field, Head, RequestHead, ResponseHead
+from .holding import Hold
 from .records import Record
 from .sigv4 import AwsKey
 from .targets import Target
@@ -127,8 +128,10 @@ def _refusal(finding: Finding, record: Record) -> Refusal:
 class Inspection:
     """Raises Refusal for what must not leave, BadAnswer for what must not come back."""
 
-    def __init__(self, scanner: Scanner, route: Route, record: Record) -> None:
+    def __init__(self, scanner: Scanner, route: Route, record: Record, hold: Hold | None = None) -> None:
         self._scanner = scanner
+        self._hold = hold
+        self._decoder_bytes = 0
         self._out = route.dlp.searches_requests
         self._record = record
         self._leaving: BodyScan | FrameScan | None = None
@@ -166,18 +169,25 @@ class Inspection:
                 codings = codings_of(_joined(head, b"content-encoding").decode("latin-1"))
             except Unreadable as error:
                 raise self._unreadable(error) from error
+            self._decoder_bytes = memory_of(codings)
             kind = _joined(head, b"content-type").lower()
             self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or kind.startswith(_FORM))
 
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         if self._leaving is None:
             return payload
+        if self._decoder_bytes:
+            self._keep("decoder", self._decoder_bytes)
         try:
             return (yield from self._leaving.steps(payload, last=last))
         except Found as found:
             raise self._refusal(found.finding) from None
         except Unreadable as error:
             raise self._unreadable(error) from error
+
+    def _keep(self, what: str, size: int) -> None:
+        if self._hold is not None:
+            self._hold.keep(what, size)
 
     def check_trailers(self, trailers: list[tuple[bytes, bytes]]) -> None:
         finding = self._scanner.find_in_trailers(trailers) if self._out else None
@@ -223,7 +233,10 @@ class Inspection:
             codings = codings_of(_joined(head, b"content-encoding").decode("latin-1"))
         except Unreadable as error:
             raise _unchecked(error) from error
-        return BodyScan(self._scanner, codings=codings, secrets_only=True) if codings else None
+        if not codings:
+            return None
+        self._keep("decoder of the answer", memory_of(codings))
+        return BodyScan(self._scanner, codings=codings, secrets_only=True)
 
     def incoming(self, payload: bytes, *, last: bool) -> Steps:
         if self._read is not None:

@@ -17,6 +17,7 @@ from .errors import Refusal
 from .exchange import Trailers
 from .gateway import Gateway
 from .head import Field, RequestHead, ResponseHead
+from .holding import Hold
 from .inspection import Inspection
 from .plane import DataPlane
 from .records import Record
@@ -85,6 +86,7 @@ class Origin:
         self._route = route
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
         self._record = record
+        self._hold = Hold(bottle, plane.limits.held_bytes)
         self._prepare(head)
         self._body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
 
@@ -92,7 +94,7 @@ class Origin:
         self._secret = self._credential()
         self._aws_key = self._parsed_aws_key()
         scanner = self._plane.scanners.scanner(self._bottle, self._secret)
-        self._inspection = Inspection(scanner, self._route, self._record)
+        self._inspection = Inspection(scanner, self._route, self._record, self._hold)
         self._fields = self._own_fields(head)
         self._inspection.check_request(self._target, head, self._fields)
 
@@ -176,6 +178,12 @@ class Origin:
             self._plane, self._route, target.host, target.port, bell,
             bottle=self._bottle, tls=target.scheme == "https",
         )  # fmt: skip
+
+    def keep(self, size: int) -> None:
+        self._hold.keep("body", size)
+
+    def let_go(self) -> None:
+        self._hold.let_go()
 
     def give_back(self, wire: Wire) -> None:
         self._bottle.pool.give_back(self._key, wire)

@@ -62,8 +62,11 @@ async def read_head(
         await wire.bell.wait()
 
 
-async def read_body(wire: Wire, head: RequestHead, limits: Limits) -> bytes:
-    """The whole body of a request, within the limit of what is held in memory. Raises BadRequest, or Gone."""
+async def read_body(wire: Wire, head: RequestHead, limits: Limits, keep: Callable[[int], None]) -> bytes:
+    """The whole body of a request, within the limit of what is held in memory. Raises Refusal, or Gone.
+
+    `keep` is told how much of it is here, and may refuse.
+    """
     body, payload = body_of(head.length), bytearray()
     if b"expect" in head.single:
         wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -76,6 +79,7 @@ async def read_body(wire: Wire, head: RequestHead, limits: Limits) -> bytes:
                 raise BadRequest("bad-body", f"The request was refused: {error}.") from error
             if len(payload) > limits.held_body_bytes:
                 raise BadRequest("too-large", f"The body is larger than {limits.held_body_bytes} bytes.", 413)
+            keep(len(payload))
             wire.deadline = wire.clock() + limits.idle_seconds
         elif wire.ended:
             raise Gone

@@ -67,6 +67,12 @@ class WebProcess:
     def give_back(self, wire: Wire) -> None:
         wire.close()
 
+    def keep(self, size: int) -> None:
+        raise AssertionError("nothing is held for the web process")
+
+    def let_go(self) -> None:
+        pass
+
     @property
     def reads_ahead(self) -> bool:
         return False

@@ -248,6 +248,27 @@ def test_a_body_that_cannot_be_read_does_not_leave(lab: Lab, api: Client, coding
     assert lab.requests == []
 
 
+def test_open_uploads_get_only_so_much_memory_for_decoding(lab: Lab, api: Client) -> None:
+    most, body = 8, PACKED["br"](b"some text " * 50)
+    message = post(body, "Content-Encoding: br")
+    held = [lab.secured("api.example.com") for _ in range(most)]
+    for client in held:
+        client.send(message[:-5])
+    eventually(lambda: _held_bytes(lab) == most * 16 * 1024 * 1024, "the uploads")
+    answer = api.ask(message)
+    assert (answer.status, answer.reason) == (503, "too-much-held")
+    assert lab.secured("api.example.com").ask(post(b"as it is")).status == 200
+    for client in held:
+        client.send(message[-5:])
+        assert client.answer().status == 200
+    assert lab.secured("api.example.com").ask(message).status == 200
+    eventually(lambda: _held_bytes(lab) == 0, "their end")
+
+
+def _held_bytes(lab: Lab) -> int:
+    return int(lab.control("GET", "/status")["bottles"]["agent-a"]["held_bytes"])
+
+
 @pytest.mark.parametrize("accept", ["application/json", "text/plain"])
 @pytest.mark.parametrize(("body", "header"), [(TOKEN.encode(), "A: b"), (b"x", "Content-Encoding: odd")])
 def test_a_refusal_points_to_no_allowlist(api: Client, accept: str, body: bytes, header: str) -> None:

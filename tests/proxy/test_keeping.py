@@ -168,6 +168,7 @@ def test_a_record_survives_any_text(host: str, path: str) -> None:
         ("EGRESS_FORBIDDEN_NETWORKS", "console.example"),
         ("EGRESS_HEAD_SECONDS", "0"),
         ("EGRESS_MAX_CONNECTIONS", "-1"),
+        ("EGRESS_MAX_HELD_MIB", "15"),
         ("EGRESS_UPSTREAM_CA", "/nowhere/ca.pem"),
         ("EGRESS_REFUSE_AT_CONNECT", "maybe"),
         ("EGRESS_UPSTREAM_PROXY", "127.0.0.1:8888"),

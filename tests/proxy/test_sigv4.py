@@ -18,6 +18,7 @@ from tests.proxy.lab import Client, Lab, eventually, get, request, running_lab
 
 KEY = AwsKey("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 BUCKET = "examplebucket.s3.amazonaws.com"
+MIB = 1024 * 1024
 THEN = datetime(2013, 5, 24, tzinfo=UTC)
 QUEUE = "sqs.eu-west-1.amazonaws.com"
 STORE = "bucket.s3.eu-west-1.amazonaws.com"
@@ -127,7 +128,7 @@ def test_a_route_to_another_host_cannot_use_it(host: str) -> None:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     home: Path = tmp_path_factory.mktemp("aws") / "h"
-    with running_lab(home, AWS_KEY="AKID:secret", AWS_BAD="nonsense") as lab:
+    with running_lab(home, AWS_KEY="AKID:secret", AWS_BAD="nonsense", EGRESS_MAX_HELD_MIB="16") as lab:
         lab.origins.add(QUEUE, "127.0.0.10", lab.authority.context([QUEUE]))
         lab.origins.add(STORE, "127.0.0.11", lab.authority.context([STORE]))
         yield lab
@@ -168,6 +169,25 @@ def test_a_body_is_hashed_before_it_is_sent(lab: Lab, headers: list[str], body: 
     assert (bytes(seen.body), seen.values("content-length")) == (b"hello", ["5"])
     assert seen.values("x-amz-content-sha256") == [hashlib.sha256(b"hello").hexdigest()]
     assert seen.values("authorization")[0].startswith("AWS4-HMAC-SHA256 Credential=AKID/")
+
+
+@pytest.mark.process
+def test_only_so_much_of_all_bodies_is_held_at_once(lab: Lab) -> None:
+    large, small = (
+        request("POST", "/", QUEUE, f"Content-Length: {12 * MIB}", body=bytes(sent * MIB)) for sent in (11, 5)
+    )
+    first, second = lab.secured(QUEUE), lab.secured(QUEUE)
+    first.send(large)
+    eventually(lambda: _held_bytes(lab) == 11 * MIB, "the first body")
+    second.send(small + bytes(1000))
+    answer = second.answer()
+    assert (answer.status, answer.reason) == (503, "too-much-held")
+    first.close()
+    eventually(lambda: _held_bytes(lab) == 0, "its end")
+
+
+def _held_bytes(lab: Lab) -> int:
+    return int(lab.control("GET", "/status")["bottles"]["agent-a"]["held_bytes"])
 
 
 @pytest.mark.process
