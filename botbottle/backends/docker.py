@@ -349,12 +349,17 @@ def _wait_for_first_program(container: Any, plan: Plan) -> None:
 
 
 def _runs_something(container: Any) -> bool:
-    """A child that is not the command yet carries init.py's arguments; one that failed to be is defunct."""
+    """A child that is not the command yet carries init.py's arguments."""
     try:
         commands = {row[-1] for row in container.top()["Processes"] or []}
     except APIError:  # it can end between two questions
         return False
-    return len([command for command in commands if not command.endswith("<defunct>")]) > 1
+    return sum(not _is_ending(command) for command in commands) > 1
+
+
+def _is_ending(command: str) -> bool:
+    """Such a process has no arguments any more: its name is shown in brackets, at last as defunct."""
+    return command.endswith("<defunct>") or (command.startswith("[") and command.endswith("]"))
 
 
 def _why_not_started(said: str, plan: Plan) -> str:

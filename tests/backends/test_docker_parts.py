@@ -8,7 +8,7 @@ import pytest
 
 from botbottle.backends.accounts import User, account_files
 from botbottle.backends.base import BackendError, Plan, Variable
-from botbottle.backends.docker import DockerBackend
+from botbottle.backends.docker import DockerBackend, _runs_something
 from botbottle.backends.docker_container import engine_user, environment
 from botbottle.backends.docker_engine import moment
 from botbottle.backends.docker_images import refuse_fetches
@@ -109,3 +109,31 @@ def test_variables_that_a_killed_start_left_are_forgotten_and_those_of_one_that_
     variables.touch()
     backend.tidy("demo")
     assert not variables.exists()
+
+
+class Listed:
+    """A container whose processes are these."""
+
+    def __init__(self, *commands: str) -> None:
+        self.commands = commands
+
+    def top(self) -> dict[str, list[list[str]]]:
+        return {"Processes": [["1", command] for command in self.commands]}
+
+
+@pytest.mark.parametrize(
+    ("commands", "runs"),
+    [
+        ((), False),
+        (("init.py -- agent",), False),
+        (("init.py -- agent", "init.py -- agent"), False),  # not the command yet
+        (("init.py -- agent", "[python3] <defunct>"), False),  # it could not be the command
+        (("init.py -- agent", "[python3]"), False),  # the same, a moment before
+        (("init.py -- agent", "agent"), True),
+        (("init.py -- agent", "sh -c [ -e x ]"), True),
+    ],
+)
+def test_a_command_runs_when_there_is_more_than_the_first_program(
+    commands: tuple[str, ...], runs: bool
+) -> None:
+    assert _runs_something(Listed(*commands)) is runs
