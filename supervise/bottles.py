@@ -18,7 +18,7 @@ from botbottle.backends.base import BackendError
 from botbottle.models import Bottle, digest_token, new_token, valid_slug
 from egress import store
 
-from . import audit, decisions, events, settling
+from . import audit, build_log, decisions, events, settling
 from .errors import SuperviseError
 from .models import Proposal
 
@@ -133,7 +133,7 @@ def _end_sandbox(bottle: Bottle, author: str) -> str:
     except BackendError as error:
         problem = str(error)
     settling.settle(bottle)
-    for name in (launch.KEPT, launch.COMMAND):
+    for name in (launch.KEPT, launch.COMMAND, build_log.STARTING):
         (directory / name).unlink(missing_ok=True)
     journal.forget(directory)
     return problem

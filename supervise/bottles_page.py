@@ -21,9 +21,10 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_POST
 
 from botbottle.models import Bottle
+from egress import store
 from egress.models import Publication, RouteTableVersion
 
-from . import bottle_facts, bottle_verbs
+from . import bottle_facts, bottle_verbs, build_log
 from .bottle_facts import PERIODS, Period
 from .bottles import NoSuchBottle
 from .console import operator_page
@@ -32,6 +33,7 @@ from .permissions import may_decide_for, may_run_for, may_view
 
 BOTTLES_PAGE = 50
 VERSIONS_PAGE = 20
+SAID_BY_A_START = 20_000  # characters
 _STATUS_OF: dict[type[SuperviseError], int] = {NotPermitted: 403, StaleReview: 409}
 
 
@@ -134,6 +136,7 @@ def _bottle_page(
         gate_only=[host for host in newest.table.gate_hosts if newest.table.get(host) is None],
         versions=Paginator(listed, VERSIONS_PAGE).get_page(request.GET.get("page")),
         comparison=_comparison(request, shown),
+        said=build_log.end(store.bottle_directory(shown) / build_log.STARTING, SAID_BY_A_START).text,
         may_decide=may_decide_for(request.user, shown),
         may_run=may_run_for(request.user, shown),
         **_traffic(shown, period),

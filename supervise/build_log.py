@@ -1,6 +1,7 @@
-"""A rebuild's log: written line by line by the process that builds, read by every web worker as it grows.
+"""The log of a rebuild, or of a start: written line by line by the process at work, read by every web worker.
 
-The file itself is what they share; a place in it is a number of bytes. What it says is from an agent's build.
+The file itself is what they share; a place in it is a number of bytes. What it says is from a build, which
+may be an agent's.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import IO
 
 from .sanitize import storable
 
+STARTING = "starting.log"  # in the bottle's directory: what its last start in the background said
 MOST = 4 * 1024**2  # characters
 MOST_LINE = 2000
 
 
 class Log:
-    """What the rebuild says, line by line, to a private file that the page shows."""
+    """What it says, line by line, to a private file that the page shows."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

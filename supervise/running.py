@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from egress import store
 from egress.merge import merge_gate_host, merge_route
 from egress.models import Publication, RouteTableVersion
 
-from . import audit, bottles, images, permissions, settling
+from . import audit, bottles, build_log, images, permissions, settling
 from .errors import NotPermitted, SuperviseError
 from .images import Image
 from .settling import backend_of, reconcile
@@ -127,10 +127,11 @@ def start(
     journal.append(directory, journal.STARTING, who=author)
     settling.settle(prepared.bottle)
     try:
-        made = _with_its_image(prepared, progress)
-        quick.make_workspace(made)
-        launch.remember_command(made)
-        prepared.backend.start(made, progress)
+        with _also_kept(directory, progress) as tell:
+            made = _with_its_image(prepared, tell)
+            quick.make_workspace(made)
+            launch.remember_command(made)
+            prepared.backend.start(made, tell)
     except (BackendError, OSError, ValueError) as error:
         journal.append(directory, journal.FAILED, who=author, text=str(error))
         settling.settle(prepared.bottle)
@@ -372,6 +373,18 @@ def _serve(bottle: Bottle) -> None:
         raise NotStarted(f"Bottle {bottle.slug!r} cannot start: {error}.") from error
     if not quick.reachable(directory, supervise=bottle.supervise):
         raise NotStarted(NO_EGRESS.format(slug=bottle.slug))
+
+
+@contextmanager
+def _also_kept(directory: Path, progress: Progress) -> Iterator[Progress]:
+    """What a start says, also for the bottle's page: whoever began it there has no terminal to read it on."""
+    with closing(build_log.Log(directory / build_log.STARTING)) as kept:
+
+        def tell(line: str) -> None:
+            progress(line)
+            kept(line)
+
+        yield tell
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from django.db import transaction
 from django.test import Client
 from django.utils import timezone
 
+from botbottle import journal
 from botbottle.models import Bottle
 from egress import snapshot, store
 from egress.models import Publication, RouteTableVersion, TrafficRecord
@@ -88,6 +89,29 @@ def test_the_list_shows_state_backend_problem_and_traffic(
     assert "operators: vera" in text
     assert "gone" not in text
     assert page.count('<svg class="plot"') == 2
+
+
+def test_what_a_start_says_is_on_the_bottles_page_while_it_goes_on_and_afterwards(
+    olivia: Client, agent_a: Bottle
+) -> None:
+    assert "What the last start" not in olivia.get("/bottles/agent-a/").text
+    directory = store.bottle_directory(agent_a)
+    directory.mkdir(parents=True, exist_ok=True)
+    journal.append(directory, journal.STARTING, who="tests")
+    with running._also_kept(directory, lambda _: None) as tell:
+        tell("limits.pids is not enforced <b>\u202e")
+        Bottle.objects.update(state="starting")
+        page = olivia.get("/bottles/agent-a/").text
+        assert "limits.pids is not enforced &lt;b&gt;" in page
+        assert "\u202e" not in page
+        assert '<details class="part" open>' in page
+    Bottle.objects.update(state="running")
+    page = olivia.get("/bottles/agent-a/").text
+    assert "limits.pids is not enforced" in page
+    assert '<details class="part">' in page
+    bottles.delete("agent-a", author="tests")
+    bottles.create("agent-a", author="tests")
+    assert "What the last start" not in olivia.get("/bottles/agent-a/").text, "an heir inherits nothing"
 
 
 def test_an_empty_list_says_how_to_begin(olivia: Client) -> None:
