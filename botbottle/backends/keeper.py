@@ -45,6 +45,7 @@ class Order:
         self.control = -1  # our end; the bottle's is among the fds
         self.cgroups: list[str] = []
         self.rlimits: list[tuple[int, int]] = []
+        self.processors: list[int] = []  # empty: all
         self.ready = -1  # told once that the first program runs
         self.front = False  # on this process's own standard streams
         self.terminal = True
@@ -55,6 +56,7 @@ class Order:
         words = [f"run={self.run}", f"lock={self.lock}", f"control={self.control}", f"ready={self.ready}"]
         words += [f"fd={fd}" for fd in self.fds] + [f"cgroup={path}" for path in self.cgroups]
         words += [f"rlimit={kind}:{value}" for kind, value in self.rlimits]
+        words += [f"processor={number}" for number in self.processors]
         return [*words, "--", *self.argv]
 
     @classmethod
@@ -67,6 +69,7 @@ class Order:
         order.cgroups = [value for key, value in pairs if key == "cgroup"]
         limits = [value.split(":") for key, value in pairs if key == "rlimit"]
         order.rlimits = [(int(kind), int(value)) for kind, value in limits]
+        order.processors = [int(value) for key, value in pairs if key == "processor"]
         for fd in (order.lock, order.control, order.ready, *order.fds):
             os.set_inheritable(fd, False)
         return order
@@ -442,6 +445,8 @@ def become(order: Order, inside: tuple[int, int, int]) -> None:
         for path in order.cgroups:
             with open(f"{path}/cgroup.procs", "w") as file:
                 file.write("0")
+        if order.processors:
+            os.sched_setaffinity(0, order.processors)
         if order.rlimits:
             import resource  # noqa: PLC0415 (rarely wanted)
 

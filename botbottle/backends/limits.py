@@ -6,7 +6,9 @@ Says truthfully which limits hold. Nothing here trusts or reads what is inside a
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import random
 import re
 import resource
 import signal
@@ -28,8 +30,10 @@ class Placement:
 
     cgroups: tuple[str, ...] = ()
     rlimits: tuple[tuple[int, int], ...] = ()
+    processors: tuple[int, ...] = ()  # the only ones to run on; empty: all
+    pids_inside: int | None = None  # for the first program to set, in the bottle's own user namespace
     missing: tuple[str, ...] = ()  # names of limits that were wanted and do not hold
-    weaker: tuple[str, ...] = ()  # names of limits that hold for each process, not for all of them together
+    weaker: tuple[str, ...] = ()  # names of limits that hold in part
 
 
 def place(name: str, wanted: Limits, *, proc: str = "/proc/self") -> Placement:
@@ -37,11 +41,30 @@ def place(name: str, wanted: Limits, *, proc: str = "/proc/self") -> Placement:
     made, open_ = _groups(name, wanted, parents(proc))
     rlimits: tuple[tuple[int, int], ...] = ()
     if "memory" in open_ and wanted.memory is not None:
-        # Not RLIMIT_AS: runtimes reserve addresses by the terabyte. Not RLIMIT_NPROC for pids: before the new
-        # user namespace exists it counts the operator's own processes.
+        # Not RLIMIT_AS: runtimes reserve addresses by the terabyte.
         rlimits = ((resource.RLIMIT_DATA, wanted.memory),)
-    weaker = tuple(limit for limit in open_ if limit == "memory")
-    return Placement(tuple(made), rlimits, tuple(limit for limit in open_ if limit not in weaker), weaker)
+    processors = _some_processors(wanted.cpus) if "cpus" in open_ and wanted.cpus else ()
+    inside = wanted.pids if "pids" in open_ and _counts_within() else None
+    return Placement(
+        tuple(made),
+        rlimits,
+        processors,
+        inside,
+        missing=("pids",) if "pids" in open_ and inside is None else (),
+        weaker=tuple(limit for limit in open_ if limit != "pids"),
+    )
+
+
+def _counts_within() -> bool:
+    """Whether RLIMIT_NPROC, set in a user namespace, counts that one's processes alone. Never for root."""
+    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return os.geteuid() != 0 and version is not None and (int(version[1]), int(version[2])) >= (5, 14)
+
+
+def _some_processors(share: float) -> tuple[int, ...]:
+    """So many whole ones, not the same for every bottle. Programs can choose others: no limit for a rogue."""
+    usable = sorted(os.sched_getaffinity(0))
+    return tuple(random.sample(usable, min(len(usable), math.ceil(share))))
 
 
 def place_within(pid: int, name: str, wanted: Limits, *, proc: str = "/proc") -> Placement:

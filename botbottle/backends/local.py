@@ -12,6 +12,7 @@ import select
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import bubblewrap, keeper, terminal, traces
 from .base import (
@@ -26,9 +27,16 @@ from .base import (
     Unavailable,
 )
 
+if TYPE_CHECKING:
+    from .limits import Placement  # a start without limits does without
+
 HINT = "Install it: `apt-get install bubblewrap` (0.8 or newer), or your distribution's package of that name."
 START_SECONDS = 30.0
 GRACE_SECONDS = 5.0  # for a keeper to put everything away
+WEAKER = {
+    "memory": "holds for each process only",
+    "cpus": "is rounded up to whole processors, and a program that chooses its own gets them",
+}
 NOT_STARTED = (126, 127)  # the command could not be executed, which it has said itself
 
 
@@ -176,7 +184,7 @@ class LocalBackend:
             variables = box.data(bubblewrap.environment(plan, extra))
             bubblewrap.fill(box, plan)
             first = bubblewrap.first_program(plan)
-            cgroups, rlimits = self._place(plan, run, progress)
+            placement = self._place(plan, run, progress)
         except BaseException:
             box.close()
             os.close(lock)
@@ -186,17 +194,21 @@ class LocalBackend:
         box.fds.append(control)
         flags = ["--env-fd", variables, "--control-fd", str(control)]
         flags += [] if plan.supervise else ["--no-supervise"]
+        if placement is not None and placement.pids_inside is not None:
+            flags += ["--pids", str(placement.pids_inside)]
         arguments = box.data(b"".join(os.fsencode(f"{word}\0") for word in box.arguments))
         inside = [*first, *flags, "--", *plan.command]
         order = keeper.Order(str(run), lock, [program, "--args", arguments, *inside], box.fds)
         order.control = ours.detach()
-        order.cgroups, order.rlimits = cgroups, rlimits
+        if placement is not None:
+            order.cgroups, order.rlimits = list(placement.cgroups), list(placement.rlimits)
+            order.processors = list(placement.processors)
         return order
 
-    def _place(self, plan: Plan, run: Path, progress: Progress) -> tuple[list[str], list[tuple[int, int]]]:
-        """Control groups to enter, and limits of single processes; says what does not hold."""
+    def _place(self, plan: Plan, run: Path, progress: Progress) -> Placement | None:
+        """Control groups to enter, and what limits where there are none; says what does not hold."""
         if plan.limits == Limits():
-            return [], []
+            return None
         from . import limits  # noqa: PLC0415 - as above
 
         placement = limits.place(f"{self.tag}{plan.slug}", plan.limits)
@@ -205,8 +217,8 @@ class LocalBackend:
         for name in placement.missing:
             progress(f"limits.{name} is not enforced: this account has no control group it may write to.")
         for name in placement.weaker:
-            progress(f"limits.{name} holds for each process only: no control group may be written to.")
-        return list(placement.cgroups), list(placement.rlimits)
+            progress(f"limits.{name} {WEAKER[name]}: this account has no control group it may write to.")
+        return placement
 
     # in a running bottle
 

@@ -249,6 +249,39 @@ def test_without_a_command_it_stays_until_it_is_asked_to_end(home):
         assert process.wait(10) == 0
 
 
+FORK = """
+import os, signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+made = 0
+try:
+    while made < 100:
+        if os.fork() == 0: signal.pause()
+        made += 1
+except BlockingIOError: pass
+print(made)
+"""
+
+
+def test_a_limit_of_processes_counts_those_of_the_bottle_and_no_others(home):
+    """As an account other than root, for which it would not hold."""
+    python = "/usr/bin/python3"
+    require(os.access(python, os.X_OK), "a python3 for every account", "apt-get install python3")
+    account = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    program = shutil.copy(bubblewrap.INIT, home / "init.py")
+    (home / "sockets").mkdir()
+    home.chmod(0o755)
+    words = [*BOX, *VIEW, "--bind", str(home / "sockets"), "/run/bot-bottle/sockets", python, "-I", "-S"]
+    words += [str(program), "--pids", "20", "--", python, "-c", FORK]
+    others = [subprocess.Popen(["sleep", "1000"], **account) for _ in range(30)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, **account)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert (done.stdout, done.stderr) == ("18\n", "")  # beside the first program and the one that forks
+
+
 def test_what_cannot_be_forked_is_told_to_whoever_asked_and_nobody_else_suffers(home):
     broken = "def no_fork(): raise BlockingIOError(11, 'too many')\nos.fork = no_fork\n\n\nclass Loop:"
     program = changed(home, "class Loop:", broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -76,15 +77,41 @@ def test_v1_makes_one_group_for_each_controller(tmp_path, proc, monkeypatch):
     assert (tmp_path / "cpu/b-demo/cpu.cfs_quota_us").read_text() == "150000"
 
 
-def test_without_groups_it_says_what_does_not_hold(proc):
+@pytest.fixture
+def host(monkeypatch):
+    """An account and a kernel."""
+
+    def make(uid: int, release: str) -> None:
+        monkeypatch.setattr(limits.os, "geteuid", lambda: uid)
+        uname = type("Uname", (), {"release": release})
+        monkeypatch.setattr(limits.os, "uname", lambda: uname)
+
+    return make
+
+
+def test_without_groups_other_means_limit_and_it_says_what_holds_in_part(proc, host):
+    host(1000, "6.1.0-18-amd64")
     placement = limits.place("b-demo", ALL, proc=proc(groups="0::/\n"))
     assert placement.cgroups == ()
-    assert placement.missing == ("pids", "cpus")
-    assert placement.weaker == ("memory",)
     assert placement.rlimits == ((resource.RLIMIT_DATA, 256 << 20),)
+    assert placement.pids_inside == 64
+    assert len(placement.processors) == min(2, len(os.sched_getaffinity(0)))
+    assert set(placement.processors) <= os.sched_getaffinity(0)
+    assert (placement.missing, placement.weaker) == ((), ("memory", "cpus"))
 
 
-def test_a_hierarchy_that_may_not_be_written_counts_as_none(tmp_path, proc):
+@pytest.mark.parametrize(
+    ("uid", "release"), [(1000, "5.13.9"), (1000, "4.18.0-553"), (1000, "odd"), (0, "6.1.0")]
+)
+def test_processes_that_cannot_be_counted_are_said_to_be_without_limit(proc, host, uid, release):
+    """An older kernel counts all of the operator's own; it never stops root."""
+    host(uid, release)
+    placement = limits.place("b-demo", Limits(pids=64), proc=proc(groups="0::/\n"))
+    assert placement == limits.Placement(missing=("pids",))
+
+
+def test_a_hierarchy_that_may_not_be_written_counts_as_none(tmp_path, proc, host):
+    host(1000, "5.10.0")
     where = proc(("pids", "cgroup", "rw,pids"), groups="3:pids:/gone\n")
     placement = limits.place("b-demo", Limits(pids=64), proc=where)
     assert placement == limits.Placement(missing=("pids",))

@@ -701,6 +701,18 @@ def test_the_limits_that_are_said_to_hold_hold(started, backend, drive):
     assert drive("exec", "demo", "/usr/bin/python3", "-c", eat).returncode == 137
 
 
+def test_where_no_group_limits_other_means_do_and_the_operator_is_told(started, backend, drive, monkeypatch):
+    monkeypatch.setattr(limits, "parents", lambda *_: [])
+    monkeypatch.setattr(limits, "_counts_within", lambda: True)
+    started(*IDLE, limits=Limits(memory=256 << 20, pids=40, cpus=0.5))
+    assert [line.split()[:2] for line in started.said] == [
+        ["limits.memory", "holds"],
+        ["limits.cpus", "is"],
+    ]
+    look = "import os, resource as r; print(len(os.sched_getaffinity(0)), r.getrlimit(r.RLIMIT_NPROC))"
+    assert drive("exec", "demo", "/usr/bin/python3", "-c", look).stdout == "1 (40, 40)\n"
+
+
 def test_a_bottle_whose_processes_are_used_up_refuses_commands_and_lives_on(started, backend, drive):
     wait = "while not os.path.exists('/workspace/enough'): time.sleep(0.02)"
     fill = f"""import os, signal, time
