@@ -129,7 +129,7 @@ class _Reading:
             name=self.name,
             backend=backend,
             image=self.image(given, backend),
-            dockerfile=self.file(given, "dockerfile"),
+            dockerfile=self.dockerfile(given, backend),
             agent=self.choice(given, "agent", agents.KINDS, "none"),
             command=self.command(given),
             env=self.each(given, "env", self.variable),
@@ -213,14 +213,24 @@ class _Reading:
 
     def image(self, given: Mapping[str, Any], backend: str) -> str:
         """A name for docker, a path for the others."""
-        if backend != "local" and not given.keys() & {"image", "dockerfile"}:
-            raise self.refuse("backend", f"{backend} needs an image or a dockerfile to start from.")
+        if backend == "docker" and not given.keys() & {"image", "dockerfile"}:
+            raise self.refuse("backend", "docker needs an image or a dockerfile to start from.")
+        if backend == "smolmachines" and "image" not in given:
+            raise self.refuse("backend", "smolmachines needs an image to start from.")
         if backend != "docker" or "image" not in given:
             return self.file(given, "image")
         image = self.text(given["image"], "image")
         if not _IMAGE.fullmatch(image):
             raise self.refuse("image", f"must be an image's name such as 'agents:1'; got {quoted(image)}.")
         return image
+
+    def dockerfile(self, given: Mapping[str, Any], backend: str) -> str:
+        if "dockerfile" in given and backend != "docker":
+            raise self.refuse(
+                "dockerfile",
+                f"{backend} builds no image itself. Take 'backend: docker', or name a directory as image.",
+            )
+        return self.file(given, "dockerfile")
 
     def command(self, given: Mapping[str, Any]) -> tuple[str, ...] | None:
         if "command" not in given:

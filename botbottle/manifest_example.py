@@ -10,7 +10,7 @@ EXAMPLE: Final = """\
 backend: local
 
 # What it starts from. docker: an image's name. smolmachines: a directory or archive. local: a directory with
-# a root file system, or nothing for this host's programs. Or a Dockerfile, beside this file.
+# a root file system, or nothing for this host's programs. docker also: a Dockerfile, beside this file.
 #image: agents:1
 #dockerfile: Dockerfile
 

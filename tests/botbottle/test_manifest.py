@@ -34,7 +34,7 @@ def test_the_example_is_a_bottle_with_the_defaults() -> None:
 
 
 def test_every_setting_of_the_example_can_be_uncommented() -> None:
-    found = parsed(FULL)
+    found = parsed(FULL.replace("backend: local", "backend: docker"))  # the one that takes them all
     assert set(manifest.KEYS) - {"mcp_servers"} == {
         line.split(":")[0] for line in FULL.splitlines() if line[:1].isalpha()
     }
@@ -46,7 +46,7 @@ def test_every_setting_of_the_example_can_be_uncommented() -> None:
 
 def test_relative_paths_start_at_the_manifest() -> None:
     found = parsed(
-        "dockerfile: Dockerfile\nhome: ../homes/a\nworkspace: {path: work, mode: ro}\n"
+        "backend: docker\ndockerfile: Dockerfile\nhome: ../homes/a\nworkspace: {path: work, mode: ro}\n"
         "env: {TOKEN: {from_file: token}}\nmounts: [{path: data, target: /data, mode: rw}]\n"
     )
     assert found.dockerfile == "/etc/bottles/Dockerfile"
@@ -99,7 +99,15 @@ def test_memory_is_a_size(memory: str | int, size: int) -> None:
         ("backend: docker", "line 1, backend", "needs an image or a dockerfile"),
         ("backend: docker\nimage: --privileged", "line 2, image", "an image's name"),
         ("image: 5", "line 1, image", "must be text"),
-        ("dockerfile: ''", "line 1, dockerfile", "must be a path"),
+        ("backend: smolmachines", "line 1, backend", "needs an image"),
+        ("dockerfile: ''\nbackend: docker", "line 1, dockerfile", "must be a path"),
+        ("backend: local\ndockerfile: Dockerfile", "line 2, dockerfile", "local builds no image"),
+        ("agent: none\ndockerfile: Dockerfile", "line 2, dockerfile", "Take 'backend: docker'"),
+        (
+            "backend: smolmachines\nimage: /x\ndockerfile: Dockerfile",
+            "line 3, dockerfile",
+            "smolmachines builds no image",
+        ),
         ("home: ~nobody-by-this-name/x", "line 1, home", "a user who does not exist"),
         ('home: "a\\nb"', "line 1, home", "must be a path"),
         ("command: bash -l", "line 1, command", "a list of words"),

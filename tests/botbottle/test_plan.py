@@ -186,7 +186,7 @@ def test_a_link_is_followed_before_it_is_mounted(home, write, tmp_path) -> None:
     ("key", "text"),
     [
         ("home", "home: {work}/home"),
-        ("dockerfile", "dockerfile: {work}/Dockerfile"),
+        ("dockerfile", "dockerfile: {work}/Dockerfile\nbackend: docker"),
         ("image", "image: {work}/home"),
         ("env.A.from_file", "env: {{A: {{from_file: {work}/token}}}}"),
         ("env.A.from_file", "env: {{A: {{from_file: {work}/../work/token}}}}"),
