@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import socketserver
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +40,58 @@ def home() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="bb-"))
     yield directory
     shutil.rmtree(directory)
+
+
+DOCKERS_GATEWAY = "172.17.0.1"
+
+
+def gateways() -> list[str]:
+    """The way out of this machine, and what Docker's usual network would have."""
+    lines = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
+    found = {socket.inet_ntoa(bytes.fromhex(line[2])[::-1]) for line in lines if line[1] == "00000000"}
+    return sorted(found - {"0.0.0.0"} | {DOCKERS_GATEWAY})
+
+
+@contextmanager
+def listening_on_the_host() -> Iterator[dict[str, list[Any]]]:
+    """Stand-ins that can all be reached from here, as escape.py is given them: what it finds is no accident.
+
+    One listens everywhere, one where the console would, one in the host's /run, where engines have theirs.
+    """
+    with ExitStack() as stack:
+        anywhere = stack.enter_context(
+            socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+            if socket.has_dualstack_ipv6()
+            else socket.create_server(("0.0.0.0", 0))
+        )
+        ports = [anywhere.getsockname()[1], 8000]
+        with suppress(OSError):  # somebody has a console there: as good as ours
+            stack.enter_context(socket.create_server(("127.0.0.1", 8000)))
+        sockets = [stack.enter_context(_unix(place)) for place in _runtime_directories()]
+        for port in ports:
+            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        for path in sockets:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(path)
+        yield {"ports": ports, "sockets": sockets, "gateways": gateways()}
+
+
+def _runtime_directories() -> list[Path]:
+    """Of the system and of the user, as far as we may write there."""
+    places = ["/run", "/var/run", os.environ.get("XDG_RUNTIME_DIR", "")]
+    return [Path(place) for place in places if place and os.access(place, os.W_OK)]
+
+
+@contextmanager
+def _unix(directory: Path) -> Iterator[str]:
+    path = directory / f"bb-{os.getpid()}-{directory.parent.name}.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        try:
+            listening.listen()
+            yield str(path)
+        finally:
+            path.unlink()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Runs inside a bottle and tries to get out, every way there is. Prints JSON: what was refused, what was not.
 
-One argument: JSON {ports, addresses, sockets, abstract, hidden, readonly, pids, talk}. Standard library only.
+One argument: JSON {ports, addresses, gateways, sockets, abstract, hidden, readonly, pids, talk}. Standard
+library only.
 Whatever would leave the machine or change the kernel is only prepared: a file is opened for writing
 and closed, a route is chosen and nothing sent. What is refused is refused at that point already.
 """
@@ -282,6 +283,8 @@ def attempts(given):
         tries[f"host loopback port {port} by ipv6"] = lambda port=port: tcp("::1", port)
         for address in given.get("addresses", []):
             tries[f"{address}:{port}"] = lambda address=address, port=port: tcp(address, port)
+    for address in given.get("gateways", []):
+        tries[f"gateway {address}"] = lambda address=address: route(socket.AF_INET, (address, 53))
     for path in given.get("sockets", []):
         tries[f"socket {path}"] = lambda path=path: unix(path)
     for name in given.get("abstract", []):

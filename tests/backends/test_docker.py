@@ -37,6 +37,7 @@ from botbottle.backends.base import (
     Variable,
 )
 from botbottle.backends.docker import DockerBackend
+from tests.backends.conftest import listening_on_the_host
 from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
 from tests.dockerd import Engine, docker_host, engine
 from tests.servers import ROOT, wait_until
@@ -546,8 +547,7 @@ def test_nothing_gets_out(
     (bottle.directory / "ca-key.pem").touch()
     other = tmp_path / "other.sock"
     with ExitStack() as stack:
-        everywhere = stack.enter_context(socket.create_server(("0.0.0.0", 0)))
-        local = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        host = stack.enter_context(listening_on_the_host())
         hidden_socket = stack.enter_context(socket.socket(socket.AF_UNIX))
         hidden_socket.bind(f"\0bottle-{os.getpid()}")
         hidden_socket.listen()
@@ -555,9 +555,9 @@ def test_nothing_gets_out(
         for name in ("proxy", "agent"):
             stack.enter_context(answering(bottle.directory / "sockets" / f"{name}.sock", f"this is {name}"))
         given = {
-            "ports": [everywhere.getsockname()[1], local.getsockname()[1]],
+            **host,
             "addresses": host_addresses(),
-            "sockets": [str(other), engine.url.removeprefix("unix://")],
+            "sockets": [*host["sockets"], str(other), engine.url.removeprefix("unix://")],
             "abstract": [f"bottle-{os.getpid()}"],
             "hidden": [
                 str(bottle.home),
