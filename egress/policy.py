@@ -27,6 +27,7 @@ __all__ = [
     "Verdict",
     "decide",
     "decide_connect",
+    "used_up",
 ]
 
 PORTS = {"https": 443, "http": 80}
@@ -140,9 +141,9 @@ class Request(NamedTuple):  # made for every request: much cheaper than a frozen
 
 
 class Verdict(NamedTuple):
-    """`reason` is a stable code: ok, bad-host, bad-path, port, no-route, expired, gate, plain-http, path,
-    method. `ask` holds the egress-block arguments that would ask for what was refused, or None when asking
-    cannot help.
+    """`reason` is a stable code: ok, bad-host, bad-path, port, no-route, expired, used-up, gate, plain-http,
+    path, method. `ask` holds the egress-block arguments that would ask for what was refused, or None when
+    asking cannot help.
     """
 
     allowed: bool
@@ -183,7 +184,30 @@ def decide_connect(host: str, port: int, snapshot: Snapshot, *, now: datetime) -
     return verdict
 
 
-_ASKABLE_REASONS = frozenset({"no-route", "expired", "gate", "path", "method"})
+def used_up(request: Request, route: Route) -> Verdict:
+    """For what a table allows by a lease that has no uses left: whoever counts them says so.
+
+    The ask is for the same lease again: without one it would be for good.
+    """
+    sentence = f"The lease for {request.host} is used up. Ask again with egress-block."
+    verdict = Verdict(False, "used-up", sentence, route)
+    if request.method == "CONNECT":  # nothing else is known of what is inside
+        verdict = verdict._replace(ask=_askable({"host": request.host}))
+    else:
+        verdict = _with_details(verdict, request)
+    if verdict.ask is None or route.lease is None:
+        return verdict
+    return verdict._replace(ask={**verdict.ask, "lease": _lease_again(route.lease)})
+
+
+def _lease_again(lease: Lease) -> dict[str, int]:
+    plain = {} if lease.max_uses is None else {"max_uses": lease.max_uses}
+    if lease.expires_at is not None and lease.granted_at is not None:
+        plain["ttl_seconds"] = max(1, int((lease.expires_at - lease.granted_at).total_seconds()))
+    return plain
+
+
+_ASKABLE_REASONS = frozenset({"no-route", "expired", "used-up", "gate", "path", "method"})
 
 
 def _decide_host(scheme: str, host: str, port: int, snapshot: Snapshot, now: datetime) -> Verdict:

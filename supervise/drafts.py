@@ -161,7 +161,10 @@ def _ask_of(record: TrafficRecord) -> dict[str, Any] | None:
 
 
 def _united(asks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Paths and methods of all of them. Where one wants every path or method, so does the whole."""
+    """Paths and methods of all of them. Where one wants every path or method, so does the whole.
+
+    A lease that was used up is asked for again as it was; what was never leased is asked for without one.
+    """
     united: dict[str, Any] = {}
     paths = [ask.get("path_allowlist") for ask in asks]
     if all(paths):
@@ -170,4 +173,7 @@ def _united(asks: list[dict[str, Any]]) -> dict[str, Any]:
     methods = [ask.get("methods") for ask in asks]
     if all(methods):
         united["methods"] = sorted({method for some in methods for method in some or ()})
+    leases = [ask.get("lease") for ask in asks]
+    if all(leases):
+        united["lease"] = leases[0]
     return united

@@ -14,7 +14,7 @@ from django.utils import timezone
 from egress.hostnames import WILDCARD
 from egress.lookalikes import resembles
 from egress.models import RouteTableVersion, TrafficRecord
-from egress.policy import PORTS, Request, RouteTable, Snapshot, decide
+from egress.policy import PORTS, Request, Route, RouteTable, Snapshot, decide
 
 from .models import Decision, Proposal, StandingRefusal
 from .reviewing import Review
@@ -92,7 +92,16 @@ def is_allowed_by(snapshot: Snapshot, record: TrafficRecord, now: datetime) -> b
     # A connection that never showed its request counts for the host alone.
     method = "GET" if record.method == "CONNECT" else record.method
     request = Request(record.scheme, record.host, port, method, record.path or "/")
-    return decide(request, snapshot, now=now).allowed
+    verdict = decide(request, snapshot, now=now)
+    return verdict.allowed and not (verdict.route is not None and _used_up(verdict.route, record))
+
+
+def _used_up(route: Route, record: TrafficRecord) -> bool:
+    """Only the proxy counts uses: a lease that it found used up is so until it is granted anew."""
+    lease = route.lease
+    if record.reason != "used-up" or lease is None or lease.max_uses is None:
+        return False
+    return lease.granted_at is None or lease.granted_at <= record.at
 
 
 def _snapshot(proposal: Proposal, table: RouteTable) -> Snapshot:

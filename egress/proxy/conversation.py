@@ -12,7 +12,7 @@ import ssl
 from datetime import UTC, datetime
 from functools import partial
 
-from egress.policy import Request, decide, decide_connect
+from egress.policy import Request, decide, decide_connect, used_up
 from egress.routes import Route
 
 from . import local
@@ -220,7 +220,7 @@ class Conversation:
         self._record.route = route.host
         origin = Origin(self._plane, bottle, target, route, head=head, record=self._record)
         if not bottle.uses.take(route):
-            raise Refusal("used-up", f"The lease for {target.host} is used up. Ask again with egress-block.")
+            raise refusal_for(used_up(request, route), target, request.method)
         return await self._exchange(bottle, head, origin, request, route)
 
     def _decide(self, bottle: Bottle, request: Request, target: Target) -> Route:
@@ -296,8 +296,10 @@ class Conversation:
 
     async def _tunnel(self, bottle: Bottle, host: str, port: int, route: Route) -> None:
         Inspection(self._plane.scanners.scanner(bottle), route, self._record).check_host(host)
+        request = Request("https", host, port, "CONNECT", "/")
         if not bottle.uses.take(route):
-            raise Refusal("used-up", f"The lease for {host} is used up. Ask again with egress-block.")
+            assert self._target is not None  # noqa: S101
+            raise refusal_for(used_up(request, route), self._target, "CONNECT")
         upstream = await connect(self._plane, route, host, port, self._wire.bell, bottle=bottle, tls=False)
         try:
             self._wire.write(_ESTABLISHED)
@@ -312,7 +314,6 @@ class Conversation:
             upstream.abort()
             raise
         self._record.verdict, self._record.reason, self._record.status = "allowed", "ok", 200
-        request = Request("https", host, port, "CONNECT", "/")
         tunnel = Tunnel(self._wire, upstream, self._plane.limits, self._record, request=request, route=route)
         self._under_way = tunnel
         bottle.flows.add(tunnel)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from egress.errors import PolicyError
-from egress.policy import Request, decide
+from egress.policy import Request, decide, used_up
 
 from .bottles import Bottle
 from .errors import Refusal
@@ -61,6 +61,8 @@ def _why(bottle: Bottle, target: Target) -> dict[str, Any]:
     except PolicyError as error:
         raise Refusal("bad-url", f"Give ?url=https://host/path, percent-encoded: {error}.", 400) from error
     verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
+    if verdict.allowed and verdict.route is not None and bottle.uses.left(verdict.route) == 0:
+        verdict = used_up(request, verdict.route)
     plain: dict[str, Any] = {
         "url": url,
         "method": request.method,

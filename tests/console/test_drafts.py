@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timedelta
 from html import unescape
 from typing import Any
 
@@ -18,6 +19,7 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress import store
 from egress.models import TrafficRecord
+from egress.policy import Lease, Route, RouteTable
 from supervise import decisions, drafts
 from supervise.models import Assignment, AuditEvent, Proposal
 from tests.asking import ask, seen
@@ -94,6 +96,22 @@ def test_what_was_asked_for_or_opened_meanwhile_is_gone(agent_a: Bottle, operato
     wide = ask(agent_a)
     decisions.approve(wide.pk, actor=operator, seen_digest=seen(wide))
     assert drafts.drafts() == []
+
+
+def test_a_used_up_lease_is_a_draft_for_the_same_lease_until_it_is_granted_anew(agent_a: Bottle) -> None:
+    lease = {"max_uses": 3, "ttl_seconds": 60}
+    arguments = {"host": HOST, "lease": lease, "justification": "refused"}
+    hour = timedelta(hours=1)
+    grant(agent_a, timezone.now() - hour)
+    refuse(agent_a, reason="used-up", ask={"tool": "egress-block", "arguments": arguments})
+    assert [draft.payload for draft in drafts.drafts()] == [{"host": HOST, "lease": lease}]
+    grant(agent_a, timezone.now() + hour)
+    assert drafts.drafts() == []
+
+
+def grant(bottle: Bottle, at: datetime) -> None:
+    route = Route(HOST, lease=Lease(max_uses=3, granted_at=at))
+    store.append(store.current(bottle), RouteTable((route,), (HOST,)), author="tests", cause="a lease")
 
 
 def test_approving_one_files_it_in_the_operators_name_and_grants_it(olivia: Client, agent_a: Bottle) -> None:

@@ -107,6 +107,37 @@ def test_why_explains_a_url_without_sending_it(lab: Lab, url: str, reason: str) 
     assert lab.requests == []
 
 
+def test_a_used_up_lease_can_be_asked_for_again(lab: Lab) -> None:
+    lease = {"max_uses": 1, "granted_at": "2099-01-01T00:00:00Z", "expires_at": "2099-01-01T01:00:00Z"}
+    hosts = ("api.example.com", "bare.example.com")
+    lab.publish("agent-a", [pinned(hosts[0], methods=["GET"], lease=lease), pinned(hosts[1], lease=lease)])
+    narrow, bare = get("http://api.example.com/docs", hosts[0]), connect(hosts[1])
+    assert [lab.client().ask(message).status for message in (narrow, bare)] == [200, 200]
+    again = {"max_uses": 1, "ttl_seconds": 3600}
+    for message, ask in (
+        (narrow, {"host": hosts[0], "path_allowlist": ["/docs"], "methods": ["GET"], "lease": again}),
+        (bare, {"host": hosts[1], "lease": again}),
+    ):
+        answer = lab.client().ask(message)
+        assert (answer.status, answer.reason, answer.json["ask"]["tool"]) == (403, "used-up", "egress-block")
+        arguments = answer.json["ask"]["arguments"]
+        assert "used-up" in arguments.pop("justification")
+        assert parse_egress_ask(arguments) == ask
+        assert lab.records()[-1]["ask"]["arguments"]["host"] == ask["host"]
+
+
+def test_why_knows_that_a_lease_is_used_up(lab: Lab) -> None:
+    lease = {"max_uses": 1, "granted_at": "2099-01-02T00:00:00Z"}
+    lab.publish("agent-a", [pinned("api.example.com", methods=["GET"], lease=lease)])
+    why = get(
+        f"http://_egress.local/why?url={quote('https://api.example.com/docs', safe='')}", "_egress.local"
+    )
+    assert lab.client().ask(why).json["allowed"] is True
+    assert lab.client().ask(get("http://api.example.com/docs", "api.example.com")).status == 200
+    told = lab.client().ask(why).json
+    assert (told["allowed"], told["reason"], told["ask"]["tool"]) == (False, "used-up", "egress-block")
+
+
 @pytest.mark.parametrize(
     "target",
     ["http://_egress.local/", "http://_egress.local/why?url=ftp%3A%2F%2Fx", "http://_egress.local:81/health"],
