@@ -83,6 +83,15 @@ class Bottles:
         return int(state["pid"])
 
 
+def family(pid: int) -> list[int]:
+    """The process and all that came from it."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            found += [int(child) for child in task.read_text().split()]
+    return found
+
+
 def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.processes.bottles import HEALTH, Bottles, is_gone
+from tests.processes.bottles import HEALTH, Bottles, family, is_gone
 from tests.processes.site import command_of, post_form
 from tests.requirements import require
 from tests.servers import ROOT, RunningServer, running_server, wait_until
@@ -40,15 +40,6 @@ def processes_about(directory: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and any(str(directory) in word for word in command_of(int(entry.name))):
             found.append(int(entry.name))
-    return found
-
-
-def family(pid: int) -> list[int]:
-    """The process and all that came from it."""
-    found = [pid]
-    for parent in found:
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            found += [int(child) for child in task.read_text().split()]
     return found
 
 

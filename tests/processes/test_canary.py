@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
-import subprocess
-import sys
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -15,7 +13,9 @@ import httpx
 import pytest
 
 from egress.data_plane import DataPlane
-from tests.processes.site import HOST, Site, post_form, running_site
+from tests.processes.bottles import Bottles, family
+from tests.processes.site import ADDRESS, HOST, Site, post_form, running_site
+from tests.requirements import require
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.process
@@ -156,18 +156,46 @@ def test_the_proxys_own_records_and_status_do_not_hold_it(site: Site) -> None:
     assert [entry for entry in batch.records if forms_in(str(entry))] == []
 
 
-def test_no_process_carries_it_in_environment_or_command(site: Site) -> None:
-    """Neither the agent's side, as a program in the bottle is started, nor even ours."""
-    agent_environment = {"PATH": os.environ["PATH"], "HTTPS_PROXY": site.bottle["proxy_url"]}
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=agent_environment
-    ) as agent:
-        ours = [site.server.process.pid, site.pid("web"), site.pid("egress")]
-        for pid in (agent.pid, *ours):
-            assert forms_in(Path(f"/proc/{pid}/environ").read_bytes()) == []
-            assert forms_in(Path(f"/proc/{pid}/cmdline").read_bytes()) == []
-        assert agent.stdin
-        agent.stdin.close()
+def test_no_process_of_ours_carries_it_in_environment_or_command(site: Site) -> None:
+    for pid in (site.server.process.pid, site.pid("web"), site.pid("egress")):
+        assert forms_in(Path(f"/proc/{pid}/environ").read_bytes()) == []
+        assert forms_in(Path(f"/proc/{pid}/cmdline").read_bytes()) == []
+
+
+MANIFEST = f"""backend: local
+routes:
+  - {{host: {HOST}, auth: {{scheme: Bearer, token_ref: {NAME}}}, pinned_addresses: [{ADDRESS}]}}
+"""
+# As the agent sees it: every process of its bottle that it can look into.
+LOOK = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline"
+
+
+@pytest.fixture
+def bottle(site: Site) -> Iterator[Bottles]:
+    """A real one whose route adds the secret, started by an operator who has it in the environment too."""
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    bottles = Bottles(site.server)
+    slug = bottles.manifest("inside", MANIFEST)
+    ran = bottles.command("start", slug, "--", "sleep", "100000", **{NAME: CANARY, "OTHER_NAME": CANARY})
+    assert ran.code == 0, ran.error
+    yield bottles
+    bottles.ok("delete", slug)
+
+
+def test_no_process_in_a_bottle_carries_it_in_environment_or_command(bottle: Bottles) -> None:
+    inside = [pid for pid in family(bottle.keeper("inside")) if is_inside(pid)]
+    environments = {pid: Path(f"/proc/{pid}/environ").read_bytes() for pid in inside}
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in inside}
+    (agent,) = (pid for pid, command in commands.items() if command == b"sleep\x00100000\x00")
+    assert b"HTTPS_PROXY=" in environments[agent]
+    assert [pid for pid in inside if forms_in(environments[pid]) or forms_in(commands[pid])] == []
+    ran = bottle.command("exec", "inside", "--", "sh", "-c", LOOK, **{NAME: CANARY})
+    assert "sleep\x00100000" in ran.output and "HTTPS_PROXY=" in ran.output
+    assert forms_in(ran.output) == []
+
+
+def is_inside(pid: int) -> bool:
+    return Path(f"/proc/{pid}/ns/pid").readlink() != Path("/proc/self/ns/pid").readlink()
 
 
 def test_these_checks_find_what_they_look_for() -> None:
