@@ -32,6 +32,9 @@ _WORD = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""")
 _HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
 _STAGE = re.compile(r"[a-z][a-z0-9_.-]*")
 _TAKES_HEREDOCS = frozenset({"ADD", "COPY", "RUN"})
+# What one operator can read, and what a page with many of them can be made of.
+MOST_BYTES = 64 * 1024
+MOST_INSTRUCTIONS = 400
 
 
 def digest_of(text: str) -> str:
@@ -40,14 +43,24 @@ def digest_of(text: str) -> str:
 
 
 def check_dockerfile(text: str) -> None:
-    """Raises BadDockerfile, with the line, unless the text is a whole Dockerfile."""
+    """Raises BadDockerfile, with the line, unless the text is a whole Dockerfile of a size to be read."""
+    size = len(text.encode(errors="replace"))
+    if size > MOST_BYTES:
+        raise BadDockerfile(
+            f"the Dockerfile has {size} bytes, and at most {MOST_BYTES} are read: keep long files out of it, "
+            "in the workspace or in a package"
+        )
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise BadDockerfile(f"line {line}: there is a NUL character")
     if not text.strip().removeprefix("\ufeff"):
         raise BadDockerfile("the Dockerfile is empty: it must start with FROM, such as 'FROM debian:12'")
     has_stage = False
-    for instruction in instructions(text.removeprefix("\ufeff")):
+    for count, instruction in enumerate(instructions(text.removeprefix("\ufeff")), 1):
+        if count > MOST_INSTRUCTIONS:
+            raise instruction.refuse(
+                f"is one instruction more than the {MOST_INSTRUCTIONS} that are read: join some with '&&'"
+            )
         if not has_stage and instruction.name not in {"FROM", "ARG"}:
             raise instruction.refuse("comes before FROM; only ARG may")
         has_stage = has_stage or instruction.name == "FROM"

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
-from botbottle.dockerfiles import BadDockerfile, instructions
+from botbottle.dockerfiles import MOST_INSTRUCTIONS, BadDockerfile, instructions
 
 from .diffs import Kind, aligned
 
-MOST_INSTRUCTIONS = 400
 MOST_CHARACTERS = 2000  # of one instruction
 SHOWN_REMOVALS = 5
+# Open pages ask for their cards all the time: each text is read once. More than two pages of cards.
+_remembered = lru_cache(maxsize=128)
 
 _SHELLS = r"(?:ba|da|z|k)?sh\b|python3?\b|perl\b|node\b"
 # What to look for, in which instructions (empty: all), and what it means for the operator.
@@ -112,6 +114,7 @@ def changes(before: str, after: str) -> tuple[list[Change], int]:
     return found[:MOST_INSTRUCTIONS], max(0, len(found) - MOST_INSTRUCTIONS)
 
 
+@_remembered
 def flags_of(text: str) -> tuple[str, ...]:
     """Each risky thing once, with the first line it stands on. Raises BadDockerfile."""
     found: dict[str, int] = {}
@@ -123,6 +126,7 @@ def flags_of(text: str) -> tuple[str, ...]:
     return tuple(f"line {line}: {flag}" for flag, line in found.items())
 
 
+@_remembered
 def warnings_of(before: str, after: str) -> tuple[str, ...]:
     """What the change takes away, or puts another base under. Empty where there is no Dockerfile yet."""
     try:
@@ -187,6 +191,7 @@ def _flags(name: str, rest: str, written: str) -> tuple[str, ...]:
 
 def _trimmed(lines: list[str]) -> str:
     """Without the blank lines and comments that lead to the next instruction."""
-    while len(lines) > 1 and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
-        lines = lines[:-1]
-    return "\n".join(line.removesuffix("\r") for line in lines)
+    end = len(lines)
+    while end > 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+        end -= 1
+    return "\n".join(line.removesuffix("\r") for line in lines[:end])

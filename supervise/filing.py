@@ -63,6 +63,9 @@ def file_proposal(
 def _insert(
     bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, ask_digest: str, *, operator: str
 ) -> Filed:
+    # Before the lock: reading a long ask must not hold up everybody else's. The queue only sorts by it.
+    asked = Proposal(bottle=bottle, tool=tool, payload=payload)
+    risk_when_filed = review(asked, store.current(bottle)).risk.level
     with transaction.atomic():
         # Locked, so that neither the limits nor the bottle's end can be passed by two at once.
         version = store.lock(bottle)
@@ -83,11 +86,11 @@ def _insert(
             ask_digest=ask_digest,
             base_version=version.version,
             filed_by=operator,
+            risk_when_filed=risk_when_filed,
         )
         proposal.digest = digest(
             [str(proposal.id), bottle.slug, tool, payload, proposal.justification, proposal.base_version]
         )
-        proposal.risk_when_filed = review(proposal, version).risk.level
         proposal.save(force_insert=True)
         audit.append(
             "filed for the bottle" if operator else "filed",

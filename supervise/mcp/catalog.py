@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from botbottle.dockerfiles import MOST_BYTES, MOST_INSTRUCTIONS
+
 Json = dict[str, Any]
 
 INSTRUCTIONS: Final = (
@@ -219,7 +221,10 @@ CAPABILITY: Final = Tool(
         "dockerfile": {
             "type": "string",
             "minLength": 1,
-            "description": "The complete text of the new Dockerfile.",
+            "description": (
+                f"The complete text of the new Dockerfile: at most {MOST_BYTES // 1024} KiB and "
+                f"{MOST_INSTRUCTIONS} instructions."
+            ),
         },
         "justification": _JUSTIFICATION,
     },

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from botbottle.dockerfiles import BadDockerfile, check_dockerfile
+from botbottle.dockerfiles import MOST_BYTES, MOST_INSTRUCTIONS, BadDockerfile, check_dockerfile, instructions
 
 GOOD = {
     "one line": "FROM debian:12",
@@ -87,6 +87,21 @@ def test_it_refuses_and_names_the_line(text: str, message: str) -> None:
     assert str(refusal.value).startswith(message)
 
 
+def test_a_text_that_is_too_long_to_be_read_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = "FROM a\n#"
+    check_dockerfile(whole + "x" * (MOST_BYTES - len(whole)))
+    monkeypatch.setattr("botbottle.dockerfiles.instructions", None)
+    for text in (whole + "x" * MOST_BYTES, whole + "é" * (MOST_BYTES // 2)):
+        with pytest.raises(BadDockerfile, match=f"at most {MOST_BYTES} are read: keep long files out"):
+            check_dockerfile(text)
+
+
+def test_so_many_instructions_are_read_and_no_more() -> None:
+    check_dockerfile("FROM a\n" + "RUN a\n" * (MOST_INSTRUCTIONS - 1))
+    with pytest.raises(BadDockerfile, match=f"line {MOST_INSTRUCTIONS + 1}: RUN is one instruction more"):
+        check_dockerfile("FROM a\n" + "RUN a\n" * MOST_INSTRUCTIONS + "NOT READ\n")
+
+
 @given(st.text(alphabet=st.sampled_from("FROMRUN ab\\`\n\r\t#<-=\"'[]EOF\0\ufeff")))
 def test_any_text_is_accepted_or_refused_with_a_sentence(text: str) -> None:
     try:
@@ -100,5 +115,5 @@ def test_a_large_text_is_checked_in_linear_time(filling: str) -> None:
     text = "FROM a\nRUN x " + filling * (500_000 // len(filling)) + "\nx"
     started = time.perf_counter()
     with contextlib.suppress(BadDockerfile):
-        check_dockerfile(text)
+        list(instructions(text))  # an operator's own Dockerfile may be as long as this
     assert time.perf_counter() - started < 10, "a quadratic step takes minutes here"

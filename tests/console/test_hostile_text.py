@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from botbottle.dockerfiles import MOST_INSTRUCTIONS, Instruction, instructions
 from botbottle.models import Bottle
 from supervise import decisions
 from supervise.models import Proposal
@@ -159,6 +162,32 @@ def test_a_queue_of_megabytes_stays_small(root: Client, agent_a: Bottle) -> None
     ask_image(agent_a, "FROM debian\nRUN echo " + "x" * MEGABYTE, why="y" * MEGABYTE)
     answer = root.get("/")
     assert len(answer.content) < MEGABYTE // 8
+
+
+def test_a_card_that_is_looked_at_again_is_not_read_again(
+    root: Client, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open pages look every second: what an agent can make them do is to read each Dockerfile once."""
+    read = []
+
+    def counted(text: str) -> Iterator[Instruction]:
+        for instruction in instructions(text):
+            read.append(instruction)
+            yield instruction
+
+    Bottle.objects.filter(pk=agent_a.pk).update(dockerfile="FROM debian:12\n")
+    agent_a.refresh_from_db()
+    monkeypatch.setattr("supervise.dockerfile_review.instructions", counted)
+    asked = [
+        ask_image(agent_a, f"FROM debian:12\n# {uuid4()}\n" + "RUN a\n" * (MOST_INSTRUCTIONS - 1))
+        for _ in range(3)
+    ]
+    assert len(read) >= 3 * MOST_INSTRUCTIONS
+    read.clear()
+    picked = "&".join(f"id={proposal.pk}" for proposal in asked)
+    for path in ("/", "/queue/state", f"/queue/cards?{picked}", f"/bulk/?verb=reject&{picked}"):
+        assert root.get(path).status_code == 200
+        assert read == [], path
 
 
 def test_hidden_characters_in_an_edited_dockerfile_are_announced(root: Client, agent_a: Bottle) -> None:

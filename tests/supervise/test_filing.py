@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from botbottle.models import Bottle
-from supervise import audit, bottles, decisions
+from egress import store
+from supervise import audit, bottles, decisions, filing
 from supervise.errors import AskedTooOften, BadAsk, TooManyPending
 from supervise.filing import file_proposal
 from supervise.models import AuditEvent, Proposal
@@ -101,6 +102,18 @@ def test_whatever_an_agent_writes_is_stored(agent_a: Bottle, text: str) -> None:
         assert "\x00" not in stored
         assert stored.encode().decode() == stored
     assert audit.verify()[1] is None
+
+
+def test_a_long_ask_is_read_before_the_lock_is_taken(
+    agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else waits while an agent's text is read."""
+    steps: list[str] = []
+    lock, read = store.lock, filing.review
+    monkeypatch.setattr(store, "lock", lambda bottle: steps.append("locked") or lock(bottle))
+    monkeypatch.setattr(filing, "review", lambda *args: steps.append("read") or read(*args))
+    ask_image(agent_a)
+    assert steps == ["read", "locked"]
 
 
 @pytest.mark.django_db(transaction=True)
