@@ -25,14 +25,22 @@ _ALIKE = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("0", "o"), ("1", "l"), ("i", "
 
 def resembles(host: str, known: Iterable[str] = ()) -> str | None:
     """The known name that this one could be taken for; None for known names and all below them."""
-    mine = _owned(host)
-    owned = {*WELL_KNOWN, *(_owned(name) for name in known)} - {""}
+    mine, owned = _owned(host), _all_owned(frozenset(known))
     if not mine or mine in owned:
         return None
-    subdomain = host.removeprefix(WILDCARD).removesuffix(mine)
+    return _resembled(mine, host.removeprefix(WILDCARD).removesuffix(mine), owned)
+
+
+@lru_cache(maxsize=1024)  # pages with many names are made again and again, from the same known ones
+def _resembled(mine: str, subdomain: str, owned: frozenset[str]) -> str | None:
     return next(
         (name for name in sorted(owned) if _passes_for(mine, name) or _in_front(subdomain, name)), None
     )
+
+
+@lru_cache(maxsize=16)
+def _all_owned(known: frozenset[str]) -> frozenset[str]:
+    return frozenset((*WELL_KNOWN, *(_owned(name) for name in known))) - {""}
 
 
 @lru_cache(maxsize=4096)

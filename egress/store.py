@@ -10,7 +10,7 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Max
+from django.db.models import F, Max, OuterRef, Subquery
 from django.utils import timezone
 
 from botbottle.models import Bottle
@@ -38,6 +38,14 @@ def lock(bottle: Bottle) -> RouteTableVersion:
     """The newest version, held until the transaction ends so that two changes cannot take one number."""
     Bottle.objects.select_for_update().get(pk=bottle.pk)
     return current(bottle)
+
+
+def hosts_reached() -> frozenset[str]:
+    """Every host that a living bottle has a route to, by one query."""
+    newest = RouteTableVersion.objects.filter(bottle=OuterRef("pk")).order_by("-version")
+    living = Bottle.objects.exclude(state=Bottle.State.DELETED)
+    tables = living.annotate(table=Subquery(newest.values("content")[:1])).values_list("table", flat=True)
+    return frozenset(route["host"] for table in tables for route in table["routes"])
 
 
 def create_first(bottle: Bottle, *, author: str) -> RouteTableVersion:

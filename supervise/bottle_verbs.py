@@ -72,9 +72,11 @@ def _check_quorum(newest: RouteTable, old: RouteTable) -> None:
     """One operator does not give back alone what needs several to give."""
     if settings.SUPERVISE_QUORUM < 2:
         return
+    known = store.hosts_reached()
     for change in diff_tables(newest, old):
-        is_high = change.after and assess("egress-block", change.after, newest, ()).level is Level.HIGH
-        if change.part == "route" and is_high:
+        if change.part != "route" or not change.after:
+            continue
+        if assess("egress-block", change.after, newest, (), known=known).level is Level.HIGH:
             raise TooRisky(
                 f"It would give back {change.host}, which is high risk and needs {settings.SUPERVISE_QUORUM} "
                 "operators. Let the agent ask for it again."

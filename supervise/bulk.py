@@ -11,6 +11,8 @@ from uuid import UUID
 
 from django.http import HttpResponse, QueryDict
 
+from egress import store
+
 from . import decisions
 from .cards import Card, card_of, summary_of
 from .console import OperatorRequest, operator_form, operator_page, page
@@ -70,11 +72,9 @@ def _confirm(
     found = Proposal.objects.filter(pk__in=ids).select_related("bottle").prefetch_related("approvals__actor")
     pending = [proposal for proposal in found if proposal.is_pending]
     versions = newest_versions({proposal.bottle_id for proposal in pending})
-    others = others_bottles(request.user)
-    cards = [
-        card_of(one, request.user, review=review(one, versions[one.bottle_id]), others=others)
-        for one in pending
-    ]
+    known, others = store.hosts_reached(), others_bottles(request.user)
+    reviews = [review(one, versions[one.bottle_id], known=known) for one in pending]
+    cards = [card_of(one.proposal, request.user, review=one, others=others) for one in reviews]
     ready, left_out = _sorted_out(verb, cards)
     return page(
         request,

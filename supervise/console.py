@@ -21,6 +21,8 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
+from egress import store
+
 from . import queries, refusals
 from .cards import Card, card_of, detail_of, state_of, summary_of, target_of
 from .drafts import Draft, drafts
@@ -133,7 +135,11 @@ def _named(ids: list[str]) -> list[tuple[Proposal, Review | None]]:
     known = Proposal.objects.filter(pk__in=[text for text in ids[:PAGE] if _is_uuid(text)])
     found = list(known.select_related("bottle", "decision").prefetch_related("approvals__actor"))
     versions = queries.newest_versions({one.bottle_id for one in found if one.is_pending})
-    return [(one, review(one, versions[one.bottle_id]) if one.is_pending else None) for one in found]
+    reached = store.hosts_reached() if versions else frozenset[str]()
+    return [
+        (one, review(one, versions[one.bottle_id], known=reached) if one.is_pending else None)
+        for one in found
+    ]
 
 
 @operator_page

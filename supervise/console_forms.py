@@ -213,6 +213,9 @@ def told(result: Decision | Approval) -> tuple[int, str]:
 
 
 def _applied(decision: Decision) -> str:
+    if decision.proposal.tool == Proposal.Tool.MCP_TOOL and decision.status == Proposal.Status.APPROVED:
+        is_made = decision.applied == Decision.Applied.LIVE
+        return ", and called." if is_made else ". The agent may make this call once, within an hour."
     match decision.applied:
         case Decision.Applied.LIVE:
             took = decision.live_at - decision.created_at if decision.live_at else timedelta()

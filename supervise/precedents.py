@@ -12,8 +12,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from egress.hostnames import WILDCARD
-from egress.lookalikes import resembles
-from egress.models import RouteTableVersion, TrafficRecord
+from egress.models import TrafficRecord
 from egress.policy import PORTS, Request, Route, RouteTable, Snapshot, decide
 
 from .models import Decision, Proposal, StandingRefusal
@@ -43,7 +42,6 @@ class Precedents:
     elsewhere: list[Decision]  # of other bottles, about the same ask
     would_allow: list[Refused]
     would_allow_more: int
-    looks_like: str  # a host that other bottles reach and this one could be taken for
     refusal: StandingRefusal | None
 
 
@@ -54,7 +52,6 @@ def precedents_of(proposal: Proposal, review: Review | None) -> Precedents:
         elsewhere=list(_elsewhere(proposal)[:MOST]),
         would_allow=refused[:MOST_REFUSED],
         would_allow_more=max(0, len(refused) - MOST_REFUSED),
-        looks_like=_look_alike(proposal) if review is not None else "",
         refusal=StandingRefusal.objects.filter(decision__proposal=proposal, lifted_at=None).first(),
     )
 
@@ -129,11 +126,11 @@ def _decisions() -> QuerySet[Decision]:
 
 def _earlier(proposal: Proposal) -> QuerySet[Decision]:
     mine = _decisions().filter(proposal__bottle=proposal.bottle_id).exclude(proposal=proposal)
-    if "host" not in proposal.payload:
-        return mine.filter(proposal__tool=proposal.tool)
     if proposal.tool == Proposal.Tool.MCP_TOOL:
         called = {"proposal__payload__server": proposal.payload["server"]}
         return mine.filter(**called, proposal__payload__tool=proposal.payload["tool"])
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        return mine.filter(proposal__tool=proposal.tool)
     return mine.filter(proposal__payload__host=proposal.payload["host"])
 
 
@@ -143,13 +140,3 @@ def _elsewhere(proposal: Proposal) -> QuerySet[Decision]:
         .filter(proposal__ask_digest=proposal.ask_digest)
         .exclude(proposal__bottle=proposal.bottle_id)
     )
-
-
-def _look_alike(proposal: Proposal) -> str:
-    """Hosts that any bottle reaches are known to the operators."""
-    host = proposal.payload.get("host")
-    if host is None:
-        return ""
-    tables = RouteTableVersion.objects.order_by("-created_at").values_list("content", flat=True)[:50]
-    known = {route["host"] for content in tables for route in content.get("routes", ())} - {host}
-    return resembles(host, known) or ""

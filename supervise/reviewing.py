@@ -1,21 +1,22 @@
 """What an operator is shown of a proposal: the exact change it would make now, its risk, a digest of both.
 
-The digest covers the proposal and the part of the bottle's state it would change, so that an unrelated
-change elsewhere does not make a review stale, and a related one always does.
+The digest covers the proposal, the part of the bottle's state it would change, and its risk, so that an
+unrelated change elsewhere does not make a review stale, and one that an operator should know of always does.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils import timezone
 
 from botbottle.dockerfiles import check_dockerfile
 from botbottle.models import Bottle
+from egress import store
 from egress.ask import parse_gate_ask, parse_operator_route
 from egress.hostnames import pattern_matches
 from egress.merge import Merge, merge_gate_host, merge_route
@@ -29,6 +30,8 @@ from .images import can_be_rebuilt
 from .models import Proposal
 from .risk import Risk, assess
 from .sanitize import storable_json
+
+MOST_WITH_LINES = 64 * 1024  # characters of a call's arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,39 +53,72 @@ def review(
     *,
     now: datetime | None = None,
     edited: dict[str, Any] | None = None,
+    known: Set[str] | None = None,
 ) -> Review:
     """The proposal against one version of its bottle's table. Time matters: leases end.
 
     With `edited`, an operator's checked payload, it tells what that one would do instead; the digest is the
-    same, since what was asked and what is there are.
+    same, since what was asked and what is there are. `known` are the hosts that bottles reach; who reviews
+    many looks them up once.
     """
     now = now or timezone.now()
-    table, payload = version.table, proposal.payload if edited is None else edited
-    effects: tuple[str, ...]
-    warnings: tuple[str, ...]
-    if proposal.tool == Proposal.Tool.MCP_TOOL:
-        before, after = "", json.dumps(payload["arguments"], indent=2, ensure_ascii=False)
-        called = f"the tool {payload['tool']} of the server {payload['server']}"
-        effects, warnings, table_after = (f"{called} is called once, with these arguments",), (), None
-    elif proposal.tool == Proposal.Tool.CAPABILITY:
-        before, after = proposal.bottle.dockerfile, payload["dockerfile"]
-        effects, warnings = _image_effects(proposal.bottle), warnings_of(before, after)
-        table_after = None
-    else:
-        merged = preview(proposal, payload, table, now=now, by_operator=edited is not None)
-        before, after = table_text(table), table_text(merged.table)
-        effects, warnings, table_after = merged.effects, merged.warnings, merged.table
+    if known is None:
+        known = store.hosts_reached() if "host" in proposal.payload else frozenset()
+    asked = _outlook(proposal, proposal.payload, version.table, now=now, known=known, by_operator=False)
+    shown = asked
+    if edited is not None:
+        shown = _outlook(proposal, edited, version.table, now=now, known=known, by_operator=True)
+    state = [touched(proposal, version.table, now), asked.risk.level, asked.risk.reasons]
     return Review(
         proposal=proposal,
         table_version=version.version,
-        before=before,
-        after=after,
-        effects=effects,
-        warnings=warnings,
-        risk=assess(proposal.tool, payload, table, warnings),
-        seen_digest=digest([proposal.digest, touched(proposal, table, now)]),
-        table_after=table_after,
+        seen_digest=digest([proposal.digest, *state]),
+        **shown._asdict(),
     )
+
+
+class _Outlook(NamedTuple):
+    """What a yes to one payload would do."""
+
+    before: str
+    after: str
+    effects: tuple[str, ...]
+    warnings: tuple[str, ...]
+    risk: Risk
+    table_after: RouteTable | None
+
+
+def _outlook(
+    proposal: Proposal,
+    payload: dict[str, Any],
+    table: RouteTable,
+    *,
+    now: datetime,
+    known: Set[str],
+    by_operator: bool,
+) -> _Outlook:
+    effects: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    table_after = None
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        before, after = "", _readable(payload["arguments"])
+        called = f"the tool {payload['tool']} of the server {payload['server']}"
+        effects = (f"{called} is called once, with these arguments",)
+    elif proposal.tool == Proposal.Tool.CAPABILITY:
+        before, after = proposal.bottle.dockerfile, payload["dockerfile"]
+        effects, warnings = _image_effects(proposal.bottle), warnings_of(before, after)
+    else:
+        merged = preview(proposal, payload, table, now=now, by_operator=by_operator)
+        before, after = table_text(table), table_text(merged.table)
+        effects, warnings, table_after = merged.effects, merged.warnings, merged.table
+    risk = assess(proposal.tool, payload, table, warnings, known=known)
+    return _Outlook(before, after, effects, warnings, risk, table_after)
+
+
+def _readable(arguments: dict[str, Any]) -> str:
+    """With lines, unless that takes long: an open page asks for its cards all the time."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    return text if len(text) > MOST_WITH_LINES else json.dumps(arguments, indent=2, ensure_ascii=False)
 
 
 def _image_effects(bottle: Bottle) -> tuple[str, ...]:
@@ -169,7 +205,7 @@ def touched(proposal: Proposal, table: RouteTable, now: datetime) -> object:
     if proposal.tool == Proposal.Tool.MCP_TOOL:
         return None  # what a call does, its server alone knows
     if proposal.tool == Proposal.Tool.CAPABILITY:
-        return proposal.bottle.dockerfile
+        return [proposal.bottle.dockerfile, can_be_rebuilt(proposal.bottle)]
     host = proposal.payload["host"]
     related = [
         [route.as_dict(), route.is_over(now)]

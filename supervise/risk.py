@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -44,8 +44,18 @@ class Risk:
         return tuple(reason for level, reason in self.findings if level > Level.LOW)
 
 
-def assess(tool: str, payload: Mapping[str, Any], table: RouteTable, warnings: Sequence[str]) -> Risk:
-    """High risk: credentials, wildcards, a new image. Medium: anything that can carry data out freely."""
+def assess(
+    tool: str,
+    payload: Mapping[str, Any],
+    table: RouteTable,
+    warnings: Sequence[str],
+    *,
+    known: Set[str] = frozenset(),
+) -> Risk:
+    """High risk: credentials, wildcards, a new image. Medium: anything that can carry data out freely.
+
+    `known` are hosts that other bottles reach: operators may take a look-alike for one of them.
+    """
     if tool == "capability-block":
         changed = [(Level.HIGH, warning) for warning in ("changes the image the agent runs in", *warnings)]
         return Risk(Level.HIGH, (*changed, *_image(payload)))
@@ -54,7 +64,7 @@ def assess(tool: str, payload: Mapping[str, Any], table: RouteTable, warnings: S
             f"calls {payload['tool']} of {payload['server']}, which the manifest lets nobody call unasked"
         )
         return Risk(Level.MEDIUM, ((Level.MEDIUM, reason),))
-    found = list(_host_reasons(payload["host"], table))
+    found = list(_host_reasons(payload["host"], table, known))
     if tool == "egress-block":
         found += _route_reasons(payload)
     # At the gate a warning tells that the host stays unreachable, which is no risk.
@@ -70,7 +80,7 @@ def _image(payload: Mapping[str, Any]) -> tuple[tuple[Level, str], ...]:
         return ()
 
 
-def _host_reasons(host: str, table: RouteTable) -> list[tuple[Level, str]]:
+def _host_reasons(host: str, table: RouteTable, known: Set[str]) -> list[tuple[Level, str]]:
     reasons = []
     if host.startswith("*."):
         reasons.append((Level.HIGH, f"wildcard: every name below {host[2:]}"))
@@ -78,9 +88,11 @@ def _host_reasons(host: str, table: RouteTable) -> list[tuple[Level, str]]:
         reasons.append((Level.HIGH, "the name mixes scripts, as look-alikes do"))
     elif is_punycode(host):
         reasons.append((Level.MEDIUM, "the name is not plain ASCII (punycode)"))
-    known = resembles(host, (route.host for route in table.routes))
-    if known:
-        reasons.append((Level.HIGH, f"look-alike: it could be taken for {known}"))
+    # The bottle's own by themselves: that others reach the look-alike too must not hide it.
+    own = {route.host for route in table.routes}
+    original = resembles(host, own) or resembles(host, own | known)
+    if original:
+        reasons.append((Level.HIGH, f"look-alike: it could be taken for {original}"))
     route = next(table.serving(host), None)
     if route is None:
         reasons.append((Level.LOW, "first route to this host for this bottle"))

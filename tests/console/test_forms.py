@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
@@ -14,7 +15,7 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress import store
 from egress.models import TrafficRecord
-from supervise import decisions, refusals
+from supervise import bottles, decisions, refusals, tool_calls
 from supervise.models import Assignment, AuditEvent, Proposal, StandingRefusal
 from tests.asking import ask, ask_gate, ask_image, seen
 
@@ -259,6 +260,17 @@ def refused(
     )  # fmt: skip
 
 
+def asks_for(host: str) -> dict[str, Any]:
+    arguments = {"host": host, "path_allowlist": ["/x"], "methods": ["GET"], "justification": "refused"}
+    return {"tool": "egress-block", "arguments": arguments}
+
+
+def called(bottle: Bottle, tool: str) -> Proposal:
+    """A call that waits for an operator; each with arguments of its own."""
+    found = tool_calls.ask(bottle, "notes", tool, {"name": str(uuid4())})
+    return Proposal.objects.get(pk=found)
+
+
 def test_the_page_lists_refused_requests_that_would_be_allowed(
     olivia: Client, agent_a: Bottle, agent_b: Bottle
 ) -> None:
@@ -292,8 +304,59 @@ def test_the_page_warns_of_a_look_alike_of_what_other_bottles_reach(
 ) -> None:
     known = ask(agent_b, "api.acme-corp.com")
     decisions.approve(known.pk, actor=operator, seen_digest=seen(known))
-    page = olivia.get(f"/proposals/{ask(agent_a, 'api.acme-corq.com').pk}/").text
-    assert "bottles here reach <bdi>acme-corp.com</bdi>" in page
+    for number in range(60):  # a bottle whose table changes often must not hide what others reach
+        newest = store.current(agent_a)
+        store.append(newest, newest.table, author="tests", cause=f"change {number}")
+    alike = ask(agent_a, "api.acme-corq.com", **NARROW)
+    refused(agent_a, "/x", host="www.acme-corq.com", ask=asks_for("www.acme-corq.com"))
+    for path in (
+        "/",
+        f"/queue/cards?id={alike.pk}",
+        f"/proposals/{alike.pk}/",
+        f"/bulk/?verb=approve&id={alike.pk}",
+        f"/bulk/?verb=reject&id={alike.pk}",
+        "/draft/?bottle=agent-a&host=www.acme-corq.com",
+    ):
+        page = olivia.get(path).text
+        assert "look-alike: it could be taken for acme-corp.com" in page, path
+        assert "</span> high risk" in page and "</span> low risk" not in page, path
+    forced = {"id": [str(alike.pk)], f"seen-{alike.pk}": seen(alike)}
+    assert "It is high risk" in olivia.post("/bulk/approve", forced).text
+    assert status(alike) == "pending"
+
+
+def test_a_host_of_a_deleted_bottle_is_not_taken_for_known(
+    operator: User, agent_a: Bottle, agent_b: Bottle
+) -> None:
+    known = ask(agent_b, "api.acme-corp.com")
+    decisions.approve(known.pk, actor=operator, seen_digest=seen(known))
+    assert store.hosts_reached() == {"api.acme-corp.com"}
+    bottles.delete("agent-b", author="tests")
+    assert store.hosts_reached() == frozenset()
+
+
+def test_a_tools_call_is_told_as_one(olivia: Client, operator: User, agent_a: Bottle) -> None:
+    made = [called(agent_a, tool) for tool in ("delete", "delete", "publish")]
+    told = [send(olivia, proposal, "approve", part=True).text for proposal in made[1:]]
+    assert all("The agent may make this call once, within an hour." in text for text in told)
+    assert not any("Dockerfile" in text for text in told)
+    assert tool_calls.claim(made[1].pk)
+    for path in (f"/proposals/{made[1].pk}/", "/history/"):
+        assert ">called</span>" in olivia.get(path).text, path
+    for path in (f"/proposals/{made[2].pk}/", "/history/"):
+        page = olivia.get(path).text
+        assert "good for one call within an hour" in page and "rebuilt" not in page, path
+
+
+def test_the_page_of_a_tools_call_tells_answers_about_this_tool_alone(
+    olivia: Client, operator: User, agent_a: Bottle
+) -> None:
+    for tool in ("delete", "publish"):
+        earlier = called(agent_a, tool)
+        note = f"{tool} of before"
+        decisions.reject(earlier.pk, actor=operator, seen_digest=seen(earlier), note=note)
+    page = olivia.get(f"/proposals/{called(agent_a, 'delete').pk}/").text
+    assert "delete of before" in page and "publish of before" not in page
 
 
 def test_a_bottle_of_other_operators_has_no_forms(

@@ -6,17 +6,21 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress import store
 from egress.policy import RouteTable
-from supervise import queries
+from supervise import decisions, queries
+from supervise.errors import StaleReview
+from supervise.models import Rebuild
 from supervise.reviewing import review, table_text
 from supervise.risk import Level
 from tests.asking import ask, ask_image, seen
 
 pytestmark = pytest.mark.django_db
+NARROW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}
 
 
 def test_a_route_is_shown_before_and_after(agent_a: Bottle, approve: Any) -> None:
@@ -90,6 +94,33 @@ def test_the_end_of_a_lease_makes_a_review_stale(agent_a: Bottle, approve: Any) 
     assert any("carries TOKEN" in effect for effect in after.effects)
     assert before.seen_digest != after.seen_digest
     assert before.seen_digest == review(proposal, version, now=now + timedelta(seconds=30)).seen_digest
+
+
+def test_that_a_bottle_can_be_rebuilt_by_now_makes_a_review_stale(agent_a: Bottle, operator: User) -> None:
+    """Who agreed to keep a Dockerfile on record did not agree to replace the bottle."""
+    proposal = ask_image(agent_a)
+    digest = seen(proposal)
+    Bottle.objects.filter(pk=agent_a.pk).update(manifest="agent: claude\n")
+    with pytest.raises(StaleReview):
+        decisions.approve(proposal.pk, actor=operator, seen_digest=digest)
+    assert not Rebuild.objects.exists()
+
+
+@pytest.mark.parametrize("mine", [True, False], ids=["of this bottle", "of another bottle"])
+def test_a_risk_that_rose_makes_a_review_stale(
+    agent_a: Bottle, agent_b: Bottle, operator: User, approve: Any, mine: bool
+) -> None:
+    proposal = ask(agent_a, "api.exarnple-corp.com", **NARROW)
+    before = queries.review_of(proposal)
+    approve(ask(agent_a, "elsewhere.example.com", **NARROW))
+    assert seen(proposal) == before.seen_digest, "an unrelated route changes nothing"
+    approve(ask(agent_a if mine else agent_b, "api.example-corp.com", **NARROW))
+    after = queries.review_of(proposal)
+    assert (before.risk.level, after.risk.level) == (Level.LOW, Level.HIGH)
+    with pytest.raises(StaleReview):
+        decisions.approve(proposal.pk, actor=operator, seen_digest=before.seen_digest)
+    edited = {**proposal.payload, "methods": ["HEAD"]}
+    assert queries.review_of(proposal, edited=edited).seen_digest == after.seen_digest
 
 
 def test_joining_and_looking_again_leave_the_digest_alone(agent_a: Bottle) -> None:

@@ -69,6 +69,16 @@ def test_a_look_alike_of_a_known_host_is_high(host: str, known: str) -> None:
     risk = assess("egress-block", {"host": host, **NARROW}, reached, ())
     assert risk.level is Level.HIGH
     assert risk.warnings == (f"look-alike: it could be taken for {known}",)
+    asked = {"host": host, **NARROW}
+    assert assess("egress-block", asked, RouteTable(), (), known={r.host for r in reached.routes}) == risk
+
+
+def test_that_another_bottle_reaches_a_look_alike_does_not_make_it_harmless() -> None:
+    own, asked = RouteTable((Route("api.example-corp.com"),)), {"host": "api.exarnple-corp.com", **NARROW}
+    known = {"api.example-corp.com", "api.exarnple-corp.com"}
+    assert assess("egress-block", asked, own, (), known=known).level is Level.HIGH
+    own = RouteTable((Route("api.exarnple-corp.com"),))
+    assert assess("egress-block", asked, own, (), known=known).level is Level.LOW, "reached already"
 
 
 def test_what_a_dockerfile_does_is_among_the_reasons() -> None:
