@@ -30,6 +30,7 @@ from .bottles import NoSuchBottle
 from .console import operator_page
 from .errors import NotPermitted, StaleReview, SuperviseError
 from .permissions import may_decide_for, may_run_for, may_view
+from .since_seen import Changed
 
 BOTTLES_PAGE = 50
 VERSIONS_PAGE = 20
@@ -53,7 +54,8 @@ def bottle_form(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse
             raise Http404(error.message) from error
         except SuperviseError as error:
             status = _STATUS_OF.get(type(error), 400)
-            return _bottle_page(request, _get(slug), status=status, problem=error.message)
+            is_stale = isinstance(error, StaleReview)
+            return _bottle_page(request, _get(slug), status=status, problem=error.message, is_stale=is_stale)
 
     signed_in = admin.site.admin_view(guarded)
 
@@ -116,7 +118,13 @@ def stop(request: OperatorRequest, slug: str) -> HttpResponse:
 
 
 def _bottle_page(
-    request: OperatorRequest, shown: Bottle, *, status: int = 200, problem: str = "", token: str = ""
+    request: OperatorRequest,
+    shown: Bottle,
+    *,
+    status: int = 200,
+    problem: str = "",
+    is_stale: bool = False,
+    token: str = "",
 ) -> HttpResponse:
     versions = RouteTableVersion.objects.filter(bottle=shown)
     newest = versions.latest("version")
@@ -130,6 +138,7 @@ def _bottle_page(
         title=shown.slug,
         bottle=shown,
         problem=problem,
+        changed=_changed(request, shown, newest.version) if is_stale else None,
         token=token,
         newest=newest,
         routes=bottle_facts.route_lines(shown, newest),
@@ -152,6 +161,12 @@ def _traffic(shown: Bottle, period: Period) -> dict[str, Any]:
         "periods": PERIODS,
         "refused_hosts": bottle_facts.refused_hosts(shown, since),
     }
+
+
+def _changed(request: OperatorRequest, shown: Bottle, newest: int) -> Changed | None:
+    """Since the version that the form was made from."""
+    found = bottle_facts.compare(shown, _number(request.POST.get("seen_version")), newest)
+    return Changed((), found.diff) if found and found.changes else None
 
 
 def _comparison(request: OperatorRequest, shown: Bottle) -> bottle_facts.Comparison | None:

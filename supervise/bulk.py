@@ -17,13 +17,14 @@ from . import decisions
 from .cards import Card, card_of, summary_of
 from .console import OperatorRequest, operator_form, operator_page, page
 from .console_forms import told
-from .errors import SuperviseError
+from .errors import StaleReview, SuperviseError
 from .models import Approval, Decision, Proposal
 from .permissions import may_decide, others_bottles
-from .queries import get_proposal, newest_versions
+from .queries import get_proposal, newest_versions, review_of
 from .queue_page import PAGE
 from .reviewing import review
 from .risk import Level
+from .since_seen import Changed, changed_since
 
 VERBS = ("approve", "reject")
 
@@ -34,6 +35,7 @@ class Result:
     summary: str
     is_done: bool
     text: str
+    changed: Changed | None = None  # since the list was made
 
 
 @operator_page
@@ -100,7 +102,7 @@ def _report(
     request: OperatorRequest, verb: str, decide: Callable[[UUID, str], Decision | Approval]
 ) -> HttpResponse:
     """Each by itself: one that fails changes nothing about the others."""
-    results = [_one(pk, request.POST.get(f"seen-{pk}", ""), decide) for pk in _ids(request.POST)]
+    results = [_one(pk, request.POST, decide) for pk in _ids(request.POST)]
     return page(
         request,
         "supervise/bulk_report.html",
@@ -110,13 +112,16 @@ def _report(
     )
 
 
-def _one(pk: UUID, seen: str, decide: Callable[[UUID, str], Decision | Approval]) -> Result | None:
+def _one(pk: UUID, form: QueryDict, decide: Callable[[UUID, str], Decision | Approval]) -> Result | None:
     try:
         asked = get_proposal(pk)
     except SuperviseError:
         return None
     try:
-        _, text = told(decide(pk, seen))
+        _, text = told(decide(pk, form.get(f"seen-{pk}", "")))
+    except StaleReview as error:
+        changed = changed_since(form.get(f"note-{pk}", ""), review_of(get_proposal(pk)))
+        return Result(asked, summary_of(asked), is_done=False, text=error.message, changed=changed)
     except SuperviseError as error:
         return Result(asked, summary_of(asked), is_done=False, text=error.message)
     return Result(asked, summary_of(asked), is_done=True, text=text)

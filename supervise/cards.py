@@ -30,6 +30,7 @@ from .precedents import Precedents, precedents_of
 from .queue_page import call_patience
 from .reviewing import Review, checked_payload
 from .risk import Level
+from .since_seen import note_of
 
 BRIEF = 240  # characters of one agent's text on a page with many cards
 PAGE_ROWS = 5000  # rows of a diff on a proposal's own page
@@ -123,6 +124,11 @@ class Card:
         return _votes(self.review) if self.review else ()
 
     @property
+    def seen(self) -> str:
+        """What a form carries, so that one that came too late can be told what changed."""
+        return note_of(self.review) if self.review else ""
+
+    @property
     def votes_needed(self) -> int:
         is_high = self.review is not None and self.review.risk.level is Level.HIGH
         return int(settings.SUPERVISE_QUORUM) if is_high else 1
@@ -183,11 +189,6 @@ class Detail:
         return AgentText(text, len(text))
 
     @property
-    def seen_image(self) -> str:
-        """Names the Dockerfile that the diff starts from, so that a stale form can be told what changed."""
-        return image_digest(self.card.proposal.bottle.dockerfile)
-
-    @property
     def outcome(self) -> list[tuple[str, str]]:
         """What a decision gave and withheld, to be read in full."""
         decision = self.card.decision
@@ -236,10 +237,6 @@ def _edited(proposal: Proposal, edit: Edit) -> tuple[Change | None, str]:
     except BadAsk as error:
         return None, error.message
     return Change(queries.review_of(proposal, edited=payload)), ""
-
-
-def image_digest(dockerfile: str) -> str:
-    return digest(dockerfile)[:16]
 
 
 def state_of(review: Review | None, proposal: Proposal, decision: Decision | None) -> str:

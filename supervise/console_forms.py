@@ -17,16 +17,14 @@ from django.http import Http404, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.utils import timezone
 
-from egress.models import RouteTableVersion
-
 from . import decisions, refusals, snoozing
-from .cards import detail_of, image_digest, target_of
+from .cards import detail_of, target_of
 from .console import OperatorRequest, get_proposal, is_fragment, operator_form, proposal_page
-from .diffs import Diff, line_diff
 from .editing import Edit, edit_of_form
 from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview
 from .models import Approval, Decision, Proposal
-from .reviewing import table_text
+from .queries import review_of
+from .since_seen import changed_since
 
 SNOOZES = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1)}
 FURTHEST_OFFSET = 14 * 60  # minutes from UTC
@@ -160,33 +158,8 @@ def _refused(
         problem=problem,
         opened=opened,
         note=request.POST.get("note", ""),
-        changed_since=_changed_since(current, request.POST) if is_stale else None,
+        changed=changed_since(request.POST.get("seen", ""), review_of(current)) if is_stale else None,
     )
-
-
-def _changed_since(current: Proposal, form: QueryDict) -> Diff | None:
-    """What others changed after the operator looked: in the bottle's table, or its Dockerfile."""
-    if current.tool == Proposal.Tool.CAPABILITY:
-        before = _image_seen(current, form.get("seen_image", ""))
-        diff = None if before is None else line_diff(before, current.bottle.dockerfile)
-    else:
-        versions = RouteTableVersion.objects.filter(bottle=current.bottle)
-        number = form.get("seen_version", "")
-        is_number = number.isascii() and number.isdigit() and len(number) < 10
-        seen = versions.filter(version=int(number)).first() if is_number else None
-        newest = versions.latest("version")
-        diff = None if seen is None else line_diff(table_text(seen.table), table_text(newest.table))
-    return diff if diff and diff.rows else None
-
-
-def _image_seen(current: Proposal, seen_image: str) -> str | None:
-    """The bottle's Dockerfile as it was then: empty, or one that was approved."""
-    granted = Decision.objects.filter(
-        proposal__bottle=current.bottle, proposal__tool=Proposal.Tool.CAPABILITY, final_payload__isnull=False
-    )
-    payloads = granted.order_by("-created_at").values_list("final_payload", flat=True)[:20]
-    known = ["", *(payload["dockerfile"] for payload in payloads if payload)]
-    return next((text for text in known if image_digest(text) == seen_image), None)
 
 
 def _done(request: OperatorRequest, level: int, text: str) -> HttpResponse:

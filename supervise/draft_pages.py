@@ -18,6 +18,7 @@ from .drafts import Draft
 from .errors import SuperviseError
 from .permissions import may_decide_for
 from .precedents import MOST_REFUSED, would_allow
+from .since_seen import changed_since, note_of
 
 
 @operator_page
@@ -53,7 +54,7 @@ def approve_draft(request: OperatorRequest) -> HttpResponse:
             messages.error(request, error.message)
             return redirect("queue")
         status = {"not_permitted": 403, "stale_review": 409}.get(error.code, 400)
-        return _page(request, shown, status=status, problem=error.message)
+        return _page(request, shown, status=status, problem=error.message, is_stale=status == 409)
     messages.add_message(request, level, text)
     return redirect("queue")
 
@@ -67,7 +68,9 @@ def _draft_of_form(request: OperatorRequest) -> Draft:
     return drafts.draft_of(bottle, request.POST.get("tool", ""), payload)
 
 
-def _page(request: OperatorRequest, shown: Draft, *, status: int = 200, problem: str = "") -> HttpResponse:
+def _page(
+    request: OperatorRequest, shown: Draft, *, status: int = 200, problem: str = "", is_stale: bool = False
+) -> HttpResponse:
     change = Change(drafts.review_draft(shown))
     return page(
         request,
@@ -79,6 +82,9 @@ def _page(request: OperatorRequest, shown: Draft, *, status: int = 200, problem:
         summary=summary_of(shown.unfiled),
         payload=json.dumps(shown.payload),
         refused=would_allow(change.review)[:MOST_REFUSED],
+        seen=note_of(change.review),
         problem=problem,
+        changed=changed_since(request.POST.get("seen", ""), change.review) if is_stale else None,
+        note=request.POST.get("note", ""),
         may_decide=may_decide_for(request.user, shown.bottle),
     )

@@ -21,7 +21,7 @@ from egress.ask import parse_gate_ask, parse_operator_route
 from egress.hostnames import pattern_matches
 from egress.merge import Merge, merge_gate_host, merge_route
 from egress.models import RouteTableVersion
-from egress.policy import RouteTable
+from egress.policy import Route, RouteTable
 
 from .canonical import digest
 from .dockerfile_review import warnings_of
@@ -38,6 +38,7 @@ MOST_WITH_LINES = 64 * 1024  # characters of a call's arguments
 class Review:
     proposal: Proposal
     table_version: int
+    at: datetime
     before: str  # what the proposal would change, as text an operator can read
     after: str
     effects: tuple[str, ...]
@@ -72,6 +73,7 @@ def review(
     return Review(
         proposal=proposal,
         table_version=version.version,
+        at=now,
         seen_digest=digest([proposal.digest, *state]),
         **shown._asdict(),
     )
@@ -206,10 +208,15 @@ def touched(proposal: Proposal, table: RouteTable, now: datetime) -> object:
         return None  # what a call does, its server alone knows
     if proposal.tool == Proposal.Tool.CAPABILITY:
         return [proposal.bottle.dockerfile, can_be_rebuilt(proposal.bottle)]
+    related = [[route.as_dict(), route.is_over(now)] for route in related_routes(proposal, table)]
+    return [related, table.gate_allows(proposal.payload["host"])]
+
+
+def related_routes(proposal: Proposal, table: RouteTable) -> list[Route]:
+    """Those that the ask for a host could change, or that could decide for the host."""
     host = proposal.payload["host"]
-    related = [
-        [route.as_dict(), route.is_over(now)]
+    return [
+        route
         for route in table.routes
         if route.host == host or pattern_matches(route.host, host) or pattern_matches(host, route.host)
     ]
-    return [related, table.gate_allows(host)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.http import HttpResponse
 from django.test import Client
+from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress import store
@@ -170,9 +172,80 @@ def test_a_change_after_looking_re_renders_with_the_difference(
     assert seen(proposal) in answer.text, "the page is ready for another look"
 
 
+def since_looking(page: str) -> str:
+    return page.split("What changed since you looked:")[1].partition("Below is what")[0]
+
+
+def test_the_end_of_a_lease_is_told_as_what_changed(
+    olivia: Client, otto: Client, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide(otto, ask(agent_a, path_allowlist=["/one"], lease={"ttl_seconds": 60}), "approve")
+    proposal = ask(agent_a, path_allowlist=["/two"])
+    form = form_of(olivia, proposal, "approve")
+    later = timezone.now() + timedelta(seconds=61)
+    monkeypatch.setattr("django.utils.timezone.now", lambda: later)
+    answer = decide(olivia, proposal, "approve", form=form)
+    assert answer.status_code == 409
+    assert "The lease of api.example.com ended." in since_looking(answer.text)
+    again = decide(
+        olivia, proposal, "reject", form={**form, "seen": form_of(olivia, proposal, "reject")["seen"]}
+    )
+    assert "The lease of" not in again.text, "it was over when the operator looked"
+
+
+def test_a_risk_that_rose_is_told_as_what_changed(
+    olivia: Client, otto: Client, agent_a: Bottle, agent_b: Bottle
+) -> None:
+    proposal = ask(agent_a, "api.exarnple-corp.com")
+    form = form_of(olivia, proposal, "approve")
+    decide(otto, ask(agent_b, "api.example-corp.com"), "approve")
+    answer = decide(olivia, proposal, "approve", form=form)
+    assert answer.status_code == 409
+    assert "It is high risk now: look-alike: it could be taken for" in since_looking(answer.text)
+
+
+FROM_THE_MANIFEST = "backend: docker\nimage: debian:12\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"manifest": FROM_THE_MANIFEST, "dockerfile": "FROM debian:12\n"}, {"dockerfile": "FROM other:1\n"},
+         ["FROM debian:12", "FROM other:1"]),
+        ({"dockerfile": "FROM lost:1\n"}, {"dockerfile": "FROM b:1\n"}, ["the one you saw is kept nowhere"]),
+        ({}, {"manifest": FROM_THE_MANIFEST}, ["it can be rebuilt now, and would be"]),
+        ({"manifest": FROM_THE_MANIFEST}, {"manifest": ""}, ["can no longer be rebuilt"]),
+        ({"manifest": "no manifest", "dockerfile": "FROM lost:1\n"}, {"dockerfile": ""}, ["is kept nowhere"]),
+    ],
+    ids=["the manifest's", "a lost one", "rebuilt now", "rebuilt no more", "a manifest that cannot be read"],
+)  # fmt: skip
+def test_another_image_is_told_as_what_changed(
+    olivia: Client, agent_a: Bottle, before: dict[str, str], after: dict[str, str], told: list[str]
+) -> None:
+    bottle = Bottle.objects.filter(pk=agent_a.pk)
+    bottle.update(**before)
+    proposal = ask_image(agent_a, "FROM debian:13\n")
+    form = form_of(olivia, proposal, "approve")
+    bottle.update(**after)
+    answer = decide(olivia, proposal, "approve", form=form)
+    assert answer.status_code == 409
+    for words in told:
+        assert words in since_looking(answer.text)
+
+
+@pytest.mark.parametrize(
+    "note", ["", "junk", "٣ 1.000000 0 1 0", "1 99999999999.000000 " + "0" * 16 + " 1 " + "f" * 16]
+)
+def test_a_junk_note_of_what_was_seen_harms_nothing(olivia: Client, agent_a: Bottle, note: str) -> None:
+    proposal = ask(agent_a)
+    form = {**form_of(olivia, proposal, "approve"), "seen_digest": "0" * 64, "seen": note}
+    assert decide(olivia, proposal, "approve", form=form).status_code == 409
+    assert status(proposal) == "pending"
+
+
 def test_a_form_without_a_digest_decides_nothing(olivia: Client, agent_a: Bottle) -> None:
     proposal = ask(agent_a)
-    for form in ({"x": "y"}, {"seen_digest": ""}, {"seen_digest": "0" * 64, "seen_version": "٣"}):
+    for form in ({"x": "y"}, {"seen_digest": ""}, {"seen_digest": "0" * 64, "seen": "٣"}):
         assert decide(olivia, proposal, "approve", form=form).status_code == 409
     assert status(proposal) == "pending"
 

@@ -137,9 +137,12 @@ def test_a_change_after_looking_shows_it_again(olivia: Client, operator: User, a
     form = form_of(olivia.get(ADDRESS).text)
     other = ask(agent_a, path_allowlist=["/two"])
     decisions.approve(other.pk, actor=operator, seen_digest=seen(other))
-    answer = olivia.post("/draft/approve", form)
+    answer = olivia.post("/draft/approve", {**form, "note": "as typed"})
     assert answer.status_code == 409
     assert "Nothing was decided." in answer.text
+    changed = answer.text.split("What changed since you looked:")[1].split("Below is what")[0]
+    assert "path: /two" in changed and "path: /docs" not in changed
+    assert "as typed</textarea>" in answer.text
     assert Proposal.objects.filter(filed_by="olivia").count() == 0
 
 

@@ -81,7 +81,7 @@ def test_a_dockerfile_that_changed_meanwhile_is_shown_with_the_difference(
 ) -> None:
     proposal = ask_image(agent_a, "FROM debian:12\nRUN one\n")
     page = olivia.get(f"/proposals/{proposal.pk}/").text
-    form = dict(re.findall(r'<input type="hidden" name="(seen_\w+)" value="([^"]*)"', page))
+    form = dict(re.findall(r'<input type="hidden" name="(seen\w*)" value="([^"]*)"', page))
     send(otto, ask_image(agent_a, "FROM debian:12\nRUN two\n"), "approve")
     answer = send(olivia, proposal, "approve", **form)
     assert answer.status_code == 409
@@ -186,7 +186,7 @@ def confirm(client: Client, verb: str, *proposals: Proposal) -> str:
 
 def fields_of(page: str) -> dict[str, Any]:
     found = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page)
-    seen_fields = {name: value for name, value in found if name.startswith("seen-")}
+    seen_fields = {name: value for name, value in found if name.startswith(("seen-", "note-"))}
     return {"id": [value for name, value in found if name == "id"], **seen_fields}
 
 
@@ -228,6 +228,7 @@ def test_what_changed_after_the_list_was_made_is_not_approved(
     send(otto, ask(agent_a, "low.example.com", path_allowlist=["/other"], methods=["GET"]), "approve")
     report = olivia.post("/bulk/approve", fields_of(page)).text
     assert "0 of 1 decided." in report and "changed since you looked" in report
+    assert "path: /other" in report.split("What changed since you looked:")[1], "with the difference"
     assert status(proposal) == "pending"
 
 
