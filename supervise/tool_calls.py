@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
 from botbottle.models import Bottle
 
+from . import audit, events
 from .call_outcomes import GOOD_FOR
 from .canonical import digest
 from .filing import file_proposal
@@ -21,27 +23,47 @@ from .models import Decision, Proposal
 from .sanitize import storable_json
 
 
-def ask(bottle: Bottle, server: str, tool: str, arguments: Mapping[str, Any]) -> str | None:
-    """None: an earlier approval of exactly this call was not used yet, and is now. Else the proposal's id.
-
-    Raises as `file_proposal`.
-    """
-    payload = {"server": server, "tool": tool, "arguments": dict(arguments)}
-    approved = Decision.objects.filter(
-        proposal__bottle=bottle,
-        proposal__ask_digest=digest([Proposal.Tool.MCP_TOOL, storable_json(payload)]),
+def unused(bottle: Bottle, server: str, tool: str, arguments: Mapping[str, Any]) -> str | None:
+    """The proposal of exactly this call that was approved earlier and not used yet, where there is one."""
+    payload = storable_json(_payload(server, tool, arguments))
+    equal = Decision.objects.filter(
+        proposal__bottle=bottle, proposal__ask_digest=digest([Proposal.Tool.MCP_TOOL, payload])
     )
-    for decision in approved.filter(_unused()):
-        if claim(decision.proposal_id):
-            return None
+    found = equal.filter(_unused()).order_by("created_at").values_list("proposal_id", flat=True).first()
+    return None if found is None else str(found)
+
+
+def ask(bottle: Bottle, server: str, tool: str, arguments: Mapping[str, Any]) -> str:
+    """The proposal's id. Raises as `file_proposal`."""
     words = f"The agent called the tool {tool[:200]} of the bottle's MCP server {server}."
+    payload = _payload(server, tool, arguments)
     return str(file_proposal(bottle, Proposal.Tool.MCP_TOOL, payload, words).proposal.pk)
 
 
-def claim(proposal_id: UUID | str) -> bool:
-    """Use the approval up. False when there is none, or it was used already."""
+def claim(proposal_id: UUID | str) -> dict[str, Any] | None:
+    """Use the approval up, just before the call is made: what was shown and approved.
+
+    None when there is no approval, or it was used already.
+    """
     mine = Decision.objects.filter(_unused(), proposal_id=proposal_id)
-    return mine.update(applied=Decision.Applied.LIVE, live_at=timezone.now()) == 1
+    with transaction.atomic():
+        if mine.update(applied=Decision.Applied.LIVE, live_at=timezone.now()) != 1:
+            return None
+        proposal = Proposal.objects.select_related("bottle").get(pk=proposal_id)
+        slug, shown = proposal.bottle.slug, dict(proposal.payload)
+        audit.append(
+            "call made",
+            actor_name=f"bottle {slug}",
+            bottle_slug=slug,
+            proposal_id=proposal.pk,
+            details={"server": shown["server"], "tool": shown["tool"]},
+        )
+        events.announce("called", proposal, wake=False)
+    return shown
+
+
+def _payload(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"server": server, "tool": tool, "arguments": dict(arguments)}
 
 
 def _unused() -> Q:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -25,13 +24,22 @@ from supervise.errors import SuperviseError
 from supervise.models import Proposal
 
 from . import answers, cancelling, edge, streams
-from .jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, Json, ProtocolError, RequestId, encode
+from .jsonrpc import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    Envelope,
+    Json,
+    ProtocolError,
+    RequestId,
+    encode,
+)
 from .managed_link import Link, LinkFailed, linked, unknown
 from .protocol import McpRequest, parse
 from .streams import REQUEST_CANCELLED as CANCELLED
 from .streams import TICK_SECONDS, Frame, WaitingCall, sse_event
 from .versions import LIST_TTL_MS, MODERN_VERSIONS, Era
-from .views import AgentView, read_body, stream_response
+from .views import AgentView, addressed, read_body, stream_response
 
 CALL_SECONDS = 3600.0
 OURS = "io.modelcontextprotocol/"  # keys of _meta that are between the client and us
@@ -86,30 +94,48 @@ class ManagedView(AgentView):
             if message is not None and message.method == "notifications/cancelled":
                 _cancel(self.bottle, name, message.params.get("requestId"))
             return HttpResponse(status=202, headers={"Content-Type": "application/json"})
-        self.entry.mcp, self.entry.tool = f"{name}: {message.method}", tool_of(message.method, message.params)
+        self.entry.mcp = f"{name}: {message.method}"
+        try:
+            self.entry.tool = tool_of(message)
+        except ProtocolError as error:
+            raise addressed(error, message) from error
         frames = frames_of(self.bottle, name, message, self.entry.started)
         if accepted.sse:
             return stream_response(_sse(frames), "text/event-stream", self.entry)
         return stream_response(_json(frames), "application/json", self.entry)
 
 
-def tool_of(method: str, params: Mapping[str, Any]) -> str | None:
-    tool = params.get("name") if method == "tools/call" else None
-    return tool if isinstance(tool, str) else None
+def tool_of(message: Envelope | McpRequest) -> str | None:
+    """The tool that is called, or None: it is no call. Raises ProtocolError.
+
+    A call that no card could show as it is goes to no server, whatever the manifest says of its tools.
+    """
+    if message.method != "tools/call":
+        return None
+    tool, arguments = message.params.get("name"), message.params.get("arguments")
+    if not isinstance(tool, str):
+        raise ProtocolError(INVALID_PARAMS, "params.name must be the tool's name, a string.")
+    if arguments is not None and not isinstance(arguments, dict):
+        raise ProtocolError(INVALID_PARAMS, "params.arguments must be an object, or left out.")
+    return tool
 
 
 def frames_of(bottle: Bottle, server: str, request: McpRequest, started: float) -> AsyncGenerator[Frame]:
-    """Progress, keep-alives (None) and the response. What needs an operator is filed before it returns."""
-    tool = tool_of(request.method, request.params)
+    """Progress, keep-alives (None) and the response. What needs an operator is filed before it returns.
+
+    Raises ProtocolError.
+    """
+    tool = tool_of(request)
     if tool is None or not managed.servers_of(bottle)[server].asks(tool):
         return _call(Call(bottle, server, request))
-    arguments = request.params.get("arguments")
+    arguments = request.params.get("arguments") or {}
+    approved = tool_calls.unused(bottle, server, tool, arguments)
+    if approved is not None:
+        return _call(Call(bottle, server, request, approved))
     try:
-        asked = tool_calls.ask(bottle, server, tool, arguments if isinstance(arguments, dict) else {})
+        asked = tool_calls.ask(bottle, server, tool, arguments)
     except SuperviseError as error:
         return _one(_result(request, answers.text_result(error.message, is_error=True)))
-    if asked is None:
-        return _call(Call(bottle, server, request))
     return _asked(Call(bottle, server, request, asked), started)
 
 
@@ -138,28 +164,29 @@ async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
     outcome = await queries.aoutcome(call.proposal_id)
     if outcome.status != Proposal.Status.APPROVED:
         yield frame
-    elif await sync_to_async(tool_calls.claim, thread_sensitive=True)(call.proposal_id):
-        async with aclosing(_call(call)) as called:
-            async for frame in called:
-                yield frame
-    else:
-        yield _result(call.request, answers.text_result(USED, is_error=True))
+        return
+    async with aclosing(_call(call)) as called:
+        async for frame in called:
+            yield frame
 
 
 async def _call(call: Call) -> AsyncGenerator[Frame]:
-    """The request to the server, and what comes back for it."""
+    """The request to the server, and what comes back for it. An approval is used once the server is there."""
     yield None  # headers go out at once
     try:
         async with linked(call.bottle, call.server) as link:
-            link.send(_outgoing(call))
+            outgoing = await _approved(call) if call.proposal_id else _outgoing(call)
+            if outgoing is None:
+                yield _result(call.request, answers.text_result(USED, is_error=True))
+                return
+            link.send(outgoing)
             async with aclosing(_until_answered(call, link)) as frames:
                 async for frame in frames:
                     yield frame
     except LinkFailed as failure:
         yield failure.as_response(call.request.id)
     except ProtocolError as error:
-        error.request_id, error.modern = call.request.id, call.modern
-        yield error.as_response()
+        yield addressed(error, call.request).as_response()
 
 
 async def _until_answered(call: Call, link: Link) -> AsyncGenerator[Frame]:
@@ -204,6 +231,18 @@ def _cancel(bottle: Bottle, server: str, request_id: object) -> None:
         found[0].loop.call_soon_threadsafe(found[0].cancel)
     else:
         cancelling.cancel(bottle.pk, request_id)  # it may still wait for an operator
+
+
+async def _approved(call: Call) -> Json | None:
+    """Exactly what the operator was shown, and whom progress is told to. None: the approval is used up."""
+    shown = await sync_to_async(tool_calls.claim, thread_sensitive=True)(str(call.proposal_id))
+    if shown is None:
+        return None
+    params: Json = {"name": shown["tool"], "arguments": shown["arguments"]}
+    meta = call.request.params.get("_meta")
+    if isinstance(meta, dict) and meta.get("progressToken") is not None:
+        params["_meta"] = {"progressToken": meta["progressToken"]}  # numbered anew on the way
+    return {"jsonrpc": "2.0", "id": call.request.id, "method": "tools/call", "params": params}
 
 
 def _outgoing(call: Call) -> Json:

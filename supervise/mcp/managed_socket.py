@@ -98,7 +98,12 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._take(value, envelope)
 
     async def _take(self, value: Json, envelope: Envelope) -> None:
-        tool = tool_of(envelope.method, envelope.params)
+        try:
+            tool = tool_of(envelope)
+        except ProtocolError as error:
+            error.request_id = envelope.id
+            await self._tell(error.as_response())
+            return
         if tool is None or envelope.id is None or not managed.servers_of(self.bottle)[self.name].asks(tool):
             self.link.send(value)
         elif len(self._tasks) > MOST_WAITING:

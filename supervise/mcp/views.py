@@ -141,10 +141,10 @@ def _serve(bottle: Bottle, message: McpRequest, started: float) -> Json | Waitin
             declares_tasks=message.declares_tasks,
         )
     except ProtocolError as error:
-        raise _addressed(error, message) from error
+        raise addressed(error, message) from error
     except Exception as error:
         log.exception("A method failed.")
-        raise _addressed(ProtocolError(INTERNAL_ERROR, "Internal error."), message) from error
+        raise addressed(ProtocolError(INTERNAL_ERROR, "Internal error."), message) from error
     if not isinstance(answer, Wait):
         return result_response(message.id, answer.result)
     return WaitingCall(
@@ -157,7 +157,7 @@ def _serve(bottle: Bottle, message: McpRequest, started: float) -> Json | Waitin
     )
 
 
-def _addressed(error: ProtocolError, message: McpRequest) -> ProtocolError:
+def addressed(error: ProtocolError, message: McpRequest) -> ProtocolError:
     error.request_id = message.id
     error.modern = message.era is Era.MODERN
     error.http_status = http_status(error.code, message.era)

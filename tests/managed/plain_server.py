@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-TOOLS = ["echo", "slow", "crash", "whoami", "noisy", "hang", "fork", "eat"]
+TOOLS = ["echo", "slow", "crash", "whoami", "noisy", "hang", "fork", "eat", "params"]
 
 
 def fork(count, megabytes):
@@ -81,7 +81,10 @@ def answer(message):
         if token is not None:
             progress = {"progressToken": token, "progress": 1}
             say({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
-        text = call(params["name"], params.get("arguments") or {})
+        if params["name"] == "params":
+            text = json.dumps(params)
+        else:
+            text = call(params["name"], params.get("arguments") or {})
         return {"content": [{"type": "text", "text": text}], "isError": False}
     return {}
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.process
 def bottles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bottles]:
     require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
     with running_server(
-        tmp_path_factory.mktemp("managed") / "h", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="12"
+        tmp_path_factory.mktemp("managed") / "h", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="60"
     ) as up:
         wait_until(lambda: "console  http://" in up.log(), what="the start")
         made = Bottles(up)
@@ -355,12 +355,7 @@ def test_a_python_workspace_gets_its_packages_inside(bottles: Bottles) -> None:
 
 
 def decide(managed: Managed, verb: str, note: str = "fine") -> None:
-    def pending() -> list[dict]:
-        return json.loads(
-            managed.bottles.server.manage("proposals", "list", "--bottle", managed.slug, "--json")
-        )
-
-    (found,) = wait_until(pending, what="the card")
+    (found,) = wait_until(lambda: pending(managed), what="the card")
     managed.bottles.server.manage("proposals", verb, found["id"], "--note", note)
 
 
@@ -385,14 +380,70 @@ def test_an_approved_call_is_made_and_a_rejected_one_says_why(asking: Managed) -
     assert result["isError"] and "not on a Friday" in result["content"][0]["text"]
 
 
+def call_and_leave(managed: Managed, **arguments: Any) -> None:
+    """The card is in the queue, and its caller does not wait for it."""
+    params = {"name": "echo", "arguments": arguments}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    transport = httpx.HTTPTransport(uds=str(managed.socket))
+    with (
+        httpx.Client(transport=transport, base_url="http://127.0.0.1:9100", timeout=60) as client,
+        client.stream("POST", "/mcp/servers/plain", json=message),
+    ):
+        wait_until(lambda: pending(managed), what="the card")
+
+
 def test_a_late_approval_is_good_for_one_call(asking: Managed) -> None:
-    first = asking.ask("plain", "tools/call", name="echo", arguments={"late": 1})["result"]
-    assert "status: pending" in first["content"][0]["text"] and not first["isError"]
+    call_and_leave(asking, late=1)
     decide(asking, "approve")
     assert asking.call("plain", "echo", late=1) == {"late": 1}
-    again = asking.ask("plain", "tools/call", name="echo", arguments={"late": 1})["result"]
-    assert "status: pending" in again["content"][0]["text"], "the approval is used up"
+    call_and_leave(asking, late=1)  # the approval is used up: there is a card again
     decide(asking, "reject")
+
+
+def pending(managed: Managed) -> list[dict]:
+    return json.loads(managed.bottles.server.manage("proposals", "list", "--bottle", managed.slug, "--json"))
+
+
+UNSHOWABLE: list[dict[str, Any]] = [
+    {"name": ["echo"], "arguments": {"a": 1}},
+    {"arguments": {"a": 1}},
+    {"name": "echo", "arguments": ["rm"]},
+    {"name": "echo", "arguments": "rm"},
+]
+
+
+async def test_a_call_that_no_card_could_show_is_refused(asking: Managed) -> None:
+    url = "ws://127.0.0.1:9100/mcp/servers/plain"
+    async with websockets.unix_connect(str(asking.socket), url, subprotocols=["mcp"]) as client:
+        for params in UNSHOWABLE:
+            assert asking.ask("plain", "tools/call", **params)["error"]["code"] == -32602, params
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            await client.send(json.dumps(message))
+            answer = json.loads(await client.recv())
+            assert (answer["id"], answer["error"]["code"]) == (1, -32602), params
+    assert pending(asking) == []
+
+
+def test_nothing_but_what_the_card_showed_reaches_the_server(asking: Managed) -> None:
+    sent = {"name": "params", "arguments": {"a": "b\x00"}, "task": {"ttl": 1}, "more": ["rm"]}
+    with ThreadPoolExecutor(1) as beside:
+        called = beside.submit(
+            asking.ask, "plain", "tools/call", **sent, _meta={"hidden": "rm", "progressToken": "mine"}
+        )
+        decide(asking, "approve")
+        got = json.loads(called.result(60)["result"]["content"][0]["text"])
+    token = got.pop("_meta").pop("progressToken")
+    assert got == {"name": "params", "arguments": {"a": "b␀"}} and token != "mine"
+
+
+def test_an_approval_is_not_used_up_by_a_server_that_is_not_there(asking: Managed) -> None:
+    call_and_leave(asking, down=1)
+    asking.bottles.server.manage("servers", "stop", asking.slug, "plain")
+    decide(asking, "approve")
+    assert "operator stopped" in asking.call("plain", "echo", down=1)["message"]
+    asking.bottles.server.manage("servers", "start", asking.slug, "plain")
+    assert asking.call("plain", "echo", down=1) == {"down": 1}
+    assert ("call made", "bottle asking") in asking.bottles.audited(asking.slug)
 
 
 async def test_a_call_over_the_websocket_waits_too(asking: Managed) -> None:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from supervise import bottles, context, decisions, managed, queries, tool_calls
 from supervise.errors import BadAsk
-from supervise.models import Decision, ManagedServer, Proposal
+from supervise.models import AuditEvent, Decision, ManagedServer, Proposal
 from supervise.risk import Level
 from tests.asking import HOSTILE, seen
 from tests.console.conftest import browser_of
@@ -29,9 +29,7 @@ def bottle(db: None) -> Bottle:
 
 
 def asked(bottle: Bottle, **arguments: object) -> Proposal:
-    found = tool_calls.ask(bottle, "notes", "delete", arguments)
-    assert found is not None
-    return queries.get_proposal(found)
+    return queries.get_proposal(tool_calls.ask(bottle, "notes", "delete", arguments))
 
 
 def approve(proposal: Proposal, operator: User) -> None:
@@ -40,32 +38,53 @@ def approve(proposal: Proposal, operator: User) -> None:
 
 def test_an_approval_is_good_for_one_call(bottle: Bottle, operator: User) -> None:
     proposal = asked(bottle, name="a")
-    assert not tool_calls.claim(proposal.pk), "nobody said yes"
+    assert tool_calls.claim(proposal.pk) is None, "nobody said yes"
     approve(proposal, operator)
-    assert "make exactly the same call again" in queries.outcome(proposal.pk).explanation
-    assert tool_calls.ask(bottle, "notes", "delete", {"name": "a"}) is None
-    assert not tool_calls.claim(proposal.pk)
+    for _ in range(2):  # looking uses nothing up
+        assert "make exactly the same call again" in queries.outcome(proposal.pk).explanation
+        assert tool_calls.unused(bottle, "notes", "delete", {"name": "a"}) == str(proposal.pk)
+    shown = {"server": "notes", "tool": "delete", "arguments": {"name": "a"}}
+    assert tool_calls.claim(proposal.pk) == shown
+    assert tool_calls.claim(proposal.pk) is None
+    assert tool_calls.unused(bottle, "notes", "delete", {"name": "a"}) is None
     assert "the call was made" in queries.outcome(proposal.pk).explanation
     assert asked(bottle, name="a").pk != proposal.pk
+
+
+def test_the_call_is_in_the_record_once(bottle: Bottle, operator: User) -> None:
+    proposal = asked(bottle, name="a")
+    approve(proposal, operator)
+    for _ in range(2):
+        tool_calls.claim(proposal.pk)
+    (row,) = AuditEvent.objects.filter(action="call made")
+    assert (row.proposal_id, row.actor_name, row.bottle_slug) == (proposal.pk, "bottle noted", "noted")
+    assert row.details == {"server": "notes", "tool": "delete"}
+
+
+def test_what_was_shown_is_called_not_what_was_sent(bottle: Bottle, operator: User) -> None:
+    proposal = asked(bottle, name="a\x00\ud800")
+    approve(proposal, operator)
+    shown = tool_calls.claim(proposal.pk)
+    assert shown is not None and shown["arguments"] == {"name": "a␀\ufffd"}
 
 
 @pytest.mark.parametrize("other", [{"name": "b"}, {}, {"name": "a", "all": True}])
 def test_an_approval_is_for_these_arguments_alone(bottle: Bottle, operator: User, other: dict) -> None:
     approve(asked(bottle, name="a"), operator)
-    assert tool_calls.ask(bottle, "notes", "delete", other) is not None
+    assert tool_calls.unused(bottle, "notes", "delete", other) is None
 
 
 def test_an_approval_does_not_last(bottle: Bottle, operator: User) -> None:
     proposal = asked(bottle, name="a")
     approve(proposal, operator)
     Decision.objects.update(created_at=timezone.now() - timedelta(hours=2))
-    assert asked(bottle, name="a").pk != proposal.pk
-    assert not tool_calls.claim(proposal.pk)
+    assert tool_calls.unused(bottle, "notes", "delete", {"name": "a"}) is None
+    assert tool_calls.claim(proposal.pk) is None
 
 
 def test_another_bottle_has_no_part_in_it(bottle: Bottle, agent_b: Bottle, operator: User) -> None:
     approve(asked(bottle, name="a"), operator)
-    assert tool_calls.ask(agent_b, "notes", "delete", {"name": "a"}) is not None
+    assert tool_calls.unused(agent_b, "notes", "delete", {"name": "a"}) is None
 
 
 def test_equal_calls_share_a_card_and_it_can_only_be_approved_or_rejected(
