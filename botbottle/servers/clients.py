@@ -77,7 +77,7 @@ class Client:
             async with asyncio.timeout(seconds):
                 await server.settled.wait()
         except TimeoutError:
-            return error_of(server.state.phase or Phase.SESSION_CREATE, f"It is not up after {seconds:g} s.")
+            return error_of(server.step, f"It is not up after {seconds:g} s.")
         state = server.state
         if state.condition is Condition.RUNNING:
             return None

@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from botbottle.backends.base import Backend, BackendError, NotRunning, Unavailable
 
 from . import staging
 from .bounds import Bounds
-from .process import INSTALL, MARK, NOT_STARTED, Gone, StdioProcess, end_all
+from .process import INSTALL, MARK, NOT_STARTED, Gone, StdioProcess, end_all, remove_trees
 from .session import BadHandshake, Session
 from .spec import Spec
 
@@ -31,6 +31,8 @@ PING_SECONDS = 10.0
 MOST_ERRORS = 3  # pings in a row that may go unanswered
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 STEADY_SECONDS = 60.0
+
+Result = TypeVar("Result")
 
 
 class Phase(StrEnum):
@@ -100,6 +102,7 @@ class Server:
         self.state = State(env=sorted(spec.env))
         self.session: Session | None = None
         self.settled = asyncio.Event()  # running, or failed at least once since it was asked for
+        self.step = Phase.SESSION_CREATE  # how far its start is
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
 
@@ -118,7 +121,7 @@ class Server:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         await self._end()
-        await asyncio.to_thread(staging.remove, self.sandbox.workspace, self.spec.name)
+        await self._remove_copy()
         self._tell(Condition.STOPPED)
         self.settled.set()
 
@@ -131,16 +134,17 @@ class Server:
 
     async def _live(self) -> None:
         while True:
-            started = time.monotonic()
+            running_since = None
             try:
                 await self._start()
+                running_since = time.monotonic()
                 self._tell(Condition.RUNNING, phase="", problem="", started_at=time.time())
                 self.settled.set()
                 await self._watch()
             except Failed as failure:
-                await self._end()
-                if time.monotonic() - started > STEADY_SECONDS:
+                if running_since is not None and time.monotonic() - running_since > STEADY_SECONDS:
                     self._failures = 0
+                await self._end()
                 final = failure.phase is Phase.BOX_UNAVAILABLE
                 self._tell(
                     Condition.STOPPED if final else Condition.WAITING,
@@ -156,6 +160,7 @@ class Server:
 
     async def _start(self) -> None:
         self.settled.clear()
+        self.step = Phase.SESSION_CREATE
         self._tell(Condition.STARTING)
         try:
             source = await self._stage()
@@ -171,35 +176,41 @@ class Server:
             await end_all(box.backend, box.slug, spec.name, seconds=0)  # of a host process that was killed
         if not spec.host_path:
             return None
-        try:
-            source = await asyncio.to_thread(self._copy)
-        except staging.Refused as error:
-            raise Failed(Phase.SESSION_CREATE, str(error)) from error
+        source = await self._copy()
         if staging.needs_installing(source):
             await self._install()
         return source
 
-    def _copy(self) -> Path:
-        """Raises Refused, Failed, NotRunning, Unavailable."""
-        spec, box = self.spec, self.sandbox
-        source = staging.check_root(spec.host_path, box.roots, box.mounted)
-        with tempfile.TemporaryDirectory(dir=box.scratch, prefix="staging-") as scratch:
-            whole = Path(scratch, spec.name)
-            whole.mkdir(mode=0o755)
-            (whole / ".gitignore").write_text("*\n")  # it is nobody's work
-            staging.copy(source, whole / "code", writable=spec.writable)
-            staging.remove(box.workspace, spec.name)
+    async def _copy(self) -> Path:
+        """Raises Failed, NotRunning, Unavailable."""
+        with tempfile.TemporaryDirectory(dir=self.sandbox.scratch, prefix="staging-") as scratch:
+            whole = Path(scratch, self.spec.name)
+            try:
+                source = await _to_its_end(self._gather, whole)
+            except staging.Refused as error:
+                raise Failed(Phase.SESSION_CREATE, str(error)) from error
             with _failing(Phase.SESSION_CREATE):
-                self._copy_in(whole)
+                await self._copy_in(whole)
         return source
 
-    def _copy_in(self, whole: Path) -> None:
+    def _gather(self, whole: Path) -> Path:
+        """Raises Refused."""
+        spec, box = self.spec, self.sandbox
+        source = staging.check_root(spec.host_path, box.roots, box.mounted)
+        whole.mkdir(mode=0o755)
+        (whole / ".gitignore").write_text("*\n")  # it is nobody's work
+        staging.copy(source, whole / "code", writable=spec.writable)
+        staging.remove(box.workspace, spec.name)
+        return source
+
+    async def _copy_in(self, whole: Path) -> None:
         """Into the workspace; into the home where that is closed to the bottle. Raises BackendError."""
         box = self.sandbox
-        for place in staging.places(self.spec.name, in_workspace=box.writable):
+        for place in self._places:
             self.place = place
             try:
-                box.backend.copy_in(box.slug, whole, self.place.root)
+                await remove_trees(box.backend, box.slug, place.root)  # a copy would go into an older one
+                await _to_its_end(box.backend.copy_in, box.slug, whole, place.root)
             except (NotRunning, Unavailable):
                 raise
             except BackendError as error:
@@ -208,8 +219,20 @@ class Server:
                 return
         raise refused
 
-    async def _install(self) -> None:
+    async def _remove_copy(self) -> None:
+        """In the bottle as long as it runs, and in the workspace on the host when it does not."""
         box = self.sandbox
+        if self.spec.host_path:
+            with suppress(BackendError):
+                await remove_trees(box.backend, box.slug, *(place.root for place in self._places))
+        await asyncio.to_thread(staging.remove, box.workspace, self.spec.name)
+
+    @property
+    def _places(self) -> list[staging.Place]:
+        return staging.places(self.spec.name, in_workspace=self.sandbox.writable)
+
+    async def _install(self) -> None:
+        box, self.step = self.sandbox, Phase.DEP_INSTALL
         process, mark = StdioProcess(lambda _: None), f"{MARK}={self.spec.name}"
         with _failing(Phase.DEP_INSTALL):
             await process.run(box.backend, box.slug, INSTALL, self.place.code, self.place.venv, mark)
@@ -232,8 +255,10 @@ class Server:
         with _failing(Phase.SESSION_CREATE):
             env = {name: variable.resolve(name) for name, variable in spec.env.items()}
         self.session = Session(process)
+        self.step = Phase.PROCESS_START
         with _failing(Phase.PROCESS_START):
             await process.open(box.backend, box.slug)
+        self.step = Phase.RELAY_CONNECT
         try:
             async with asyncio.timeout(min(HELLO_SECONDS, spec.startup_timeout)):
                 await _either(process.ready, process.ended)
@@ -250,6 +275,7 @@ class Server:
 
     async def _greet(self, process: StdioProcess) -> None:
         assert self.session is not None  # noqa: S101 - made by _run
+        self.step = Phase.MCP_INIT
         try:
             async with asyncio.timeout(self.spec.startup_timeout):
                 await self.session.handshake()
@@ -333,6 +359,16 @@ class _failing:  # noqa: N801 - reads as what it does
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, BackendError) and not isinstance(error, (NotRunning, Unavailable)):
             raise Failed(self.phase, str(error)) from error
+
+
+async def _to_its_end(work: Callable[..., Result], *arguments: object) -> Result:
+    """On a thread. Who is cancelled meanwhile waits for it: it must do nothing behind our back."""
+    thread = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.gather(thread, return_exceptions=True)
+        raise
 
 
 async def _either(*events: asyncio.Event) -> None:

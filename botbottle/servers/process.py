@@ -13,19 +13,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from botbottle.backends.base import Backend, Limits, Pipes
+from botbottle.backends.base import Backend, BackendError, Limits, NotRunning, Pipes
 
 from .staging import Launch
 
 INSIDE = Path(__file__).resolve().parent.parent / "inside"
-BECOME, END, INSTALL = (
-    (INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in ("become", "end_server", "install")
+BECOME, END, INSTALL, REMOVE = (
+    (INSIDE / f"{name}.py").read_text(encoding="utf-8")
+    for name in ("become", "end_server", "install", "remove_trees")
 )
 MARK = "BOT_BOTTLE_SERVER"  # in the environment of everything that a server starts
 READY = {"bot-bottle": "here"}
 MOST_LINE = 16 * 1024**2
 STDERR_BYTES = 4096
 NOT_STARTED = (126, 127)
+REMOVE_SECONDS = 60.0
 
 Line = Callable[[dict[str, Any]], None]
 
@@ -186,3 +188,21 @@ async def end_all(backend: Backend, slug: str, name: str, *, seconds: float) -> 
         pass
     finally:
         process.close()
+
+
+async def remove_trees(backend: Backend, slug: str, *paths: str) -> None:
+    """In the bottle, as its user. Raises BackendError, also when something is left."""
+    process = StdioProcess(lambda _: None)
+    await process.run(backend, slug, REMOVE, *paths)
+    try:
+        async with asyncio.timeout(REMOVE_SECONDS):
+            await process.ended.wait()
+    except TimeoutError:
+        raise BackendError(f"{', '.join(paths)} could not be removed within {REMOVE_SECONDS:g} s.") from None
+    finally:
+        process.close()
+    if process.exit_code is None:
+        raise NotRunning("The bottle ended.")
+    if process.exit_code:
+        reason = " ".join(process.preview().split())[:300]
+        raise BackendError(f"{', '.join(paths)} could not be removed: {reason}")

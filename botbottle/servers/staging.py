@@ -11,6 +11,7 @@ import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE
@@ -144,12 +145,16 @@ class _Copy:
         target.chmod((0o555 if mode & 0o100 else 0o444) | (0o200 if self.writable else 0))
 
     def link(self, leads_to: str, target: Path, inside: tuple[str, ...]) -> None:
-        """Kept as it is where it stays in the tree."""
-        depth = len(inside) - 1
-        for part in PurePosixPath(leads_to).parts:
-            depth += -1 if part == ".." else 0 if part == "." else 1
-            if depth < 0 or part == "/":
-                raise self.refusal(inside, "it is a link that leads out of the tree")
+        """Kept as it is where it stays in the tree, whatever the names in it lead to.
+
+        So it may only begin with `..`: behind a name that is a link, where that leads is not in the words.
+        """
+        parts = PurePosixPath(leads_to).parts
+        ups = len(list(takewhile(lambda part: part == "..", parts)))
+        if leads_to.startswith("/") or ups > len(inside) - 1:
+            raise self.refusal(inside, "it is a link that leads out of the tree")
+        if ".." in parts[ups:]:
+            raise self.refusal(inside, "it is a link with '..' behind a name, which may lead out of the tree")
         target.symlink_to(leads_to)
 
     def refusal(self, inside: tuple[str, ...], why: str) -> Refused:

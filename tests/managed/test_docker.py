@@ -117,13 +117,14 @@ def test_one_that_leaves_by_itself_fails_at_runtime(boxed: Managed) -> None:
 
 async def test_a_second_websocket_fails_at_the_relay(boxed: Managed) -> None:
     url = "ws://127.0.0.1:9100/mcp/servers/plain"
-    async with (
-        websockets.unix_connect(str(boxed.socket), url, subprotocols=["mcp"]) as first,
-        websockets.unix_connect(str(boxed.socket), url, subprotocols=["mcp"]) as second,
-    ):
-        refused = json.loads(await second.recv())["error"]
+    ping = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+    async with websockets.unix_connect(str(boxed.socket), url, subprotocols=["mcp"]) as first:
+        await first.send(ping)  # once it is answered, it is attached
+        assert json.loads(await first.recv())["result"] == {}
+        async with websockets.unix_connect(str(boxed.socket), url, subprotocols=["mcp"]) as second:
+            refused = json.loads(await second.recv())["error"]
         assert refused["data"]["phase"] == "relay_connect"
-        await first.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}))
+        await first.send(ping)
         assert json.loads(await first.recv())["result"] == {}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from botbottle.servers.process import BECOME, END
+from botbottle.servers.process import BECOME, END, REMOVE
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 FACTS = (
@@ -85,6 +85,33 @@ def test_a_server_ends_with_everything_it_forked_and_nobody_else() -> None:
     finally:
         other.kill()
         other.wait()
+
+
+def removing(*paths: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PYTHON, REMOVE, *map(str, paths)], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def test_a_tree_goes_with_what_was_closed_in_it_and_without_what_its_links_lead_to(tmp_path: Path) -> None:
+    tree, precious = tmp_path / "tree", tmp_path / "precious"
+    (tree / "closed" / "below").mkdir(parents=True)
+    (tree / "closed" / "below" / "file").write_text("x")
+    (tree / "closed" / "below").chmod(0)
+    (tree / "closed").chmod(0o500)
+    precious.mkdir(mode=0o755)
+    (precious / "kept").write_text("x")
+    (tree / "link").symlink_to(precious)
+    (tmp_path / "root").symlink_to(precious)
+    ran = removing(tree, tmp_path / "root", tmp_path / "none")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+    assert (precious / "kept").exists() and precious.stat().st_mode & 0o777 == 0o755
+
+
+def test_what_cannot_be_removed_is_an_error() -> None:
+    ran = removing(Path("/proc/self/status"))
+    assert ran.returncode == 1 and "/proc/self/status" in ran.stderr
 
 
 def marked(mark: str) -> list[str]:

@@ -351,6 +351,25 @@ def test_a_python_workspace_gets_its_packages_inside(bottles: Bottles) -> None:
     assert facts["argv"] == ["/workspace/.bot-bottle/servers/venv/code/plain_server.py"]
 
 
+def test_a_copy_in_the_home_is_made_anew_at_each_start_and_goes_with_the_server(bottles: Bottles) -> None:
+    managed = Managed(bottles, "closed")
+    program = managed.stage("closed-plain", "plain_server.py") / "plain_server.py"
+    plain = {"command": "python3", "args": ["plain_server.py"], "host_path": "closed-plain"}
+    workspace = managed.home.parent / "closed-workspace"
+    workspace.mkdir()
+    managed.start({"plain": plain}, workspace={"path": str(workspace), "mode": "ro"})
+    place = "/home/agent/.bot-bottle/servers/plain"
+    assert managed.call("plain", "whoami")["cwd"] == f"{place}/code"
+    for version in ("2", "3"):
+        program.write_text(program.read_text() + f"# version {version}\n")
+        bottles.server.manage("servers", "restart", managed.slug, "plain")
+        assert managed.call("plain", "whoami")["cwd"] == f"{place}/code"
+        inside = bottles.ok("exec", "-T", managed.slug, "--", "cat", f"{place}/code/plain_server.py")
+        assert inside == program.read_text()
+    bottles.server.manage("servers", "stop", managed.slug, "plain")
+    assert bottles.command("exec", "-T", managed.slug, "--", "ls", place).code != 0
+
+
 # --- calls that an operator decides
 
 

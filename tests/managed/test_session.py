@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from botbottle.backends.base import BackendError, NotRunning, Pipes
 from botbottle.servers import monitor
+from botbottle.servers.clients import Client
 from botbottle.servers.monitor import Condition, Phase, Sandbox, Server
+from botbottle.servers.process import INSTALL
 from botbottle.servers.session import Session
 from botbottle.servers.spec import Spec
 
@@ -211,3 +216,65 @@ async def test_pings_that_are_answered_now_and_then_are_enough(
     with pytest.raises(monitor.Failed, match="ended with code 0"):
         await server._watch()
     assert pings == ["ping"] * 12
+
+
+async def test_starts_that_fail_slowly_are_tried_ever_more_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "STEADY_SECONDS", 0.0)  # every start takes longer
+    monkeypatch.setattr(monitor, "FIRST_PAUSE", 0.001)
+    box = Sandbox(Mute(BackendError("no")), "b", str(tmp_path), True, (), (), tmp_path)  # type: ignore[arg-type]
+    server = Server(Spec("s", "program"), box, lambda: None)
+    server.begin()
+    async with asyncio.timeout(30):
+        while server.state.restarts < 4:
+            await asyncio.sleep(0.01)
+    assert server._failures == server.state.restarts
+    await server.stop()
+
+
+class Copying(Mute):
+    """A backend that copies slowly, into a workspace of this host, and whose installations never end."""
+
+    def __init__(self, workspace: Path) -> None:
+        super().__init__()
+        self.workspace, self.begun, self.copied = workspace, threading.Event(), threading.Event()
+
+    def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
+        return self._pipes(b"" if program == INSTALL else b"0")
+
+    def copy_in(self, slug: str, source: Path, target: str) -> None:
+        self.begun.set()
+        time.sleep(0.5)  # as a large tree does
+        shutil.copytree(source, self.workspace / Path(target).relative_to("/workspace"))
+        self.copied.set()
+
+
+@pytest.fixture
+def copying(tmp_path: Path) -> tuple[Copying, Server]:
+    source, workspace = tmp_path / "source", tmp_path / "workspace"
+    source.mkdir()
+    workspace.mkdir()
+    (source / "requirements.txt").write_text("anything\n")
+    backend = Copying(workspace)
+    box = Sandbox(backend, "b", str(workspace), True, (), (str(tmp_path),), tmp_path)  # type: ignore[arg-type]
+    spec = Spec("s", "program", host_path=str(source), startup_timeout=2)
+    return backend, Server(spec, box, lambda: None)
+
+
+async def test_one_that_is_stopped_while_it_is_copied_leaves_no_copy(copying: tuple[Copying, Server]) -> None:
+    backend, server = copying
+    server.begin()
+    assert await asyncio.to_thread(backend.begun.wait, 30)
+    await server.stop()
+    assert await asyncio.to_thread(backend.copied.wait, 30)
+    assert list(backend.workspace.iterdir()) == []
+
+
+async def test_who_waits_for_an_installation_is_told_that_phase(copying: tuple[Copying, Server]) -> None:
+    _, server = copying
+    client = Client(SimpleNamespace(), SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    server.begin()
+    told = await client._wait_for(server)
+    assert told is not None and told["data"] == {"phase": "dep_install"}
+    await server.stop()

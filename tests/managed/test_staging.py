@@ -38,7 +38,10 @@ def test_it_copies_what_is_wanted_and_leaves_out_what_is_not(tree: Path, tmp_pat
         (tree / name).mkdir()
         (tree / name / "pyvenv.cfg").write_text("x")
     (tree / "link").symlink_to("package/run.sh")
-    assert copied(tree, tmp_path) == {"link": "0o777", "package/run.sh": "0o555", "server.py": "0o444"}
+    (tree / "package" / "up").symlink_to("../server.py")
+    assert copied(tree, tmp_path) == {
+        "link": "0o777", "package/run.sh": "0o555", "package/up": "0o777", "server.py": "0o444"
+    }  # fmt: skip
 
 
 def test_a_writable_copy_is_still_a_copy(tree: Path, tmp_path: Path) -> None:
@@ -57,11 +60,20 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a link upwards": (lambda tree: (tree / "l").symlink_to("../../secret"), "leads out"),
     "a link up and down": (
         lambda tree: (tree / "package" / "l").symlink_to("../package/../../x"),
-        "leads out",
+        "behind a name",
     ),
     "a link that only ends inside": (
         lambda tree: (tree / "l").symlink_to("../server/server.py"),
         "leads out",
+    ),
+    "a link with two slashes": (lambda tree: (tree / "l").symlink_to("//etc/passwd"), "leads out"),
+    "a link that leads out by another": (
+        lambda tree: [
+            (tree / "package" / "er").mkdir(),
+            (tree / "package" / "er" / "s").symlink_to("../.."),
+            (tree / "z").symlink_to("package/er/s/../../.."),
+        ],
+        "behind a name",
     ),
     "a pipe": (lambda tree: os.mkfifo(tree / "p"), "a socket, a pipe or a device"),
     "a socket": (_socket, "a socket, a pipe or a device"),
