@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
+from django.utils import timezone
 
 from botbottle.dockerfiles import digest_of
 from botbottle.manifest import Manifest
@@ -31,6 +33,7 @@ Phase = Rebuild.Phase
 OPEN = (Phase.QUEUED, Phase.SNAPSHOT, Phase.BUILDING, Phase.CANARY, Phase.SWAPPING)
 CONFIG, DOCKERFILE = "current-config", "Dockerfile"
 MOST_REFUSED = 20
+STARTING = timedelta(seconds=60)  # a process may need so long until it is at work, on a busy host
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,14 @@ def queue(decision: Decision) -> Rebuild:
 
 
 def launch(rebuild: Rebuild) -> None:
-    """Start the process that does it. One that cannot be started is tried again by the caretaker."""
-    Rebuild.objects.filter(pk=rebuild.pk).update(attempts=F("attempts") + 1)
+    """Start the process that does it, unless one is being started: every web worker has a caretaker.
+
+    One that cannot be started is tried again by them.
+    """
+    now = timezone.now()
+    mine = Rebuild.objects.filter(Q(launched_at=None) | Q(launched_at__lt=now - STARTING), pk=rebuild.pk)
+    if not mine.update(attempts=F("attempts") + 1, launched_at=now):
+        return
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "rebuild", str(rebuild.pk)]
     errors = directory_of(rebuild) / f"{rebuild.pk}.errors"
     errors.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,6 +121,15 @@ def launch(rebuild: Rebuild) -> None:
             start_new_session=True,  # it outlives this process
         )
     threading.Thread(target=process.wait, name=f"rebuild-{rebuild.pk}", daemon=True).start()
+
+
+def is_starting(rebuild: Rebuild) -> bool:
+    return rebuild.launched_at is not None and rebuild.launched_at >= timezone.now() - STARTING
+
+
+def has_started(rebuild: Rebuild) -> None:
+    """From here on, the bottle's lock says whether somebody is at work."""
+    Rebuild.objects.filter(pk=rebuild.pk).update(launched_at=None)
 
 
 def newest_of(decision: Decision) -> Rebuild | None:

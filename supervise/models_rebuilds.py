@@ -46,6 +46,9 @@ class Rebuild(models.Model):
     attempts = models.PositiveSmallIntegerField(
         default=0, help_text="How often a process was started for it."
     )
+    launched_at = models.DateTimeField(
+        null=True, blank=True, help_text="Since when a process for it is being started."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     build_started_at = models.DateTimeField(null=True, blank=True)
     build_ended_at = models.DateTimeField(null=True, blank=True)

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from botbottle import canary, journal, launch, throwaway
 from botbottle.backends import rebuilt
-from botbottle.backends.base import BackendError, Plan
+from botbottle.backends.base import BackendError, Plan, Progress
 from botbottle.dockerfiles import digest_of
 from botbottle.models import Bottle
 from egress import store
@@ -47,6 +47,7 @@ class NotRebuilt(SuperviseError):
 def perform(rebuild_id: int) -> None:
     """Do it, if its turn has come and nobody else is at it. How it went is in its row."""
     rebuild = Rebuild.objects.select_related("bottle", "decision__proposal__bottle").get(pk=rebuild_id)
+    images.has_started(rebuild)
     try:
         with _held(rebuild.bottle):
             rebuild.refresh_from_db(fields=["phase"])
@@ -69,16 +70,20 @@ def _attempt(rebuild: Rebuild, tell: Log) -> None:
         if rebuild.undoes_id is None:
             _make(rebuild, tell)
         _swap(rebuild, tell)
-    except (BackendError, SuperviseError, OSError) as error:
-        tell(str(error))
-        _fail(rebuild, str(error))
     except Exception as error:
-        log.exception("Rebuild %s failed.", rebuild.pk)
-        _fail(
-            rebuild, f"bot-bottle itself failed ({type(error).__name__}): an operator finds more in its logs"
-        )
+        reason = _reason(error)
+        tell(reason)
+        _fail(rebuild, reason)
     else:
         _prune(rebuild.bottle)
+
+
+def _reason(error: Exception) -> str:
+    """What an operator and the agent are told; of our own mistakes only that there is one."""
+    if isinstance(error, (BackendError, SuperviseError, OSError)):
+        return str(error)
+    log.error("A rebuild failed.", exc_info=error)
+    return f"bot-bottle itself failed ({type(error).__name__}): an operator finds more in its logs"
 
 
 def _make(rebuild: Rebuild, tell: Log) -> None:
@@ -130,29 +135,45 @@ def _swap(rebuild: Rebuild, tell: Log) -> None:
     )
     if rebuild.undoes_id is None:
         own.verify(rebuild.image, rebuild.digest)  # again: it is what runs from here on
-    if rebuild.was_running:
-        tell("Stopping the old bottle")
-        running.stop(slug, author=author)
-        try:
-            running.start(
-                slug,
-                author=author,
-                command=command,
-                progress=tell,
-                image=Image(rebuild.image, rebuild.dockerfile),
-            )
-        except SuperviseError as error:
-            tell(f"{error}\nStarting the old image again")
-            _start_again(rebuild, command, tell, error)
-            raise
-    _go_live(rebuild, tell)
-
-
-def _start_again(rebuild: Rebuild, command: tuple[str, ...], tell: Log, first: SuperviseError) -> None:
     try:
-        running.start(rebuild.bottle.slug, author=rebuild.author, command=command, progress=tell)
-    except SuperviseError as error:
-        raise NotRebuilt(f"{first} The old image did not start again either: {error}") from error
+        if rebuild.was_running:
+            tell("Stopping the old bottle")
+            running.stop(slug, author=author)
+            replacement = Image(rebuild.image, rebuild.dockerfile)
+            running.start(slug, author=author, command=command, progress=tell, image=replacement)
+        _go_live(rebuild, tell)
+    except Exception as error:
+        tell(f"{_reason(error)}\nGoing back to the old image")
+        try:
+            _go_back(rebuild, command, tell)
+        except Exception as second:
+            raise NotRebuilt(
+                f"{_reason(error)} The old image did not start again either: {_reason(second)}"
+            ) from error
+        raise
+
+
+def _go_back(rebuild: Rebuild, command: tuple[str, ...], tell: Progress) -> None:
+    """However far the swap came, what was in force is so again. Raises what the verbs of `running` raise."""
+    bottle = rebuild.bottle
+    if not rebuild.was_running:
+        images.show_dockerfile(bottle, rebuild.previous_dockerfile)
+        return
+    _forget_plan(bottle)
+    if _runs_the_replacement(rebuild):
+        running.stop(bottle.slug, author=rebuild.author)
+    if not settling.backend_of(bottle).life(bottle.slug).alive:
+        running.start(bottle.slug, author=rebuild.author, command=command, progress=tell)
+
+
+def _runs_the_replacement(rebuild: Rebuild) -> bool:
+    """Every start notes its image first, so one that runs is of that image. Raises as `running.plan`."""
+    slug = rebuild.bottle.slug
+    if not settling.backend_of(rebuild.bottle).life(slug).alive:
+        return False
+    _, wanted = running.plan(slug, image=Image(rebuild.image, rebuild.dockerfile))
+    started = Bottle.objects.values_list("image", flat=True).get(pk=rebuild.bottle_id)
+    return started == wanted.image[:500]
 
 
 def _slug_of(rebuild: Rebuild) -> str:
@@ -163,9 +184,11 @@ def _slug_of(rebuild: Rebuild) -> str:
     return slug
 
 
-def _go_live(rebuild: Rebuild, tell: Log) -> None:
+def _go_live(rebuild: Rebuild, tell: Progress) -> None:
     tell("Live")
     bottle = rebuild.bottle
+    if not rebuild.was_running:  # a start keeps a plan of its own
+        _forget_plan(bottle)
     with transaction.atomic():
         images.enter(rebuild, Phase.LIVE, ended_at=timezone.now())
         images.show_dockerfile(bottle, rebuild.dockerfile)
@@ -178,8 +201,11 @@ def _go_live(rebuild: Rebuild, tell: Log) -> None:
         )
         if rebuild.decision is not None:
             applying.settle(rebuild.decision, Decision.Applied.LIVE, apply_error="", live_at=rebuild.ended_at)
-    if not rebuild.was_running:  # a start keeps a plan of its own
-        (store.bottle_directory(bottle) / launch.KEPT).unlink(missing_ok=True)
+
+
+def _forget_plan(bottle: Bottle) -> None:
+    """The quick way in must not go on with another image than the one in force."""
+    (store.bottle_directory(bottle) / launch.KEPT).unlink(missing_ok=True)
 
 
 def _fail(rebuild: Rebuild, problem: str) -> None:
@@ -199,7 +225,10 @@ def _fail(rebuild: Rebuild, problem: str) -> None:
 
 
 def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
-    """Its process died at work. Before the swap the bottle never noticed; else it is started again."""
+    """Its process died at work. Before the swap the bottle never noticed.
+
+    In the swap: a replacement that runs goes live; otherwise what is in force runs again.
+    """
     bottle = rebuild.bottle
     with suppress(BackendError):
         rebuilt.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).clear()
@@ -208,10 +237,11 @@ def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
     if rebuild.phase == Phase.SWAPPING and rebuild.was_running:
         try:
             settling.settle(bottle)
-            if not settling.backend_of(bottle).life(bottle.slug).alive:
-                running.start(
-                    bottle.slug, author=rebuild.author, command=_command(rebuild), progress=log.info
-                )
+            if _runs_the_replacement(rebuild):
+                _go_live(rebuild, log.info)
+                _prune(bottle)
+                return
+            _go_back(rebuild, _command(rebuild), log.info)
         except (SuperviseError, BackendError) as error:
             problem = f"{INTERRUPTED}, and could not be started again: {error}"
     _fail(rebuild, problem)
@@ -244,13 +274,22 @@ def look_after() -> None:
             continue
         try:
             with _held(rebuild.bottle):
-                is_free = not _is_behind(rebuild)
+                is_left = _is_left(rebuild)
         except BlockingIOError:
             continue
-        if is_free and rebuild.attempts >= MOST_ATTEMPTS:
-            _fail(rebuild, f"the process that rebuilds it ended {MOST_ATTEMPTS} times before it began")
-        elif is_free:
+        if is_left:
             images.launch(rebuild)
+
+
+def _is_left(rebuild: Rebuild) -> bool:
+    """Whether a process is to be started for it. Call with its lock held: so nobody is at work on it."""
+    rebuild.refresh_from_db(fields=["phase", "attempts", "launched_at"])
+    if not rebuild.is_open or _is_behind(rebuild) or images.is_starting(rebuild):
+        return False
+    if rebuild.attempts < MOST_ATTEMPTS:
+        return True
+    _fail(rebuild, f"the process that rebuilds it ended {MOST_ATTEMPTS} times before it was done")
+    return False
 
 
 def renew(slug: str, *, author: str) -> Rebuild:

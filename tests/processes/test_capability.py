@@ -128,13 +128,15 @@ class World(Bottles):
         return str(self.client.containers.get(sandbox_name(self.server.home, slug)).id)
 
     def worker(self, slug: str) -> int:
+        """The process at work. Another may have been started for it, finds that out, and ends."""
         wanted = ["rebuild", str(self.rebuild(slug)["id"])]
-        (pid,) = [
-            int(entry.name)
-            for entry in Path("/proc").iterdir()
-            if entry.name.isdigit() and command_of(int(entry.name))[-2:] == wanted
-        ]
-        return pid
+
+        def alone() -> list[int]:
+            entries = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+            found = [pid for pid in entries if command_of(pid)[-2:] == wanted]
+            return found if len(found) == 1 else []
+
+        return int(wait_until(alone, seconds=120, what="one process")[0])
 
     def end(self, slug: str) -> None:
         if self.waiting.poll() is None:

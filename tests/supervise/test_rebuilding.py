@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 
@@ -39,14 +41,17 @@ class Stage:
     """Stands in for engine and sandboxes, and writes down what is done to them."""
 
     alive: bool = True
-    fails: dict[str, str] = field(default_factory=dict)  # by step, with the reason
+    fails: dict[str, str | Exception] = field(default_factory=dict)  # by step, with the reason
     done: list[str] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
 
     def _do(self, step: str) -> None:
         self.done.append(step)
-        if step in self.fails:
-            raise (NotStarted if step.startswith("start") else BackendError)(self.fails[step])
+        reason = self.fails.get(step)
+        if isinstance(reason, Exception):
+            raise reason
+        if reason is not None:
+            raise (NotStarted if step.startswith("start") else BackendError)(reason)
 
     def build(self, text: str, tell: Callable[[str], None]) -> str:
         tell("Step 1/2 : FROM agents:1")
@@ -69,6 +74,7 @@ class Stage:
         return Life(self.alive)
 
     def start(self, _slug: str, *, image: Image | None = None, **_more: Any) -> None:
+        Bottle.objects.update(image=image.name if image else "the one in force")
         self._do(f"start {image.name if image else 'the one in force'}")
         self.alive = True
 
@@ -80,7 +86,7 @@ class Stage:
 @pytest.fixture
 def bottle(agent_a: Bottle, settings: Any, tmp_path: Path) -> Bottle:
     settings.BOTTLE_HOME, settings.BOTTLE_MANIFESTS = tmp_path, tmp_path / "bottles"
-    Bottle.objects.update(manifest=MANIFEST, backend="docker", dockerfile="FROM agents:1\n")
+    Bottle.objects.update(manifest=MANIFEST, backend="docker", image="agents:1", dockerfile="FROM agents:1\n")
     directory = store.bottle_directory(agent_a)
     directory.mkdir(parents=True)
     (tmp_path / "bottles" / f"{agent_a.slug}.yaml").write_text(MANIFEST)
@@ -190,12 +196,52 @@ def test_what_fails_before_the_swap_touches_no_bottle(rebuild: Rebuild, stage: S
     assert (rebuild.decision.applied, rebuild.decision.apply_error) == ("failed", "no such thing")
 
 
-def test_a_replacement_that_does_not_start_brings_the_old_one_back(rebuild: Rebuild, stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("reason", "told"), [("it ended at once", "it ended"), (OperationalError("locked"), "OperationalError")]
+)
+def test_a_replacement_that_does_not_start_brings_the_old_one_back(
+    rebuild: Rebuild, stage: Stage, reason: str | Exception, told: str
+) -> None:
     image = f"built:{digest_of(TEXT)[:4]}"
-    stage.fails = {f"start {image}": "it ended at once"}
-    assert (performed(rebuild).phase, rebuild.problem) == (Phase.FAILED, "it ended at once")
+    stage.fails = {f"start {image}": reason}
+    assert (performed(rebuild).phase, told in rebuild.problem) == (Phase.FAILED, True)
     assert stage.done[-3:] == ["stop", f"start {image}", "start the one in force"]
-    assert images.newest_live(rebuild.bottle.slug) is None
+    assert stage.alive and images.newest_live(rebuild.bottle.slug) is None
+
+
+def test_an_old_one_that_stops_but_not_well_is_started_again(rebuild: Rebuild, stage: Stage) -> None:
+    def stop(_slug: str, **_: Any) -> None:
+        stage.alive = False
+        raise OperationalError("locked")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(running, "stop", stop)
+        assert performed(rebuild).phase == Phase.FAILED
+    assert (stage.alive, stage.done[-1]) == (True, "start the one in force")
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_replacement_that_cannot_go_live_is_taken_back(
+    rebuild: Rebuild, stage: Stage, bottle: Bottle, monkeypatch: pytest.MonkeyPatch, alive: bool
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OperationalError("locked")
+
+    stage.alive = alive
+    kept = store.bottle_directory(bottle) / launch.KEPT
+    kept.parent.mkdir(parents=True)
+    kept.write_text("a plan with the new image")
+    with monkeypatch.context() as patched:
+        patched.setattr(applying, "settle", refuse)
+        with pytest.raises(OperationalError):  # neither can it be told
+            performed(rebuild)
+    assert (stage.alive, Rebuild.objects.get().phase) == (alive, Phase.SWAPPING)
+    assert stage.done[-2:] == (["stop", "start the one in force"] if alive else ["verify", "verify"])
+    assert not kept.exists()
+    if not alive:
+        shown = store.bottle_directory(bottle) / "current-config" / "Dockerfile"
+        assert shown.read_text() == "FROM agents:1\n"
+    assert performed(rebuild).phase == Phase.FAILED
 
 
 def test_an_error_of_our_own_fails_closed(
@@ -217,14 +263,35 @@ def test_a_killed_one_failed_and_the_bottle_never_noticed(rebuild: Rebuild, stag
     assert stage.done == ["clear"]
 
 
+def test_a_replacement_that_runs_goes_live_though_its_process_was_killed(
+    rebuild: Rebuild, stage: Stage, bottle: Bottle
+) -> None:
+    Rebuild.objects.update(
+        phase=Phase.SWAPPING, was_running=True, image="built:new", made_for=made_for(bottle)
+    )
+    Bottle.objects.update(image="built:new")
+    assert (performed(rebuild).phase, rebuild.problem) == (Phase.LIVE, "")
+    assert stage.done == ["clear"]
+    bottle.refresh_from_db()
+    assert bottle.dockerfile == TEXT
+    found = images.in_force(bottle.slug, manifests.load(running.manifest_path(bottle.slug)))
+    assert found == Image("built:new", TEXT), "and the next start goes on with it"
+    assert "image replaced" in AuditEvent.objects.values_list("action", flat=True)
+
+
+def made_for(bottle: Bottle) -> str:
+    return images.source_of(manifests.load(running.manifest_path(bottle.slug)))
+
+
 @pytest.mark.parametrize(("alive", "started"), [(False, ["start the one in force"]), (True, [])])
-def test_one_killed_in_the_swap_leaves_a_bottle_that_runs(
+def test_one_killed_in_the_swap_before_that_leaves_the_old_one_running(
     rebuild: Rebuild, stage: Stage, alive: bool, started: list[str]
 ) -> None:
-    Rebuild.objects.update(phase=Phase.SWAPPING, was_running=True)
+    Rebuild.objects.update(phase=Phase.SWAPPING, was_running=True, image="built:new")
     stage.alive = alive
     assert performed(rebuild).phase == Phase.FAILED
     assert stage.done == ["clear", *started]
+    assert stage.alive
 
 
 def test_rebuilds_of_a_bottle_go_one_after_the_other(
@@ -259,8 +326,55 @@ def test_the_caretaker_gives_up_what_never_begins_and_leaves_other_homes_alone(
     Rebuild.objects.update(phase=Phase.QUEUED)
     journal.append(store.bottle_directory(bottle), journal.STARTED, who="olivia")
     rebuilding.look_after()
-    assert "before it began" in Rebuild.objects.get().problem
+    assert "ended 5 times" in Rebuild.objects.get().problem
     assert stage.done == []
+
+
+def test_one_whose_process_is_being_started_is_neither_started_again_nor_given_up(
+    rebuild: Rebuild, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(images, "launch", LAUNCH)
+    monkeypatch.setattr(images.subprocess, "Popen", lambda command, **_: started.append(command) or Process())
+    for _ in range(2 * rebuilding.MOST_ATTEMPTS):  # rounds of several workers
+        rebuilding.look_after()
+        images.launch(rebuild)
+    rebuild.refresh_from_db()
+    assert (len(started), rebuild.attempts, rebuild.phase) == (1, 1, Phase.QUEUED)
+    Rebuild.objects.update(launched_at=timezone.now() - 2 * images.STARTING)
+    rebuilding.look_after()
+    assert len(started) == 2, "it was in vain"
+    Rebuild.objects.update(attempts=rebuilding.MOST_ATTEMPTS)
+    rebuilding.look_after()
+    assert Rebuild.objects.get().phase == Phase.QUEUED, "the last of them may still begin"
+    images.has_started(rebuild)
+    rebuilding.look_after()
+    assert Rebuild.objects.get().phase == Phase.FAILED
+
+
+LAUNCH = images.launch
+
+
+class Process:
+    def wait(self) -> int:
+        return 0
+
+
+def test_one_that_began_meanwhile_is_not_given_up(
+    rebuild: Rebuild, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = rebuilding._held
+
+    @contextmanager
+    def held_late(bottle: Bottle) -> Iterator[None]:
+        with held(bottle):
+            Rebuild.objects.update(phase=Phase.LIVE)
+            yield
+
+    Rebuild.objects.update(attempts=rebuilding.MOST_ATTEMPTS)
+    monkeypatch.setattr(rebuilding, "_held", held_late)
+    rebuilding.look_after()
+    assert Rebuild.objects.get().phase == Phase.LIVE
 
 
 # --- which image is in force
