@@ -40,7 +40,9 @@ MAX_NOTES = 2000
 MAX_VALUE = 1000  # one text inside an ask
 _MAX_PAYLOAD = 16_000  # a longer ask is not even read
 _SESSION_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
-_SHOWN_KEYS = ("host", "path_allowlist", "methods", "lease", "dockerfile", "ignored")
+_SHOWN_KEYS = (
+    "host", "path_allowlist", "methods", "lease", "dockerfile", "ignored", "server", "tool", "arguments",
+)  # fmt: skip
 
 
 class Depth(StrEnum):
@@ -196,6 +198,8 @@ def _shown(text: str | None) -> Json | None:
     if len(text) > _MAX_PAYLOAD:
         return {"too_long": True}
     value = json.loads(text)
+    if value.get("arguments"):  # of any shape: as one text they can be cut
+        value["arguments"] = json.dumps(value["arguments"], ensure_ascii=False, sort_keys=True)
     shown = _bounded({key: value[key] for key in _SHOWN_KEYS if value.get(key)})
     if value.get("auth") or value.get("auth_injected"):
         shown["auth"] = True

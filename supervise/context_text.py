@@ -165,14 +165,19 @@ def _title(proposal: Mapping[str, Any]) -> str:
 
 
 def _verdict(decided: Mapping[str, Any]) -> str:
-    match decided["applied"]:
-        case "nothing":
+    match decided["tool"], decided["applied"]:
+        case _, "nothing":
             state = ""
-        case "live":
-            state = f", live in table version {decided['live_version']}"
-        case "failed":
+        case "mcp-tool", "live":
+            state = ", and the call was made"
+        case "mcp-tool", _:
+            state = ", and not called yet"
+        case _, "live":  # an image is in no table
+            version = decided["live_version"]
+            state = ", live" if version is None else f", live in table version {version}"
+        case _, "failed":
             state = f", not live yet: {_name(decided['apply_error'])}"
-        case other:
+        case _, other:
             state = f", {other}"
     return f"- {_title(decided)}: {decided['status']}{state} ({decided['decided_at']})"
 

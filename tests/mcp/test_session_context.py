@@ -16,10 +16,11 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervise import context, context_text, decisions
+from supervise import applying, context, context_text, decisions, tool_calls
 from supervise.models import Decision, Proposal
 from tests.asking import HOSTILE, ask, ask_gate, ask_image, seen
 from tests.mcp.conftest import MODERN, Agent, modern_message
@@ -92,6 +93,15 @@ def history(agent: Agent, operator: User, django_capture_on_commit_callbacks: An
         "approve", ask_image(bottle, "FROM debian:12\nRUN apt-get install -y jq\n", "jq reads the answers.")
     )
     decisions.withdraw(ask(bottle, "old.example.com").pk, bottle=bottle)
+    image = ask_image(bottle, "FROM debian:12\nRUN apt-get install -y jq git\n", "And git.")
+    decide("approve", image)
+    Decision.objects.filter(proposal=image).update(applied=Decision.Applied.WAITING)
+    applying.settle(
+        Decision.objects.get(proposal=image), Decision.Applied.LIVE, live_at=timezone.now()
+    )  # as the process that rebuilds does
+    call = Proposal.objects.get(pk=tool_calls.ask(bottle, "issues", "close", {"number": 7, "labels": ["x"]}))
+    decide("approve", call, note="This one.")
+    tool_calls.claim(call.pk)
     ask(bottle, "pypi.org", "Install the test tools.", path_allowlist=["/simple", "/packages"])
 
 
@@ -125,7 +135,17 @@ def test_each_depth_adds_a_layer(
     body = response.json()
     assert {key for key in body if re.fullmatch(r"l\d", key)} == layers
     assert (body["bottle"], body["depth"], body["session_id"]) == ("agent-a", depth, None)
-    assert len(body["handles"]["proposals"]) == 7
+    assert len(body["handles"]["proposals"]) == 9
+
+
+def test_a_calls_arguments_are_told_and_bounded(agent: Agent, operator: User) -> None:
+    arguments = {"body": "x" * 5000, "of": {"any": ["shape", {"</b>": 1}]}}
+    call = Proposal.objects.get(pk=tool_calls.ask(agent.bottle, "issues", "close", arguments))
+    decisions.approve(call.pk, actor=operator, seen_digest=seen(call))
+    (episode,) = told(agent, "deep")["l2"]["episodes"]
+    shown = episode["asked"]["arguments"]
+    assert shown.startswith('{"body": "xxx') and len(shown) == context.MAX_VALUE
+    assert "approved, and not called yet" in text(agent, "deep") and "</b>" not in text(agent, "deep")
 
 
 def test_minimal_is_only_handles(agent: Agent, history: None) -> None:
@@ -142,6 +162,8 @@ def test_standard_tells_what_may_be_reached_and_what_was_decided(agent: Agent, h
     ]
     assert [one["target"] for one in body["l1"]["open"]] == ["pypi.org"]
     assert [(one["target"], one["status"]) for one in body["l1"]["decisions"]] == [
+        ("a call of an MCP server's tool", "approved"),
+        ("the image", "approved"),
         ("old.example.com", "withdrawn"),
         ("the image", "approved"),
         ("gate.example.com", "approved"),
@@ -150,7 +172,7 @@ def test_standard_tells_what_may_be_reached_and_what_was_decided(agent: Agent, h
         ("api.example.com", "approved"),
     ]
     assert body["l1"]["counts"] | {"expired": 0} == {
-        "pending": 1, "approved": 3, "modified": 1, "rejected": 1, "withdrawn": 1, "expired": 0,
+        "pending": 1, "approved": 5, "modified": 1, "rejected": 1, "withdrawn": 1, "expired": 0,
     }  # fmt: skip
 
 
