@@ -106,7 +106,7 @@ class Managed:
             return state if all(state.get(key) == value for key, value in facts.items()) else None
 
         try:
-            found: dict[str, Any] = wait_until(holds, seconds=60, what=f"{name}: {facts}")
+            found: dict[str, Any] = wait_until(holds, seconds=180, what=f"{name}: {facts}")
         except AssertionError as error:
             raise AssertionError(f"{error}, but {self.known().get(name)}") from error
         return found
@@ -125,18 +125,28 @@ class Managed:
         message = {"jsonrpc": "2.0", "id": next(_ids), "method": method, "params": params}
         headers = {"Accept": "application/json"}
         transport = httpx.HTTPTransport(uds=str(self.socket))
-        with httpx.Client(transport=transport, base_url="http://127.0.0.1:9100", timeout=90) as client:
+        with httpx.Client(transport=transport, base_url="http://127.0.0.1:9100", timeout=240) as client:
             answer: dict[str, Any] = client.post(f"/mcp/servers/{name}", json=message, headers=headers).json()
         return answer
 
     def fails_at_runtime(self, name: str) -> None:
         """A server that leaves by itself: its phase is told to the operator and to who calls meanwhile."""
         self.wait(name, phase="runtime", exit_code=3, condition="waiting")
+        self.fails(name, "runtime")
 
-        def told() -> bool:
-            return (self.ask(name, "tools/list").get("error") or {}).get("data") == {"phase": "runtime"}
+    def fails(self, name: str, phase: str, says: str = "") -> None:
+        """Who calls is told so. Who calls while it is tried again may be told how far that is."""
+        told: dict[str, Any] = {}
 
-        wait_until(told, seconds=60, what="the phase")
+        def is_told() -> bool:
+            nonlocal told
+            told = self.ask(name, "tools/list").get("error") or {}
+            return told.get("data") == {"phase": phase} and says in told["message"]
+
+        try:
+            wait_until(is_told, seconds=180, what=f"{name}: {phase}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}, but {told}, {self.known().get(name)}") from error
 
     def inspect(self, name: str, *wish: str, era: str = "legacy", libraries: str = "") -> dict[str, Any]:
         """What MCP Inspector's command line finds, run where the agent runs."""
