@@ -18,8 +18,9 @@ from egress.routes import Route
 from . import local
 from .bottles import Bottle
 from .clienthello import BadHello
+from .destination import Destination
 from .errors import BadRequest, Gone, Refusal
-from .exchange import Destination, Exchange
+from .exchange import Exchange
 from .express import Express
 from .flows import Flow, is_allowed
 from .head import RequestHead, parse_request

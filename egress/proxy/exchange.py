@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Generator, Iterator
-from typing import Protocol
 
 from egress.dlp import Steps
 from egress.policy import Request
@@ -16,12 +15,13 @@ from egress.routes import Route
 
 from .body import Body, ChunkedBody, body_of, chunk, last_chunk
 from .config import Limits
+from .destination import Destination, Trailers
 from .errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
-from .head import CHUNKED, UNTIL_CLOSE, Field, RequestHead, ResponseHead, parse_response
+from .head import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, parse_response
 from .reading import read_body
 from .records import Record
-from .turns import Step, result
-from .wire import Doorbell, Wire
+from .turns import result
+from .wire import Wire
 from .writing import UPGRADE, response_bytes
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -29,54 +29,6 @@ _INTERIM = frozenset({100, 102, 103})
 _CHUNKED_PART = 4 * 1024
 _MOST_INTERIM = 32  # some servers say 102 every so often while they work
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-
-
-Trailers = list[tuple[bytes, bytes]]
-
-
-class Destination(Protocol):
-    """Where a decided request goes."""
-
-    @property
-    def needs_whole_body(self) -> bool:
-        """Whether the head depends on the body, so that nothing can be sent before all of it is here."""
-
-    def take_body(self, head: RequestHead, body: bytes) -> None:
-        """The whole body, and the head that it now has. Raises Refusal."""
-
-    def request_head(self, head: RequestHead) -> bytes:
-        """Exactly what is sent before the body."""
-
-    def answer_fields(self, head: ResponseHead) -> list[Field]: ...
-
-    def reuse(self, bell: Doorbell, *, repeatable: bool) -> Wire | None: ...
-
-    async def open(self, bell: Doorbell) -> Wire:
-        """Raises Unreachable."""
-
-    def give_back(self, wire: Wire) -> None: ...
-
-    def keep(self, size: int) -> None:
-        """So much of the body is held in memory. Raises Refusal."""
-
-    def let_go(self) -> None:
-        """Nothing is held any more."""
-
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether the body may begin to leave only once `outgoing` lets it."""
-
-    def begin(self, step: Step) -> None:
-        """Begin long work, in turn with that for others."""
-
-    def outgoing(self, payload: bytes, *, last: bool) -> Steps:
-        """What of the body (or, after an upgrade, of the stream) may leave now. Raises Refusal."""
-
-    def incoming(self, payload: bytes, *, last: bool) -> Steps:
-        """What of the answer may be passed on now. Raises Refusal."""
-
-    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
-        """Those that may travel on. Raises Refusal."""
 
 
 class Exchange:

@@ -12,9 +12,9 @@ from egress.routes import Dlp, Route
 
 from .bottles import Bottle
 from .credentials import credential_field, is_credential, refuse_credential_in_url
+from .destination import Trailers
 from .dialing import checked_addresses, dial
 from .errors import Refusal
-from .exchange import Trailers
 from .gateway import Gateway
 from .head import Field, RequestHead, ResponseHead
 from .holding import Hold

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from egress.dlp import Steps
 
+from .destination import Trailers
 from .errors import Unreachable
-from .exchange import Trailers
 from .head import Field, RequestHead, ResponseHead
 from .turns import Begin, unchanged
 from .upstream import open_wire
