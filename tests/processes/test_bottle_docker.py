@@ -66,6 +66,7 @@ def test_a_container_lives_through_the_record_and_its_engines_crash(
 
 def test_what_an_image_that_has_yet_to_be_built_says_to_its_agent_is_merged(
     bottles: Bottles,
+    engine: Engine,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     dockerfile = tmp_path / "context" / "Dockerfile"
@@ -84,6 +85,8 @@ def test_what_an_image_that_has_yet_to_be_built_says_to_its_agent_is_merged(
     dockerfile.write_text(f"FROM {PYTHON_IMAGE}\nRUN false\n")
     assert bottles.command("run", "built", "--", *command).code == 1
     assert "not built" in bottles.ps("built")["problem"]
+    bottles.ok("delete", "built")
+    assert containers(engine) == []
 
 
 def test_a_container_whose_record_ended_while_the_engine_was_away_is_removed(
