@@ -22,7 +22,7 @@ from channels.routing import URLRouter  # noqa: E402
 from django.urls import path, re_path  # noqa: E402
 
 from botbottle.origins import OwnOriginOnly  # noqa: E402
-from botbottle.planes import Plane, plane_of  # noqa: E402
+from botbottle.planes import Plane  # noqa: E402
 from supervise.consumers import QueueConsumer  # noqa: E402
 from supervise.log_consumer import LogConsumer  # noqa: E402
 from supervise.mcp.managed_socket import ManagedConsumer  # noqa: E402
@@ -67,8 +67,7 @@ class OneTripHandler(ASGIHandler):
 
 
 async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
-    plane = plane_of(scope)
-    scope["plane"] = plane
+    plane = scope.get("plane")  # the server's word; None: a server that is not ours, which serves nothing
     # Daphne fills this from a request header, which on the agent plane is the agent's to choose.
     scope["root_path"] = ""
     if scope["type"] == "http" and plane is not None:

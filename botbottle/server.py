@@ -22,7 +22,6 @@ from supervise.mcp.access import AccessEntry
 from supervise.waiting import hub
 from supervise.webhooks import Sender
 
-from . import planes
 from .listeners import Listener
 from .planes import Plane
 
@@ -124,8 +123,6 @@ class WebServer(Server):  # type: ignore[misc]
         most = settings.SUPERVISE_MAX_BODY_BYTES  # Autobahn alone would keep a frame of any size
         self.ws_factory.setProtocolOptions(maxFramePayloadSize=most, maxMessagePayloadSize=most)
         for listener in self._opened:
-            if listener.port is not None:
-                planes.assign(listener.port, listener.plane)
             listener.socket.setblocking(False)  # another worker may win the race for a connection
             _listen(listener, BoundedFactory(self, listener.plane))
             listener.socket.close()
@@ -133,6 +130,11 @@ class WebServer(Server):  # type: ignore[misc]
         if settings.EGRESS_PROXY:
             self._intake.start()
         self._sender.start()
+
+    def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
+        """The plane is the accepting listener's: two of them may have one port, on two addresses."""
+        scope["plane"] = protocol.transport.server.factory.plane
+        return super().create_application(protocol, scope)
 
     def kill_all_applications(self) -> Any:
         """On SIGTERM and Ctrl-C: let every waiting call answer `pending`, then end what is left."""

@@ -11,7 +11,7 @@ import sys
 import httpx
 import pytest
 
-from tests.servers import ROOT, RunningServer, running_server
+from tests.servers import ROOT, RunningServer, free_port, running_server
 
 pytestmark = pytest.mark.process
 
@@ -98,6 +98,17 @@ def test_the_agents_endpoints_do_not_exist_on_the_operator_plane(server, token, 
     headers = {"Authorization": f"Bearer {token}", "Host": f"localhost:{server.console_port}"}
     assert httpx.get(server.console_url + path, headers=headers).status_code == 404
     assert httpx.post(server.console_url + path, headers=headers, json={}).status_code in {403, 404}
+
+
+def test_one_port_on_two_addresses_is_still_two_planes(tmp_path) -> None:
+    port = free_port()
+    ports = {"SUPERVISE_PORT": str(port), "CONSOLE_PORT": str(port)}
+    with running_server(tmp_path / "h", "web", CONSOLE_BIND="127.0.0.2", **ports):
+        agents, console = f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}"
+        assert httpx.get(f"{agents}/health").text == "ok"
+        assert httpx.get(f"{agents}/admin/login/").status_code == 404
+        assert httpx.get(f"{console}/health", headers={"Host": "localhost"}).status_code == 404
+        assert httpx.get(f"{console}/static/admin/css/base.css").status_code == 200
 
 
 def test_an_agent_cannot_open_the_consoles_websocket(server, token) -> None:
