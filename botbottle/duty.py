@@ -19,8 +19,11 @@ class Duty:
     """A thread of the web process. Who holds the lock does the work; its end, however it comes, frees it."""
 
     name: str
+    pause_seconds = PAUSE_SECONDS
 
     def __init__(self) -> None:
+        self.was_called = False  # this round does not come by the clock
+        self._called = threading.Event()
         self._stopping = threading.Event()
         self._lock: IO[str] | None = None
 
@@ -31,8 +34,18 @@ class Duty:
     def start(self) -> None:
         threading.Thread(target=self._live, name=self.name, daemon=True).start()
 
+    def call(self) -> None:
+        """There is something to do now: the next round does not wait for the clock."""
+        self._called.set()
+
     def stop(self) -> None:
+        """Nobody waits for the end of the round: what is left undone is done after the next start."""
         self._stopping.set()
+        self._called.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
 
     def is_mine(self) -> bool:
         if self._lock is None:
@@ -61,11 +74,14 @@ class Duty:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self.was_called = self._called.is_set()
+            if self.was_called:
+                self._called.clear()
             try:
                 close_old_connections()
                 if self.is_mine() and self.work():
                     continue
             except Exception:
                 log.exception("A round of %s failed; trying again in a moment.", self.name)
-            self._stopping.wait(PAUSE_SECONDS)
+            self._called.wait(self.pause_seconds)
         self.let_go()

@@ -15,6 +15,7 @@ from django.conf import settings
 from twisted.internet import defer, reactor, tcp, unix
 from twisted.web.http import HTTPChannel
 
+from egress import data_plane
 from egress.intake import Intake
 from supervise import events
 from supervise.caretaker import Caretaker
@@ -27,6 +28,7 @@ from .planes import Plane
 
 log = logging.getLogger(__name__)
 DRAIN_SECONDS = 3.0
+ACK_SECONDS = 1.0  # how long a decision that is just being applied still waits for the proxy
 PATIENCE_FACTOR = 16  # how much of an oversized body is read and thrown away before the connection is cut
 
 
@@ -126,7 +128,11 @@ class WebServer(Server):  # type: ignore[misc]
             listener.socket.setblocking(False)  # another worker may win the race for a connection
             _listen(listener, BoundedFactory(self, listener.plane))
             listener.socket.close()
-        reactor.callWhenRunning(self._caretaker.start)
+        reactor.callWhenRunning(self._begin)
+
+    def _begin(self) -> None:
+        events.send_on(asyncio.get_event_loop())  # first: the threads below have news from their start
+        self._caretaker.start()
         if settings.EGRESS_PROXY:
             self._intake.start()
         self._sender.start()
@@ -144,9 +150,10 @@ class WebServer(Server):  # type: ignore[misc]
 
     async def _drain(self) -> None:
         hub.drain()
+        self._caretaker.stop()
         self._intake.stop()
         self._sender.stop()
-        await self._caretaker.stop()
+        asyncio.get_running_loop().call_later(ACK_SECONDS, data_plane.give_up)
         async with asyncio.timeout(DRAIN_SECONDS):
             await hub.vacated()
         await asyncio.sleep(0.1)  # the last bytes are on their way out
@@ -186,6 +193,7 @@ def serve(opened: list[Listener]) -> None:
 
     _raise_file_limit()
     WebServer(application, opened).run()
+    data_plane.give_up()  # the interpreter's end waits for every thread that served a request
 
 
 def _raise_file_limit() -> None:

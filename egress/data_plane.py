@@ -8,13 +8,25 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 ANSWER_SECONDS = 5.0
+STOPPING = "bot-bottle is stopping, and waits no longer"
+_asking: set[_UnixConnection] = set()
+_given_up = False
+
+
+def give_up() -> None:
+    """This process ends: who waits for an answer hears at once that there is none."""
+    global _given_up  # noqa: PLW0603 - as true for the process as its end
+    _given_up = True
+    for connection in list(_asking):
+        connection.hang_up()
 
 
 class DataPlaneDown(Exception):
@@ -73,21 +85,33 @@ class DataPlane:
     def _ask(
         self, method: str, path: str, *, patience: float = 0.0, expecting: Sequence[str] = ()
     ) -> dict[str, Any]:
-        connection = _UnixConnection(self._path, timeout=ANSWER_SECONDS + patience)
         try:
-            connection.request(method, path, headers={"Host": "egress"})
-            plain = json.loads(connection.getresponse().read())
+            with _connection(self._path, timeout=ANSWER_SECONDS + patience) as connection:
+                connection.request(method, path, headers={"Host": "egress"})
+                plain = json.loads(connection.getresponse().read())
         except TimeoutError as error:
             raise DataPlaneDown(f"nothing came within {ANSWER_SECONDS + patience:g} s") from error
         except OSError as error:
-            raise DataPlaneDown(error.strerror or str(error)) from error
+            raise DataPlaneDown(STOPPING if _given_up else error.strerror or str(error)) from error
         except (http.client.HTTPException, ValueError) as error:
             raise DataPlaneDown("its answer cannot be read") from error
-        finally:
-            connection.close()
         if not isinstance(plain, dict) or any(key not in plain for key in expecting):
             raise DataPlaneDown("its answer is not the one expected")
         return plain
+
+
+@contextmanager
+def _connection(path: Path, *, timeout: float) -> Iterator[_UnixConnection]:
+    """Raises DataPlaneDown when this process ends."""
+    connection = _UnixConnection(path, timeout=timeout)
+    _asking.add(connection)  # before the look: so `give_up` cannot miss it
+    try:
+        if _given_up:
+            raise DataPlaneDown(STOPPING)
+        yield connection
+    finally:
+        _asking.discard(connection)
+        connection.close()
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -99,3 +123,9 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+
+    def hang_up(self) -> None:
+        """From another thread: a read that waits ends."""
+        if self.sock is not None:
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)

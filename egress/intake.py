@@ -59,7 +59,7 @@ class Intake(Duty):
                 _returned(plane, away=away, first=not cursor.boot)
             self._look_for_problems(plane)
         except DataPlaneDown as error:
-            if not away and time.monotonic() > self._patient_until:
+            if not away and not self.is_stopping and time.monotonic() > self._patient_until:
                 _note(Kind.AWAY, f"{error}. Bottles reach nothing while it is away.")
             return False
         with transaction.atomic():

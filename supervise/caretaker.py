@@ -3,55 +3,60 @@ bottles that started or ended behind the database's back."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable
-from contextvars import Context
 from datetime import timedelta
 
-from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import close_old_connections, connection
 from django.utils import timezone
 
+from botbottle.duty import Duty
 from egress import intake, secrets, store
 
 from . import applying, decisions, managed, rebuilding, settling
 from .errors import AlreadyDecided
 from .models import Proposal
 
-log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0
 
 
+class Tending(Duty):
+    name = "caretaker"
+    pause_seconds = ROUND_SECONDS
+
+    def work(self) -> bool:
+        tend()
+        return False
+
+
+class Keeping(Duty):
+    """Bottles apart, on a thread of their own: a container engine may take its time to answer."""
+
+    name = "keeper"
+    pause_seconds = ROUND_SECONDS
+
+    def work(self) -> bool:
+        look_after_bottles()
+        return False
+
+
 class Caretaker:
-    """One per web process. Its work may be done by several at once: every step is safe to repeat."""
+    """In every web process; one of a home's does the work.
+
+    On threads of its own: a proxy that hangs holds up neither the calls that wait nor the server's end.
+    """
 
     def __init__(self) -> None:
-        self._tasks: list[asyncio.Task[None]] = []
+        self._duties = (Tending(), Keeping())
 
     def start(self) -> None:
-        # Bottles apart, on a thread of their own: a container engine may take its time to answer.
-        rounds = (sync_to_async(tend), lambda: asyncio.to_thread(look_after_bottles))
-        loop = asyncio.get_event_loop()
-        self._tasks = [loop.create_task(self._run(each), context=Context()) for each in rounds]
+        for duty in self._duties:
+            duty.start()
 
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _run(self, round_of: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await round_of()
-            except Exception:
-                log.exception("A caretaking round failed; the next one is in %s seconds.", ROUND_SECONDS)
-            await asyncio.sleep(ROUND_SECONDS)
+    def stop(self) -> None:
+        for duty in self._duties:
+            duty.stop()
 
 
 def tend() -> None:
-    close_old_connections()
     applying.retry_unfinished()
     store.catch_up()
     expire_old()
@@ -60,12 +65,9 @@ def tend() -> None:
 
 
 def look_after_bottles() -> None:
-    try:
-        settling.reconcile()
-        rebuilding.look_after()
-        managed.look_after()
-    finally:
-        connection.close()  # the next round may be on another thread
+    settling.reconcile()
+    rebuilding.look_after()
+    managed.look_after()
 
 
 def expire_old() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -84,3 +85,29 @@ def test_a_process_that_hangs_is_not_waited_for_forever(home: Path, monkeypatch:
         hanging.listen()
         with pytest.raises(DataPlaneDown, match=r"nothing came within 0\.05 s"):
             DataPlane(path).status()
+
+
+def test_nobody_waits_for_an_answer_when_the_process_ends(
+    plane: StandIn, client: DataPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang() -> None:
+        asked.set()
+        over.wait(60)
+
+    def end() -> None:
+        assert asked.wait(30)
+        data_plane.give_up()
+
+    asked, over = Event(), Event()
+    plane.reloading = hang
+    monkeypatch.setattr(data_plane, "_given_up", False)  # and so again afterwards
+    monkeypatch.setattr(data_plane, "ANSWER_SECONDS", 60)
+    ending = Thread(target=end)
+    ending.start()
+    with pytest.raises(DataPlaneDown, match="bot-bottle is stopping"):
+        client.reload("agent-a")
+    over.set()
+    ending.join()
+    with pytest.raises(DataPlaneDown, match="bot-bottle is stopping"):
+        client.status()
+    assert not data_plane._asking

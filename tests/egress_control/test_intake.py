@@ -10,7 +10,6 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from botbottle import duty
 from botbottle.models import Bottle
 from egress import intake, store
 from egress.data_plane import DataPlaneDown
@@ -324,7 +323,7 @@ def test_filters_find_the_refusals_of_a_reason(plane: StandIn, reader: Intake, r
 def test_the_thread_goes_on_after_a_failure_and_stops_when_told(
     plane: StandIn, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(duty, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(Intake, "pause_seconds", 0.01)
     reader, calls = Intake(), []
 
     def take_once(_plane: Any, *, wait: float) -> bool:

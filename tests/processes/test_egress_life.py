@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -18,7 +18,7 @@ import pytest
 
 from tests.agents import Agent, Operator
 from tests.processes.site import HOST, Site, running_site
-from tests.servers import ROOT, running_server, wait_until
+from tests.servers import ROOT, running_server, stop, wait_until
 
 pytestmark = pytest.mark.process
 ALLOWED, FORBIDDEN = f"https://{HOST}/allowed/x", f"https://{HOST}/elsewhere"
@@ -190,3 +190,46 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_proxy_that_hangs_does_not_hold_up_the_servers_end(tmp_path: Path) -> None:
+    """The time to stop must not grow with the bottles that wait for the proxy's word."""
+    home = tmp_path / "h"
+    with running_server(home, "web", EGRESS_PROXY="1") as server:
+        server.manage("migrate", "--verbosity", "0")
+        server.manage("shell", "-c", MANY_BOTTLES)
+        with _silent(home / "run" / "egress.sock") as asked:
+            wait_until(lambda: any(line.startswith(b"POST /reload/") for line in asked), what="the caretaker")
+            stop(server.process, 30)
+    assert server.process.returncode == 0
+
+
+MANY_BOTTLES = """
+from supervise import bottles
+for number in range(12):
+    bottles.create(f"waits-{number}", author="tests")
+"""
+
+
+@contextmanager
+def _silent(path: Path) -> Iterator[list[bytes]]:
+    """A control socket that takes every question and answers none; what was asked."""
+    asked: list[bytes] = []
+    kept: list[socket.socket] = []
+
+    def listen() -> None:
+        with suppress(OSError):
+            while True:
+                kept.append(listener.accept()[0])
+                asked.append(kept[-1].recv(4096))
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        threading.Thread(target=listen, daemon=True).start()
+        try:
+            yield asked
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for connection in kept:
+                connection.close()

@@ -18,7 +18,6 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from botbottle import duty
 from botbottle.models import Bottle
 from supervise import applying, audit, bottles, decisions, receivers, webhook_post, webhook_spool, webhooks
 from supervise.models import AuditEvent, Decision, Delivery, Proposal, Webhook
@@ -479,17 +478,17 @@ def test_one_sender_per_home(settings: Any, tmp_path: Any) -> None:
     first, second = Sender(), Sender()
     assert first.is_mine() and first.is_mine()
     assert not second.is_mine()
-    first._stopping.set()
+    first.stop()
     first._run()  # ends, and lets go
     assert second.is_mine()
-    second._stopping.set()
+    second.stop()
     second._run()
 
 
 def test_as_a_thread_it_tells_by_itself(
     receiver: Receiver, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duty, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(Sender, "pause_seconds", 0.01)
     sender = Sender()
     hook(receiver, "filed")
     sender.start()
