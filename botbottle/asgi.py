@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import django
@@ -34,6 +35,26 @@ Send = Callable[[Any], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+class OneThread(ThreadPoolExecutor):
+    """A thread, and how much it has to do: what it is at counts as well as what waits for it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(1, name)
+        self._counting = Lock()
+        self.jobs = 0
+
+    def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
+        with self._counting:
+            self.jobs += 1
+        future = super().submit(*arguments, **named)
+        future.add_done_callback(self._done)
+        return future
+
+    def _done(self, _: Future[Any]) -> None:
+        with self._counting:
+            self.jobs -= 1
+
+
 class BoundedThreads:
     """Runs Django's synchronous work on a few long-lived threads instead of a new one per request.
 
@@ -42,11 +63,11 @@ class BoundedThreads:
 
     def __init__(self, application: Application, threads: int = 8) -> None:
         self.application = application
-        self._executors = [ThreadPoolExecutor(1, f"django-{number}") for number in range(threads)]
+        self._executors = [OneThread(f"django-{number}") for number in range(threads)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A waiting call is not in the queue, so the shortest queue is the idlest thread.
-        executor = min(self._executors, key=lambda candidate: candidate._work_queue.qsize())
+        # A waiting call is no job, so the thread with the fewest is the idlest.
+        executor = min(self._executors, key=lambda candidate: candidate.jobs)
         self._executors.remove(executor)
         self._executors.append(executor)
         async with ThreadSensitiveContext(executor=executor):
