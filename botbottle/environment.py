@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
 class BadSetting(Exception):
@@ -62,6 +66,23 @@ def seconds(name: str, default: float) -> float:
 
 def words(name: str) -> list[str]:
     return [word.strip() for word in text(name).split(",") if word.strip()]
+
+
+def host_names(name: str) -> list[str]:
+    """Names or addresses, without a port: junk would be a name that never matches."""
+    found = [word.lower() for word in words(name)]
+    for word in found:
+        if not _HOST_NAME.fullmatch(word) and not _is_address(word):
+            raise BadSetting(f"{name}={word!r} is no host name. Name hosts without scheme and port.")
+    return found
+
+
+def _is_address(word: str) -> bool:
+    try:
+        ipaddress.ip_address(word)
+    except ValueError:
+        return False
+    return True
 
 
 def database(name: str, sqlite_path: Path) -> dict[str, object]:

@@ -17,6 +17,7 @@ from .planes import Plane
 BACKLOG = 4096  # thousands of agents may connect at once
 INHERITED = "BOTTLE_LISTENERS"
 RELAY_SOCKET = "run/relay.sock"
+LOCALLY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - compared, not bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,13 @@ class Listener:
     def reachable_at(self) -> tuple[str, int]:
         """An address to connect to from this machine; a wildcard is not one."""
         host, port = self.socket.getsockname()[:2]
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port  # noqa: S104 - compared, not bound
+        return LOCALLY.get(host, host), port
+
+
+def url(host: str, port: int | None) -> str:
+    """For a client: a wildcard is nobody's address, and one of IPv6 stands in brackets."""
+    host = LOCALLY.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def open_all(home: Path, *, agent: tuple[str, int], console: tuple[str, int]) -> list[Listener]:

@@ -13,6 +13,7 @@ BOTTLE_HOME = home.prepare(Path(environment.text("BOTTLE_HOME", "~/.bot-bottle")
 BOTTLE_MANIFESTS = Path(environment.text("BOTTLE_MANIFESTS") or BOTTLE_HOME / "bottles").expanduser()
 # Where managed MCP servers' files may be staged from, separated by commas; empty: the manifest's directory.
 BOTTLE_SERVER_ROOTS = [str(Path(root).expanduser()) for root in environment.words("BOTTLE_SERVER_ROOTS")]
+SECRET_KEY_IS_GIVEN = bool(environment.text("SECRET_KEY"))
 SECRET_KEY = environment.text("SECRET_KEY") or home.secret_key(BOTTLE_HOME)
 DATABASES = {"default": environment.database("DATABASE_URL", BOTTLE_HOME / "bot-bottle.sqlite3")}
 REDIS_URL = environment.text("REDIS_URL")
@@ -22,6 +23,7 @@ if REDIS_URL and not REDIS_URL.startswith(("redis://", "rediss://", "unix://")):
 # --- The two planes
 SUPERVISE_BIND = environment.text("SUPERVISE_BIND", "127.0.0.1")
 SUPERVISE_PORT = environment.port("SUPERVISE_PORT", 9100)
+SUPERVISE_HOSTS = environment.host_names("SUPERVISE_HOSTS")
 CONSOLE_BIND = environment.text("CONSOLE_BIND", "127.0.0.1")
 CONSOLE_PORT = environment.port("CONSOLE_PORT", 8000)
 CONSOLE_HOSTS = environment.words("CONSOLE_HOSTS")
@@ -30,7 +32,7 @@ if CONSOLE_URL and not CONSOLE_URL.startswith(("https://", "http://")):
     raise environment.BadSetting("CONSOLE_URL must look like https://console.example.com.")
 EGRESS_BIND = environment.text("EGRESS_BIND", "127.0.0.1")
 EGRESS_PORT = environment.port("EGRESS_PORT", 9101)
-# Off where no egress process shares this home: then a published table counts as live.
+# Off where no egress process shares this home: then a published table of this home's bottles counts as live.
 EGRESS_PROXY = environment.flag("EGRESS_PROXY", default=True)
 EGRESS_RECORD_DAYS = environment.whole_number("EGRESS_RECORD_DAYS", 14, at_least=1, at_most=3650)
 WEB_WORKERS = environment.whole_number("WEB_WORKERS", 1, at_least=1, at_most=64)

@@ -12,6 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.timesince import timesince
 
+from botbottle import listeners
 from botbottle.models import Bottle
 
 from .bottles import Credentials
@@ -61,10 +62,11 @@ def row(bottle: Bottle) -> dict[str, Any]:
 
 def connection(credentials: Credentials) -> dict[str, str]:
     slug, token = credentials.bottle.slug, credentials.token
+    host = next(iter(settings.SUPERVISE_HOSTS), settings.SUPERVISE_BIND)
     return {
         "slug": slug,
         "token": token,
-        "mcp_url": f"http://{settings.SUPERVISE_BIND}:{_agent_port()}/mcp",
+        "mcp_url": f"{listeners.url(host, _agent_port())}/mcp",
         "proxy_url": f"http://{slug}:{token}@{settings.EGRESS_BIND}:{_proxy_port()}",
     }
 

@@ -6,7 +6,7 @@ Pure. All of it is the client's word, checked so that no web page reaches a loca
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,17 +21,17 @@ class Accepted:
     sse: bool
 
 
-def check_host(headers: Mapping[str, str], bind: str) -> None:
-    if not _is_ours(_hostname(f"//{headers.get('host', '')}"), bind):
+def check_host(headers: Mapping[str, str], bind: str, names: Collection[str] = ()) -> None:
+    if not _is_ours(_hostname(f"//{headers.get('host', '')}"), bind, names):
         raise _refusal(403, "This Host is not served here. Use the address that the operator gave you.")
 
 
-def check_origin(headers: Mapping[str, str], bind: str) -> None:
+def check_origin(headers: Mapping[str, str], bind: str, names: Collection[str] = ()) -> None:
     """Agents are not web pages: an Origin is either our own address or an attack."""
     origin = headers.get("origin")
     if origin is None:
         return
-    if not origin.startswith(("http://", "https://")) or not _is_ours(_hostname(origin), bind):
+    if not origin.startswith(("http://", "https://")) or not _is_ours(_hostname(origin), bind, names):
         raise _refusal(403, "Requests from web pages of this Origin are refused.")
 
 
@@ -88,8 +88,8 @@ def _hostname(url: str) -> str:
         return ""
 
 
-def _is_ours(hostname: str, bind: str) -> bool:
-    if hostname in LOCAL_NAMES or (hostname and hostname == bind.lower()):
+def _is_ours(hostname: str, bind: str, names: Collection[str]) -> bool:
+    if hostname in LOCAL_NAMES or hostname in names or (hostname and hostname == bind.lower()):
         return True
     try:
         address = ipaddress.ip_address(hostname)

@@ -65,8 +65,8 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         headers = {
             key.decode("latin-1").lower(): value.decode("latin-1") for key, value in self.scope["headers"]
         }
-        edge.check_host(headers, settings.SUPERVISE_BIND)
-        edge.check_origin(headers, settings.SUPERVISE_BIND)
+        edge.check_host(headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
+        edge.check_origin(headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
         bottle = bottle_of_scope(self.scope)
         if SUBPROTOCOL not in self.scope.get("subprotocols", ()):
             raise ProtocolError(-32600, f"Ask for the subprotocol {SUBPROTOCOL}.")

@@ -49,8 +49,8 @@ class AgentView(APIView):
         self.entry = AccessEntry(request.method or "", request.path)
         if (request.method or "").lower() not in self.http_method_names:
             raise MethodNotAllowed(request.method or "", self.advice)
-        edge.check_host(request.headers, settings.SUPERVISE_BIND)
-        edge.check_origin(request.headers, settings.SUPERVISE_BIND)
+        edge.check_host(request.headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
+        edge.check_origin(request.headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
         self.perform_authentication(request)
         self.bottle = cast(Bottle, request.user)
         self.entry.bottle = self.bottle.slug

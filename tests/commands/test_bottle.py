@@ -38,6 +38,23 @@ def test_create_names_the_port_a_running_server_published(manage: Any, settings:
     assert manage("bottle", "create", "one", "--json").json["mcp_url"] == "http://127.0.0.1:4711/mcp"
 
 
+@pytest.mark.parametrize(
+    ("bind", "hosts", "expected"),
+    [
+        ("0.0.0.0", [], "127.0.0.1"),
+        ("::", [], "[::1]"),
+        ("fd00::7", [], "[fd00::7]"),
+        ("0.0.0.0", ["agents.example.com", "10.0.0.7"], "agents.example.com"),
+    ],
+)
+def test_it_prints_an_address_that_an_agent_can_use(
+    manage: Any, settings: Any, bind: str, hosts: list[str], expected: str
+) -> None:
+    settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS = bind, hosts
+    url = manage("bottle", "create", "one", "--json").json["mcp_url"]
+    assert url == f"http://{expected}:{settings.SUPERVISE_PORT}/mcp"
+
+
 def test_create_says_what_to_do_with_the_token(manage: Any) -> None:
     text = manage("bottle", "create", "one").output
     assert "shown only now" in text

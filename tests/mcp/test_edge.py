@@ -51,6 +51,16 @@ def test_it_refuses_a_foreign_host(host: str, bind: str) -> None:
     assert refusal.value.http_status == 403
 
 
+@pytest.mark.parametrize("host", ["agents.example.com", "Agents.Example.com:443", "192.168.0.7:9100"])
+def test_it_serves_the_names_that_the_operator_gave_it(host: str) -> None:
+    names = ["agents.example.com", "192.168.0.7"]
+    edge.check_host({"host": host}, LOOPBACK, names)
+    edge.check_origin({"origin": f"https://{host}"}, LOOPBACK, names)
+    for refuses, header in ((edge.check_host, "host"), (edge.check_origin, "origin")):
+        with pytest.raises(ProtocolError):
+            refuses({header: "http://x.agents.example.com"}, LOOPBACK, names)
+
+
 @pytest.mark.parametrize("origin", ["http://localhost", "http://127.0.0.1:9100", "https://[::1]:1"])
 def test_it_accepts_its_own_origin(origin: str) -> None:
     edge.check_origin({"origin": origin}, LOOPBACK)

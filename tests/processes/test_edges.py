@@ -173,6 +173,11 @@ def test_state_is_private_to_its_owner(server) -> None:
         ({"SUPERVISE_DEBUG": "maybe"}, "SUPERVISE_DEBUG='maybe' is neither true nor false"),
         ({"DATABASE_URL": "mysql://x/y"}, "DATABASE_URL must look like postgres://"),
         ({"REDIS_URL": "localhost"}, "REDIS_URL must look like redis://"),
+        (
+            {"SUPERVISE_HOSTS": "https://agents.example.com"},
+            "SUPERVISE_HOSTS='https://agents.example.com' is no",
+        ),
+        ({"SUPERVISE_HOSTS": "agents.example.com:9100"}, "Name hosts without scheme and port"),
         ({"BOTTLE_HOME": "/proc/nowhere"}, "BOTTLE_HOME=/proc/nowhere cannot be used"),
     ],
 )
