@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register, run_checks
+from django.db import connection
 
 from .environment import BadSetting
 
@@ -42,6 +43,19 @@ def whole_identity_provider(**_: Any) -> list[CheckMessage]:
         hint = "OIDC_ISSUER must look like https://login.example.com/realms/main."
         return [Error("The identity provider must be reached over https.", hint=hint, id="botbottle.E003")]
     return []
+
+
+def refuse_a_key_of_its_own() -> None:
+    """For a machine that shares its database with others. Raises BadSetting.
+
+    Sessions are signed: with a key that no other machine has, each would sign operators out of the others.
+    """
+    if connection.vendor != "sqlite" and not settings.SECRET_KEY_IS_GIVEN:
+        raise BadSetting(
+            "This machine's signing key is its own, so operators would be signed out whenever another one"
+            " answers. Set SECRET_KEY, or SECRET_KEY_FILE, to the same value on every machine; the first"
+            " one's is in its BOTTLE_HOME/secret_key."
+        )
 
 
 def refuse_misconfiguration() -> None:

@@ -150,9 +150,9 @@ class WebServer(Server):  # type: ignore[misc]
 
     async def _drain(self) -> None:
         hub.drain()
-        self._caretaker.stop()
         self._intake.stop()
         self._sender.stop()
+        await self._caretaker.stop()
         asyncio.get_running_loop().call_later(ACK_SECONDS, data_plane.give_up)
         async with asyncio.timeout(DRAIN_SECONDS):
             await hub.vacated()

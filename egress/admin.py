@@ -27,7 +27,7 @@ class PublicationAdmin(ReadOnlyAdmin):
     list_display = ["bottle", "version", "published_at", "live_version", "live_at", "problem"]
     list_select_related = ["bottle"]
     search_fields = ["bottle__slug"]
-    fields = ["bottle", "version", "published_at", "live_version", "live_at", "problem"]
+    fields = ["bottle", "home", "version", "published_at", "live_version", "live_at", "problem"]
 
 
 @admin.register(TrafficRecord)

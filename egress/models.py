@@ -49,6 +49,7 @@ class Publication(models.Model):
     """What the data plane was given for a bottle. Written only by `egress.store`."""
 
     bottle = models.OneToOneField(Bottle, on_delete=models.PROTECT, related_name="publication")
+    home = models.CharField(max_length=32, help_text="Where the bottle was made: its proxy serves it.")
     version = models.PositiveIntegerField(default=0, help_text="Written to the bottle's files.")
     published_at = models.DateTimeField(null=True, blank=True)
     live_version = models.PositiveIntegerField(default=0, help_text="Acknowledged by the egress proxy.")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Max, OuterRef, Subquery
+from django.dispatch import Signal
 from django.utils import timezone
 
+from botbottle.home import made_once
 from botbottle.models import Bottle
 
 from .data_plane import DataPlane, DataPlaneDown
@@ -20,9 +23,39 @@ from .models import Publication, RouteTableVersion
 from .policy import RouteTable, Snapshot
 from .snapshot import render_gate, render_routes, write_atomically
 
+elsewhere = Signal()  # with `home`: one of its bottles changed, and only there it can be applied
+
 
 class NotPublished(Exception):
     """The message says why the data plane does not have the newest version."""
+
+
+class ProxyAway(NotPublished):
+    """The egress process does not answer: it would not for another bottle either."""
+
+
+class PublishedElsewhere(NotPublished):
+    """The bottle's own home does it, and was told. Nothing has failed."""
+
+
+def home_id() -> str:
+    """This home's name in a database that several may share. Only its own proxy serves a home's bottles."""
+    return made_once(Path(settings.BOTTLE_HOME) / "home_id", lambda: token_hex(16))
+
+
+def is_ours(bottle: Bottle) -> bool:
+    return Publication.objects.filter(bottle=bottle, home=home_id()).exists()
+
+
+def is_shared() -> bool:
+    """Whether other homes keep bottles in this database."""
+    living = Publication.objects.exclude(bottle__state=Bottle.State.DELETED)
+    return living.exclude(home=home_id()).exists()
+
+
+def call_home(bottle: Bottle) -> None:
+    """Have another home's bottle looked after there, now rather than in the next round."""
+    elsewhere.send(sender=Bottle, home=Publication.objects.get(bottle=bottle).home)
 
 
 def bottle_directory(bottle: Bottle) -> Path:
@@ -53,7 +86,7 @@ def create_first(bottle: Bottle, *, author: str) -> RouteTableVersion:
 
     The proxy, which takes no table older than the live one, must not go on serving the dead one's.
     """
-    Publication.objects.create(bottle=bottle)
+    Publication.objects.create(bottle=bottle, home=home_id())
     namesakes = RouteTableVersion.objects.filter(bottle__slug=bottle.slug)
     latest = namesakes.aggregate(latest=Max("version"))["latest"] or 0
     return RouteTableVersion.objects.create(
@@ -99,8 +132,9 @@ def publish(bottle: Bottle) -> int:
 
     Concurrent publishers queue on a file lock and each writes what is newest by then, so the files never go
     back to an older version, and the proxy reads them while nobody writes. Raises NotPublished, and notes why
-    for the console.
+    for the console; another home's bottle is left to that home (PublishedElsewhere).
     """
+    _check_is_ours(bottle)
     with (
         _noting_problems(bottle, "the route table could not be written"),
         _exclusive(bottle_directory(bottle)),
@@ -113,6 +147,13 @@ def publish(bottle: Bottle) -> int:
         return live
 
 
+def _check_is_ours(bottle: Bottle) -> None:
+    """What is written here no other home's proxy reads; its word alone makes a version live."""
+    if not is_ours(bottle):
+        call_home(bottle)
+        raise PublishedElsewhere("the machine that the bottle belongs to makes it live")
+
+
 def publish_or_note(bottle: Bottle) -> None:
     """For who cannot do anything about it if it fails."""
     with suppress(NotPublished):
@@ -121,6 +162,7 @@ def publish_or_note(bottle: Bottle) -> None:
 
 def unpublish(bottle: Bottle) -> None:
     """Take a deleted bottle's snapshot away: no file means deny all. Raises NotPublished, and notes why."""
+    _check_is_ours(bottle)
     with _noting_problems(bottle, "the route table could not be removed"):
         _unpublish(bottle)
 
@@ -135,25 +177,40 @@ def note_live(live_versions: Mapping[str, int]) -> None:
 
     Never raises a number: 0 may mean that the files are to be written again, whatever is served.
     """
-    living = Publication.objects.exclude(bottle__state=Bottle.State.DELETED)
+    living = Publication.objects.filter(home=home_id()).exclude(bottle__state=Bottle.State.DELETED)
     for publication in living.select_related("bottle"):
         version = live_versions.get(publication.bottle.slug, 0)
         Publication.objects.filter(pk=publication.pk, live_version__gt=version).update(live_version=version)
 
 
 def catch_up() -> None:
-    """Publish what lags behind, remove what outlived its bottle: what a full disk or a dead process left."""
+    """Publish what lags behind, remove what outlived its bottle: what a full disk or a dead process left.
+
+    Only this home's. In no order: the first one that the proxy does not answer for ends the round, and should
+    not be the same in every round.
+    """
+    ours = Bottle.objects.filter(publication__home=home_id()).order_by("?")
     lagging = (
-        Bottle.objects.exclude(state=Bottle.State.DELETED)
+        ours.exclude(state=Bottle.State.DELETED)
         .annotate(newest=Max("table_versions__version"))
         .filter(publication__live_version__lt=F("newest"))
     )
-    for bottle in lagging:
-        with suppress(NotPublished):
-            publish(bottle)
-    for deleted in Bottle.objects.filter(state=Bottle.State.DELETED, publication__version__gt=0):
-        with suppress(NotPublished):
-            unpublish(deleted)
+    over = ours.filter(state=Bottle.State.DELETED, publication__version__gt=0)
+    with suppress(ProxyAway):
+        for bottle in lagging:
+            _unless_broken(publish, bottle)
+        for deleted in over:
+            _unless_broken(unpublish, deleted)
+
+
+def _unless_broken(change: Callable[[Bottle], object], bottle: Bottle) -> None:
+    """One broken bottle does not hold up the others. Raises ProxyAway."""
+    try:
+        change(bottle)
+    except ProxyAway:
+        raise
+    except NotPublished:
+        pass  # noted, and tried again
 
 
 def _write(bottle: Bottle) -> int:
@@ -212,7 +269,7 @@ def _noting_problems(bottle: Bottle, what: str) -> Iterator[None]:
     except (OSError, DataPlaneDown, NotPublished) as error:
         problem = f"{what}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         Publication.objects.filter(bottle=bottle).update(problem=problem)
-        raise NotPublished(problem) from error
+        raise (ProxyAway if isinstance(error, DataPlaneDown) else NotPublished)(problem) from error
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 
 from django.db import transaction
@@ -18,53 +19,75 @@ from .waiting import hub
 
 log = logging.getLogger(__name__)
 UNFINISHED = (Decision.Applied.WAITING, Decision.Applied.FAILED)
-GRACE = timedelta(seconds=2)  # the decider itself applies at once; only what it left behind is retried
+GRACE = timedelta(seconds=2)
 
 
 def apply(decision: Decision) -> Decision:
     """Publish the bottle's newest table. A failure is kept, told to the agent and retried.
 
-    A new image is made by a process of its own, which settles the decision when it is done.
+    Another home's bottle is left to its caretaker, and the call waits on. A new image is made by a process of
+    its own, which settles the decision when it is done.
     """
     if decision.proposal.tool == Proposal.Tool.CAPABILITY:
         rebuild = images.newest_of(decision)
         if rebuild is not None:
             images.launch(rebuild)
         return decision
-    bottle = decision.proposal.bottle
     try:
-        live_version = store.publish(bottle)
+        _go_live([decision], store.publish(decision.proposal.bottle))
+    except store.PublishedElsewhere:
+        pass
     except store.NotPublished as error:
-        problem = str(error)
-        if problem != decision.apply_error:  # a retry that fails in the same way is no news
-            log.error("Proposal %s is approved but not live: %s", decision.proposal_id, problem)
-        return settle(decision, Decision.Applied.FAILED, apply_error=problem)
-    return settle(
-        decision,
-        Decision.Applied.LIVE,
-        apply_error="",
-        live_version=live_version,
-        live_at=timezone.now(),
-    )
+        _fail([decision], str(error))
+    return decision
 
 
-def retry_unfinished() -> int:
-    """Apply again what failed, or was left waiting by a process that died. Returns how many are live now."""
+def retry_unfinished(*, at_once: bool = False) -> int:
+    """Apply again what failed, or was left waiting: by a process that died or, `at_once`, by another home.
+
+    One try a bottle: its newest table holds what all of them granted. Returns how many are live now.
+    """
+    live, away = 0, ""
+    for bottle, decisions in _unfinished(timedelta() if at_once else GRACE).items():
+        if away:  # it would not answer for this bottle either
+            _fail(decisions, away)
+            continue
+        try:
+            live += _go_live(decisions, store.publish(bottle))
+        except store.NotPublished as error:
+            _fail(decisions, str(error))
+            away = str(error) if isinstance(error, store.ProxyAway) else ""
+    return live
+
+
+def _unfinished(grace: timedelta) -> dict[Bottle, list[Decision]]:
+    """Of this home's bottles; the decider itself applies at once, so the youngest are left to it."""
     unfinished = (
-        Decision.objects.filter(applied__in=UNFINISHED, created_at__lt=timezone.now() - GRACE)
+        Decision.objects.filter(applied__in=UNFINISHED, created_at__lt=timezone.now() - grace)
+        .filter(proposal__bottle__publication__home=store.home_id())
         .exclude(proposal__bottle__state=Bottle.State.DELETED)
         .exclude(proposal__tool=Proposal.Tool.CAPABILITY)  # looked after by supervise.rebuilding
         .order_by("created_at")
     )
-    live, stuck = 0, set()
+    found: dict[Bottle, list[Decision]] = {}
     for decision in unfinished.select_related("proposal__bottle")[:5000]:
-        if decision.proposal.bottle_id in stuck:
-            continue  # one try a round and bottle: many decisions fail for the same reason
-        if apply(decision).applied == Decision.Applied.LIVE:
-            live += 1
-        else:
-            stuck.add(decision.proposal.bottle_id)
-    return live
+        found.setdefault(decision.proposal.bottle, []).append(decision)
+    return found
+
+
+def _go_live(decisions: Sequence[Decision], live_version: int) -> int:
+    columns = {"apply_error": "", "live_version": live_version, "live_at": timezone.now()}
+    for decision in decisions:
+        settle(decision, Decision.Applied.LIVE, **columns)
+    return len(decisions)
+
+
+def _fail(decisions: Sequence[Decision], problem: str) -> None:
+    """A retry that fails in the same way is no news."""
+    for decision in decisions:
+        if decision.applied != Decision.Applied.FAILED or decision.apply_error != problem:
+            log.error("Proposal %s is approved but not live: %s", decision.proposal_id, problem)
+            settle(decision, Decision.Applied.FAILED, apply_error=problem)
 
 
 def reopen(decision: Decision, *, author: str) -> None:

@@ -3,18 +3,23 @@ bottles that started or ended behind the database's back."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from contextvars import Context
 from datetime import timedelta
 
+from channels.layers import get_channel_layer
 from django.conf import settings
 from django.utils import timezone
 
 from botbottle.duty import Duty
 from egress import intake, secrets, store
 
-from . import applying, decisions, managed, rebuilding, settling
+from . import applying, decisions, events, managed, rebuilding, settling
 from .errors import AlreadyDecided
 from .models import Proposal
 
+log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0
 
 
@@ -23,7 +28,7 @@ class Tending(Duty):
     pause_seconds = ROUND_SECONDS
 
     def work(self) -> bool:
-        tend()
+        tend(at_once=self.was_called)
         return False
 
 
@@ -46,18 +51,38 @@ class Caretaker:
 
     def __init__(self) -> None:
         self._duties = (Tending(), Keeping())
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         for duty in self._duties:
             duty.start()
+        self._tasks = [asyncio.get_event_loop().create_task(self._listen(), context=Context())]
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         for duty in self._duties:
             duty.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        """Workers of other homes leave our bottles to us, and call; some perhaps before we listened."""
+        while True:
+            try:
+                layer = get_channel_layer()
+                channel = await layer.new_channel("home")
+                await layer.group_add(events.home_group(store.home_id()), channel)
+                while True:
+                    for duty in self._duties:
+                        duty.call()
+                    await layer.receive(channel)
+            except Exception:
+                log.exception("The subscription to this home's calls broke; subscribing again in a second.")
+                await asyncio.sleep(1)
 
 
-def tend() -> None:
-    applying.retry_unfinished()
+def tend(*, at_once: bool = False) -> None:
+    applying.retry_unfinished(at_once=at_once)
     store.catch_up()
     expire_old()
     intake.prune()

@@ -52,6 +52,16 @@ def announce_refusals() -> None:
     _send({"type": "refused.event", "groups": [QUEUE]})
 
 
+def home_group(home: str) -> str:
+    return f"supervise.home.{home}"
+
+
+def call_home(*, home: str, **_: object) -> None:
+    """Tell the workers of another home that there is something to apply."""
+    event = {"type": "home.event", "groups": [home_group(home)]}
+    transaction.on_commit(lambda: _send(event), robust=True)
+
+
 def _send(event: dict[str, Any]) -> None:
     if _loop is not None and _loop.is_running():
         asyncio.run_coroutine_threadsafe(_send_safely(event), _loop)

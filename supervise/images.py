@@ -101,10 +101,13 @@ def queue(decision: Decision) -> Rebuild:
 
 
 def launch(rebuild: Rebuild) -> None:
-    """Start the process that does it, unless one is being started: every web worker has a caretaker.
+    """Start the process that does it, unless one is being started: an operator and a caretaker may both try.
 
-    One that cannot be started is tried again by them.
+    One that cannot be started is tried again by the caretaker. Another home's bottle is rebuilt where it is.
     """
+    if not store.is_ours(rebuild.bottle):
+        store.call_home(rebuild.bottle)
+        return
     now = timezone.now()
     mine = Rebuild.objects.filter(Q(launched_at=None) | Q(launched_at__lt=now - STARTING), pk=rebuild.pk)
     if not mine.update(attempts=F("attempts") + 1, launched_at=now):

@@ -82,8 +82,9 @@ def run_directory(bottle: Bottle) -> Path:
 
 
 def look_after() -> None:
-    """Every running bottle's servers are held, and every row is true."""
-    for bottle in bottles.living().exclude(manifest="").defer("dockerfile"):
+    """Every running bottle's servers are held, and every row is true. Other homes look after their own."""
+    ours = bottles.living().filter(publication__home=store.home_id())
+    for bottle in ours.exclude(manifest="").defer("dockerfile"):
         if not servers_of(bottle) and not bottle.managed_servers.exists():
             continue
         try:

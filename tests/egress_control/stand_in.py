@@ -101,6 +101,9 @@ class _Server(ThreadingMixIn, UnixStreamServer):
         super().__init__(path, _Handler)
         self.stand_in = stand_in
 
+    def handle_error(self, *_: object) -> None:
+        """Who asked may have hung up."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Event
 from typing import Any
@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 
 from botbottle.models import Bottle, digest_token
 from egress import store
+from egress.data_plane import DataPlane
 from egress.models import Publication
 from supervise import applying, bottles, caretaker, decisions, queries
 from supervise.models import Decision
@@ -206,6 +207,107 @@ def test_after_a_restart_only_what_went_back_is_published_again(
 def test_without_a_proxy_what_is_written_counts_as_live(home: Any, agent_a: Bottle, approve: Any) -> None:
     assert approve(agent_a).live_version == 2
     assert publication(agent_a).live_version == 2
+
+
+# --- several homes on one database
+
+
+@pytest.fixture
+def from_another_home(settings: Any, tmp_path: Any) -> Callable[[Callable[[], Any]], Any]:
+    """Does something as a worker with a home of its own and no proxy would."""
+
+    def away(change: Callable[[], Any]) -> Any:
+        home = settings.BOTTLE_HOME
+        settings.BOTTLE_HOME, settings.EGRESS_PROXY = tmp_path, False
+        try:
+            return change()
+        finally:
+            settings.BOTTLE_HOME, settings.EGRESS_PROXY = home, True
+
+    return away
+
+
+@pytest.fixture
+def called() -> Iterator[list[str]]:
+    """The homes that were told of something to apply."""
+
+    def hear(*, home: str, **_: object) -> None:
+        homes.append(home)
+
+    homes: list[str] = []
+    store.elsewhere.connect(hear)
+    yield homes
+    store.elsewhere.disconnect(hear)
+
+
+def test_a_decision_taken_elsewhere_is_live_when_the_bottles_own_proxy_has_it(
+    plane: StandIn, agent_a: Bottle, approve: Any, from_another_home: Any, called: list[str]
+) -> None:
+    decision = from_another_home(lambda: approve(agent_a))
+    assert (decision.status, decision.applied, decision.live_version) == ("approved", "waiting", None)
+    assert not queries.outcome(decision.proposal_id).settled, "the call waits on"
+    assert called == [store.home_id()]
+    from_another_home(caretaker.tend)
+    decision.refresh_from_db()
+    assert (decision.applied, plane.live, publication(agent_a).live_version) == (
+        "waiting",
+        {"agent-a": 1},
+        1,
+    )
+    caretaker.tend(at_once=True)
+    decision.refresh_from_db()
+    assert (decision.applied, decision.live_version, plane.live) == ("live", 2, {"agent-a": 2})
+
+
+def test_a_route_withdrawn_elsewhere_is_withdrawn_at_the_bottles_own_proxy(
+    plane: StandIn, agent_a: Bottle, approve: Any, from_another_home: Any, called: list[str]
+) -> None:
+    approve(agent_a)
+    from_another_home(lambda: store.rollback(agent_a, 1, author="tests"))
+    from_another_home(store.catch_up)
+    assert (called, plane.live, publication(agent_a).live_version) == (
+        [store.home_id()],
+        {"agent-a": 2},
+        2,
+    )
+    store.catch_up()
+    assert (plane.live, publication(agent_a).live_version) == ({"agent-a": 3}, 3)
+
+
+def test_a_bottle_deleted_elsewhere_is_taken_from_its_own_proxy(
+    plane: StandIn, agent_a: Bottle, from_another_home: Any, called: list[str]
+) -> None:
+    from_another_home(lambda: bottles.delete("agent-a", author="tests"))
+    from_another_home(store.catch_up)
+    assert (called, plane.live) == ([store.home_id()], {"agent-a": 1})
+    store.catch_up()
+    assert plane.live == {}
+
+
+def test_another_homes_restarted_proxy_says_nothing_of_our_bottles(
+    plane: StandIn, agent_a: Bottle, from_another_home: Any
+) -> None:
+    from_another_home(lambda: store.note_live({}))
+    assert publication(agent_a).live_version == 1
+
+
+def test_a_proxy_that_does_not_answer_is_asked_once_a_round(
+    plane: StandIn, agent_a: Bottle, agent_b: Bottle, approve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane.stop()
+    made = [approve(agent_a), approve(agent_b)]
+    Decision.objects.update(applied="waiting")
+    asked: list[str] = []
+    reload = DataPlane.reload
+    monkeypatch.setattr(DataPlane, "reload", lambda self, slug: (asked.append(slug), reload(self, slug))[1])
+    applying.retry_unfinished()
+    assert asked == ["agent-a"]
+    assert {Decision.objects.get(pk=decision.pk).applied for decision in made} == {"failed"}
+    store.catch_up()
+    assert len(asked) == 2
+
+
+# --- what agents are shown
 
 
 def test_agents_are_shown_what_the_proxy_says(plane: StandIn, agent_a: Bottle, approve: Any) -> None:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from egress.data_plane import DataPlane
 from tests.agents import Agent, Operator
+from tests.processes.site import post_form
 from tests.processes.test_waiting_calls import api_key
-from tests.servers import running_server
+from tests.servers import RunningServer, running_server
 
 pytestmark = [pytest.mark.process, pytest.mark.services]
 CALLS = 300
+MAKE_USER = "from django.contrib.auth.models import User; User.objects.create_superuser"
+TEAM = {"SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "300", "SECRET_KEY": "one for all machines of this team " * 2}
 
 
 async def test_three_hundred_calls_over_three_workers_are_decided_through_another(
     tmp_path, postgres, redis
 ) -> None:
-    shared = {"DATABASE_URL": postgres, "REDIS_URL": redis, "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "300"}
+    shared = {**TEAM, "DATABASE_URL": postgres, "REDIS_URL": redis}
     with ExitStack() as stack:
         first = stack.enter_context(running_server(tmp_path / "w1", **shared))
         others = [
@@ -30,7 +35,8 @@ async def test_three_hundred_calls_over_three_workers_are_decided_through_anothe
         workers = [first, *others]
         tokens = [first.create_bottle(f"team-{number}")["token"] for number in range(3)]
         key = api_key(first)
-        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=600)) as client:
+        limits = httpx.Limits(max_connections=600, max_keepalive_connections=0)
+        async with httpx.AsyncClient(limits=limits) as client:
             calls = {}
             for number in range(CALLS):
                 worker = workers[number % 3]
@@ -60,6 +66,33 @@ async def test_three_hundred_calls_over_three_workers_are_decided_through_anothe
                 assert answer["proposal_id"] == pending[host]
                 assert answer["notes"] == host
                 assert answer["status"] == ("rejected" if number % 7 == 0 else "approved")
+                assert (answer["live_version"] is None) == (number % 7 == 0)
+        _what_was_approved_is_live_at_the_proxy(first.home)
+        _a_session_holds_on_every_worker(first, others)
+
+
+def _what_was_approved_is_live_at_the_proxy(home: Path) -> None:
+    """Whoever decided: the workers without a proxy wrote nothing and vouched for nothing."""
+    plane = DataPlane(home / "run" / "egress.sock")
+    live = [route["host"] for team in range(3) for route in plane.routes(f"team-{team}")["routes"]]
+    assert sorted(live) == sorted(f"h{number}.example.com" for number in range(CALLS) if number % 7)
+
+
+def _a_session_holds_on_every_worker(first: RunningServer, others: list[RunningServer]) -> None:
+    first.manage("shell", "-c", f"{MAKE_USER}('tessa', password='correct-horse-battery')")
+    with httpx.Client(base_url=first.console_url, follow_redirects=True, timeout=60) as browser:
+        post_form(browser, "/admin/login/", username="tessa", password="correct-horse-battery", next="/")
+        for worker in (*others, first):  # a cookie does not know ports
+            page = browser.get(f"{worker.console_url}/history/")
+            assert page.url.path == "/history/", page.url
+
+
+def test_a_machine_of_a_team_with_a_signing_key_of_its_own_is_refused(tmp_path, postgres) -> None:
+    with (
+        pytest.raises(AssertionError, match=r"Set SECRET_KEY, or SECRET_KEY_FILE, to the same value"),
+        running_server(tmp_path / "home", "web", DATABASE_URL=postgres),
+    ):
+        pass
 
 
 def test_many_workers_need_a_shared_layer(tmp_path) -> None:
@@ -72,8 +105,8 @@ def test_many_workers_need_a_shared_layer(tmp_path) -> None:
 
 
 async def test_workers_of_one_supervisor_share_the_ports(tmp_path, postgres, redis) -> None:
-    shared = {"DATABASE_URL": postgres, "REDIS_URL": redis, "WEB_WORKERS": "3"}
-    with running_server(tmp_path / "shared", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="300", **shared) as server:
+    shared = {**TEAM, "DATABASE_URL": postgres, "REDIS_URL": redis, "WEB_WORKERS": "3"}
+    with running_server(tmp_path / "shared", **shared) as server:
         token = server.create_bottle("shared-ports")["token"]
         async with httpx.AsyncClient(
             limits=httpx.Limits(max_connections=100, max_keepalive_connections=0)

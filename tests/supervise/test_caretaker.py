@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -13,7 +13,8 @@ import pytest
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from supervise import caretaker, waiting
+from egress import store
+from supervise import caretaker, events, waiting
 from supervise.models import Decision, Proposal
 from tests.asking import ask
 
@@ -31,21 +32,21 @@ def test_an_old_proposal_expires_and_a_young_one_stays(agent_a: Bottle, settings
 
 
 @pytest.fixture
-def worker(settings: Any, tmp_path: Path) -> Iterator[caretaker.Caretaker]:
+async def worker(settings: Any, tmp_path: Path) -> AsyncIterator[caretaker.Caretaker]:
     settings.BOTTLE_HOME = tmp_path
     worker = caretaker.Caretaker()
     yield worker
-    worker.stop()
+    await worker.stop()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_goes_on_after_a_round_that_failed(
+async def test_it_goes_on_after_a_round_that_failed(
     worker: caretaker.Caretaker, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     rounds: list[int] = []
     third = Event()
 
-    def tend() -> None:
+    def tend(*, at_once: bool) -> None:
         rounds.append(1)
         if len(rounds) == 1:
             raise RuntimeError("unforeseen")
@@ -55,7 +56,7 @@ def test_it_goes_on_after_a_round_that_failed(
     monkeypatch.setattr(caretaker, "tend", tend)
     monkeypatch.setattr(caretaker.Tending, "pause_seconds", 0.001)
     worker.start()
-    assert third.wait(30)
+    assert await asyncio.to_thread(third.wait, 30)
     assert "A round of caretaker failed" in caplog.text
 
 
@@ -66,7 +67,7 @@ async def test_a_round_that_hangs_does_not_hold_up_the_calls_that_wait(
     """The sweeper's queries must not stand in line behind a proxy that never answers."""
     hangs, answers = Event(), Event()
 
-    def tend() -> None:
+    def tend(*, at_once: bool) -> None:
         hangs.set()
         answers.wait(60)
 
@@ -80,5 +81,26 @@ async def test_a_round_that_hangs_does_not_hold_up_the_calls_that_wait(
         answers.set()
 
 
-def test_it_may_be_stopped_before_it_was_started() -> None:
-    caretaker.Caretaker().stop()
+@pytest.mark.django_db(transaction=True)
+async def test_a_call_from_another_home_is_not_left_for_the_next_round(
+    worker: caretaker.Caretaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tend(*, at_once: bool) -> None:
+        rounds.append(at_once)
+
+    async def tended(times: int) -> None:
+        async with asyncio.timeout(30):
+            while rounds.count(True) < times:
+                await asyncio.sleep(0.01)
+
+    rounds: list[bool] = []
+    monkeypatch.setattr(caretaker, "tend", tend)
+    monkeypatch.setattr(caretaker.Tending, "pause_seconds", 3600.0)
+    worker.start()
+    await tended(1)  # what was left before it came
+    await asyncio.to_thread(events.call_home, home=store.home_id())
+    await tended(2)
+
+
+async def test_it_may_be_stopped_before_it_was_started() -> None:
+    await caretaker.Caretaker().stop()

@@ -123,7 +123,7 @@ def test_a_broken_layer_does_not_undo_a_decision(
 
 async def test_events_go_over_the_servers_loop_before_any_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-memory layer's queues belong to that loop: another thread's own loop would not wake it."""
-    from botbottle import server  # noqa: PLC0415 - installs Twisted's reactor
+    from botbottle import server  # installs Twisted's reactor
 
     monkeypatch.setattr(events, "_loop", None)
     for duty in (server.Caretaker, server.Intake, server.Sender):

@@ -24,7 +24,7 @@ from botbottle.dockerfiles import digest_of
 from botbottle.models import Bottle
 from egress import store
 from egress.models import TrafficRecord
-from supervise import applying, build_log, images, queries, rebuilding, running, settling
+from supervise import applying, build_log, events, images, queries, rebuilding, running, settling
 from supervise.errors import NotPermitted
 from supervise.images import Image, Phase
 from supervise.models import AuditEvent, Decision, Rebuild
@@ -84,12 +84,16 @@ class Stage:
 
 
 @pytest.fixture
-def bottle(agent_a: Bottle, settings: Any, tmp_path: Path) -> Bottle:
+def home(settings: Any, tmp_path: Path) -> Path:
     settings.BOTTLE_HOME, settings.BOTTLE_MANIFESTS = tmp_path, tmp_path / "bottles"
+    return tmp_path
+
+
+@pytest.fixture
+def bottle(home: Path, agent_a: Bottle) -> Bottle:
     Bottle.objects.update(manifest=MANIFEST, backend="docker", image="agents:1", dockerfile="FROM agents:1\n")
     directory = store.bottle_directory(agent_a)
-    directory.mkdir(parents=True)
-    (tmp_path / "bottles" / f"{agent_a.slug}.yaml").write_text(MANIFEST)
+    (home / "bottles" / f"{agent_a.slug}.yaml").write_text(MANIFEST)
     journal.append(directory, journal.STARTED, who="olivia")
     agent_a.refresh_from_db()
     return agent_a
@@ -328,6 +332,23 @@ def test_the_caretaker_gives_up_what_never_begins_and_leaves_other_homes_alone(
     rebuilding.look_after()
     assert "ended 5 times" in Rebuild.objects.get().problem
     assert stage.done == []
+
+
+def test_an_image_approved_elsewhere_is_built_where_the_bottle_is(
+    rebuild: Rebuild,
+    settings: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(events, "_send", lambda event: called.extend(event["groups"]))
+    home, settings.BOTTLE_HOME = store.home_id(), tmp_path / "another"
+    settings.BOTTLE_HOME.mkdir()
+    with django_capture_on_commit_callbacks(execute=True):
+        LAUNCH(rebuild)
+    rebuild.refresh_from_db()
+    assert (rebuild.attempts, called) == (0, [events.home_group(home)])
 
 
 def test_one_whose_process_is_being_started_is_neither_started_again_nor_given_up(

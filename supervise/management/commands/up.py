@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 
 from botbottle import environment, listeners
-from botbottle.checks import refuse_misconfiguration
+from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
 from botbottle.home import write_private
 from botbottle.processes import Child, answers_health, run_until_stopped
 from egress import secrets as operators_secrets
@@ -32,6 +32,8 @@ class Command(BaseCommand):
             console=(settings.CONSOLE_BIND, settings.CONSOLE_PORT),
         )
         call_command("migrate", verbosity=0, interactive=False)
+        if store.is_shared():
+            refuse_a_key_of_its_own()
         self._first_operator()
         self._secrets()
         with listeners.published(settings.BOTTLE_HOME, opened):
@@ -55,9 +57,10 @@ class Command(BaseCommand):
 
     def _tell(self, opened: list[listeners.Listener]) -> None:
         ports = {listener.plane.value: listener.port for listener in opened}
+        agents = next(iter(settings.SUPERVISE_HOSTS), settings.SUPERVISE_BIND)
         self.stdout.write(
-            f"console  http://{settings.CONSOLE_BIND}:{ports['operator']}/\n"
-            f"agents   http://{settings.SUPERVISE_BIND}:{ports['agent']}/mcp\n"
+            f"console  {listeners.url(settings.CONSOLE_BIND, ports['operator'])}/\n"
+            f"agents   {listeners.url(agents, ports['agent'])}/mcp\n"
             f"bottle   {_python()} manage.py bottle create demo"
         )
         self.stdout.flush()

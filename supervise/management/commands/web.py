@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from botbottle import listeners
-from botbottle.checks import refuse_misconfiguration
+from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
 from botbottle.processes import die_with_supervisor
 
 
@@ -24,6 +24,7 @@ class Command(BaseCommand):
         if inherited is not None:
             _serve(inherited)
             return
+        refuse_a_key_of_its_own()  # not the child of an `up`: it is one of a team's machines
         opened = listeners.open_all(
             settings.BOTTLE_HOME,
             agent=(settings.SUPERVISE_BIND, settings.SUPERVISE_PORT),
