@@ -27,10 +27,13 @@ class Instruction:
         return BadDockerfile(f"line {self.line}: {self.name} {what}")
 
 
+# Programs disagree on whether these are white space, and so on where a line or a word ends.
+_DISPUTED = re.compile(r"\r(?!\n)|(?![\t\n\r ])[\s\x00-\x1f\x7f-\x9f]")
 _DIRECTIVE = re.compile(r"#\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(.+)")
 _WORD = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""")
 _HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
 _STAGE = re.compile(r"[a-z][a-z0-9_.-]*")
+_BYTE_ORDER_MARK = "\ufeff"
 _TAKES_HEREDOCS = frozenset({"ADD", "COPY", "RUN"})
 # What one operator can read, and what a page with many of them can be made of.
 MOST_BYTES = 64 * 1024
@@ -50,13 +53,17 @@ def check_dockerfile(text: str) -> None:
             f"the Dockerfile has {size} bytes, and at most {MOST_BYTES} are read: keep long files out of it, "
             "in the workspace or in a package"
         )
-    if "\0" in text:
-        line = text[: text.index("\0")].count("\n") + 1
-        raise BadDockerfile(f"line {line}: there is a NUL character")
-    if not text.strip().removeprefix("\ufeff"):
+    disputed = _DISPUTED.search(text)
+    if disputed:
+        line = text.count("\n", 0, disputed.start()) + 1
+        raise BadDockerfile(
+            f"line {line}: there is the character U+{ord(disputed.group()):04X}, a control character or an "
+            "unusual space. Use plain spaces, tabs and line ends"
+        )
+    if not text.removeprefix(_BYTE_ORDER_MARK).strip():
         raise BadDockerfile("the Dockerfile is empty: it must start with FROM, such as 'FROM debian:12'")
     has_stage = False
-    for count, instruction in enumerate(instructions(text.removeprefix("\ufeff")), 1):
+    for count, instruction in enumerate(instructions(text), 1):
         if count > MOST_INSTRUCTIONS:
             raise instruction.refuse(
                 f"is one instruction more than the {MOST_INSTRUCTIONS} that are read: join some with '&&'"
@@ -68,9 +75,14 @@ def check_dockerfile(text: str) -> None:
         raise BadDockerfile("the Dockerfile has no FROM: it must start with one, such as 'FROM debian:12'")
 
 
+def lines_of(text: str) -> list[str]:
+    """As they are counted; without what editors put before the first and after each."""
+    return [line.removesuffix("\r") for line in text.removeprefix(_BYTE_ORDER_MARK).split("\n")]
+
+
 def instructions(text: str) -> Iterator[Instruction]:
     """Each one whole and checked; comments, blank lines and heredoc bodies are passed over."""
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    lines = lines_of(text)
     continued = _continuation(_escape_character(lines))
     number = 0
     while number < len(lines):

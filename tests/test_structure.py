@@ -24,7 +24,7 @@ PURE = {
     "botbottle.plan", "botbottle.sharing", "botbottle.launch", "botbottle.provision.agents",
     "botbottle.provision.variables",
     "botbottle.provision.trust", "botbottle.provision.context_hooks", "botbottle.backends.base",
-    "botbottle.backends.seccomp",
+    "botbottle.backends.seccomp", "botbottle.rebuildable",
 }  # fmt: skip
 EDGES = re.compile(r"supervise\.(admin|console|api|mcp|consumers|management|cli)\b")
 CORE = {

@@ -1,8 +1,8 @@
 """Builds of Dockerfiles that agents wrote. Such a build has one way out: the bottle's own proxy socket.
 
 Trust boundary: the text and all it runs are an agent's. The build shares the network of a gate, a container
-with loopback and the bridge to the proxy, so the bottle's route table holds for it. Time, disk and memory are
-bounded; nothing of the host or of the workspace is in its context.
+with loopback and the bridge to the proxy, so the bottle's route table holds for it. Time, disk, memory and
+processes are bounded; nothing of the host or of the workspace is in its context.
 """
 
 from __future__ import annotations
@@ -24,20 +24,23 @@ from docker.errors import APIError, ImageNotFound, NotFound  # type: ignore[impo
 
 from botbottle.dockerfiles import digest_of
 from botbottle.provision.variables import proxy_variables
+from botbottle.rebuildable import one_line_each
 
 from . import docker_images
 from .accounts import sandbox_labels, sandbox_name
 from .base import INIT_INSIDE, SOCKETS_INSIDE, BackendError, Mount, Plan, Progress
 from .bubblewrap import interpreter
 from .docker_container import _bind, _confinement, engine_user
-from .docker_engine import connected
+from .docker_engine import connected, moment
 
 GATE_LABEL = "bot-bottle.gate"
+_SOURCES_LABEL = "bot-bottle.sources"  # the images it was built on: name=id,…
 _INIT = Path(__file__).resolve().parent.parent / "inside" / "init.py"
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 # Engines know these by themselves, and leave them out of the image and its history.
 _BUILD_ARGUMENTS = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
-_WATCH_SECONDS = 2.0
+_WATCH_SECONDS = 0.2
+_MEASURE_SECONDS = 2.0
 _GATE_SECONDS = 20.0
 
 
@@ -46,6 +49,7 @@ class Bounds:
     seconds: float = 1800.0
     written: int = 8 * 1024**3  # bytes, by all steps together
     memory: int = 4 * 1024**3
+    processes: int = 4096  # of one step
 
 
 USUAL = Bounds()
@@ -55,18 +59,24 @@ def rebuild(
     client: DockerClient, home: Path, slug: str, text: str, tell: Progress, *, bounds: Bounds = USUAL
 ) -> str:
     """Build a text and return the image's name; its label is the text's digest. Raises BackendError."""
-    docker_images.refuse_fetches(text, lambda image: docker_images.find(client, image) is not None)
+    sources = docker_images.refuse_fetches(text, lambda image: docker_images.find(client, image))
     digest = digest_of(text)
-    name = f"{sandbox_name(home, slug)}:{digest[:12]}"
+    repository = sandbox_name(home, slug)
+    name = f"{repository}:{digest[:12]}"
+    _tell_moved_names(client, repository, sources, tell)
     with _gate(client, home, slug) as gate, _watched(gate, bounds) as watch:
         try:
             docker_images.build(
                 client,
                 name,
                 # The engine puts these behind the text's own labels, so they cannot be forged by it.
-                {**sandbox_labels(home, slug), docker_images.DIGEST_LABEL: digest},
+                {
+                    **sandbox_labels(home, slug),
+                    docker_images.DIGEST_LABEL: digest,
+                    _SOURCES_LABEL: ",".join(f"{name}={image}" for name, image in sources.items()),
+                },
                 tell,
-                fileobj=_context(text),
+                fileobj=_context(one_line_each(text)),
                 custom_context=True,
                 network_mode=f"container:{gate.id}",
                 buildargs={
@@ -82,6 +92,18 @@ def rebuild(
         raise BackendError(watch.reason)
     verify(client, name, digest)
     return name
+
+
+def _tell_moved_names(client: DockerClient, repository: str, sources: dict[str, str], tell: Progress) -> None:
+    """A name in a Dockerfile can stand for another image than it did when the bottle's last one was built."""
+    made = [image for image in client.images.list(name=repository) if _SOURCES_LABEL in image.labels]
+    if not made:
+        return
+    newest = max(made, key=lambda image: moment(image.attrs["Created"]) or 0.0)
+    last = dict(pair.partition("=")[::2] for pair in newest.labels[_SOURCES_LABEL].split(","))
+    for name, present in sources.items():
+        if last.get(name, present) != present:
+            tell(f"{name} is another image than in the last build: {present}, so far {last[name]}")
 
 
 def verify(client: DockerClient, name: str, digest: str) -> None:
@@ -238,22 +260,40 @@ def _wait_for_bridge(container: Any) -> None:
 
 
 class _Watch:
-    """Ends the steps of a build that takes too long or writes too much. The engine itself bounds neither."""
+    """Bounds the steps of a build, and ends those that take too long or write too much.
+
+    The engine's own builder bounds neither time nor disk nor processes.
+    """
 
     def __init__(self, client: DockerClient, gate: Any, bounds: Bounds) -> None:
         self.reason = ""
         self._client, self._gate, self._bounds = client, gate, bounds
         self._deadline = time.monotonic() + bounds.seconds
+        self._next_measure = 0.0
+        self._limited: set[str] = set()
         self._written: dict[str, int] = {}
         self.done = threading.Event()
 
     def run(self) -> None:
         while not self.done.wait(_WATCH_SECONDS):
             with suppress(Exception):  # the engine may be busy; the next look is soon
-                self.look()
+                self.limit_processes()
+            with suppress(Exception):
+                if time.monotonic() > self._next_measure:
+                    self.look()
+                    self._next_measure = time.monotonic() + _MEASURE_SECONDS
+
+    def limit_processes(self) -> None:
+        """A build has no such option; a step can be given it once it is there."""
+        api = self._client.api
+        for step in self._steps():
+            if step["Id"] not in self._limited:
+                url = api._url("/containers/{0}/update", step["Id"])  # the SDK has no name for this limit
+                api._raise_for_status(api._post_json(url, data={"PidsLimit": self._bounds.processes}))
+                self._limited.add(step["Id"])
 
     def look(self) -> None:
-        steps = [each for each in self._client.api.containers(size=True) if self._is_step(each)]
+        steps = self._steps(size=True)
         for step in steps:
             self._written[step["Id"]] = max(self._written.get(step["Id"], 0), step.get("SizeRw") or 0)
         if time.monotonic() > self._deadline:
@@ -265,6 +305,9 @@ class _Watch:
             for step in steps:
                 with suppress(APIError):
                     self._client.api.kill(step["Id"])
+
+    def _steps(self, **how: Any) -> list[dict[str, Any]]:
+        return [each for each in self._client.api.containers(**how) if self._is_step(each)]
 
     def _is_step(self, container: dict[str, Any]) -> bool:
         mode = container.get("HostConfig", {}).get("NetworkMode")

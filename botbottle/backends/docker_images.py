@@ -19,7 +19,8 @@ from typing import Any
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, ImageNotFound, NotFound  # type: ignore[import-untyped]
 
-from botbottle import dockerfiles
+from botbottle import rebuildable
+from botbottle.dockerfiles import BadDockerfile
 
 from .base import BackendError, Plan, Progress
 
@@ -103,47 +104,38 @@ def _plain_lines(text: str) -> Iterator[str]:
             yield plain[:500]
 
 
-def refuse_fetches(text: str, is_here: Callable[[str], bool]) -> None:
-    """Raises BackendError for what the engine would fetch over the host's network while it builds."""
+def refuse_fetches(text: str, image_of: Callable[[str], Any]) -> dict[str, str]:
+    """Raises BackendError for what the engine would fetch over the host's network while it builds.
+
+    Returns the images that it builds on and copies from, by name, with their ids.
+    """
     try:
-        instructions = list(dockerfiles.instructions(text))
-    except dockerfiles.BadDockerfile as error:
-        raise BackendError(f"The Dockerfile does not parse: {error}.") from error
-    stages = {"scratch"}
-    for instruction in instructions:
-        # An engine that does not know heredocs would run their lines as instructions.
-        if any(dockerfiles.heredocs(instruction)):
+        needed = rebuildable.needed_images(text)
+    except BadDockerfile as error:
+        raise BackendError(f"The Dockerfile cannot be built: {error}.") from error
+    found: dict[str, str] = {}
+    for each in needed:
+        image = image_of(each.name)
+        if image is None:
             raise BackendError(
-                f"line {instruction.line}: a rebuild takes no heredocs. Join commands with &&."
+                f"line {each.line}: the Docker engine has no image {each.name[:200]!a}, and a rebuild pulls "
+                "none. If you trust it, fetch it first with docker pull."
             )
-        _refuse_fetch(instruction, stages, is_here)
+        if each.is_base:
+            _refuse_base(f"line {each.line}: the image {each.name[:200]!a}", image.attrs.get("Config") or {})
+        found[each.name] = str(image.id)
+    return found
 
 
-def _refuse_fetch(
-    instruction: dockerfiles.Instruction, stages: set[str], is_here: Callable[[str], bool]
-) -> None:
-    where, words = f"line {instruction.line}", instruction.rest.split()
-    flags = [word for word in words if word.startswith("--")]
-    if instruction.name in {"ADD", "ONBUILD"}:
+def _refuse_base(which: str, config: dict[str, Any]) -> None:
+    """What the text may not have, its base may not bring along."""
+    if config.get("OnBuild"):
+        raise BackendError(f"{which} has ONBUILD steps, which fetch past the proxy. Start from another one.")
+    if config.get("Volumes"):
+        volumes = ", ".join(sorted(config["Volumes"]))[:200]
         raise BackendError(
-            f"{where}: a rebuild takes no {instruction.name}, which fetches past the proxy. Use RUN."
-        )
-    if instruction.name == "FROM":
-        if flags:
-            raise BackendError(f"{where}: a rebuild takes no {flags[0][:40]!a}. Name a local image.")
-        _refuse_missing(where, words[0], stages, is_here)
-        stages |= {word.lower() for word in words[2:]}
-    for flag in flags:
-        source = flag.removeprefix("--from=")
-        if source != flag and not (source.isascii() and source.isdecimal()):  # a stage by its number
-            _refuse_missing(where, source, stages, is_here)
-
-
-def _refuse_missing(where: str, image: str, stages: set[str], is_here: Callable[[str], bool]) -> None:
-    if image.lower() not in stages and not is_here(image):
-        raise BackendError(
-            f"{where}: the Docker engine has no image {image[:200]!a}, and a rebuild pulls none. "
-            f"If you trust it, fetch it first with docker pull."
+            f"{which} has volumes ({volumes}), whose files are not counted while the image is built. Start "
+            "from another one."
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import socket
+import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from botbottle.backends.base import BackendError
 from botbottle.backends.docker import DockerBackend
 from botbottle.backends.docker_build import Bounds
 from botbottle.dockerfiles import digest_of
-from tests.backends.images import PYTHON_IMAGE
+from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
 from tests.dockerd import Engine, docker_host, engine
 
 __all__ = ["docker_host", "engine"]
@@ -143,6 +145,63 @@ def test_a_build_that_takes_too_much_memory_is_ended(builds: Builds) -> None:
         builds.build(
             "RUN python3 -c \"b'x' * 500_000_000; print('had it')\"", bounds=Bounds(memory=100 * 1024**2)
         )
+
+
+def test_a_step_has_only_so_many_processes(builds: Builds) -> None:
+    limit = "cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max 2>/dev/null"
+    bounded = f"until test $({limit}) = 40; do sleep 1; done"
+    with pytest.raises(BackendError, match=r"(?s)not built.*can't fork"):
+        builds.build(
+            f"RUN {bounded}; for n in $(seq 60); do sleep 9 & done", bounds=Bounds(seconds=60, processes=40)
+        )
+
+
+def test_a_base_with_volumes_is_refused(builds: Builds) -> None:
+    with io.BytesIO() as archive:
+        tarfile.open(fileobj=archive, mode="w").close()
+        changes = ["VOLUME /v"]
+        builds.client.api.import_image_from_data(archive.getvalue(), "volumes", tag="1", changes=changes)
+    try:
+        with pytest.raises(BackendError, match=r"line 1: the image 'volumes:1' has volumes \(/v\)"):
+            builds.build(base="volumes:1")
+    finally:
+        builds.client.images.remove("volumes:1")
+
+
+def test_the_engine_runs_the_instructions_that_were_checked(builds: Builds) -> None:
+    builds.build(
+        "RUN echo one && \\", "  # a comment", "", "\t# another", "\techo \\", "two \\\\ three", "USER agent",
+        "# escape comes too late here", "ENV A=1 \\ ", "  B='2 3'",
+    )  # fmt: skip
+    steps = [line.partition(" : ")[2] for line in builds.said if line.startswith("Step ")]
+    assert [step for step in steps if not step.startswith("LABEL bot-bottle.")] == [
+        f"FROM {PYTHON_IMAGE}", "RUN echo one && \techo two \\\\ three", "USER agent", "ENV A=1   B='2 3'",
+    ]  # fmt: skip
+    assert "two \\ three" in builds.said
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["COPY --fr\\om=evil.example/x /a /b", "COPY --from=99999999999999999999 /a /b", "COPY --from=me /a /b",
+     "RUN true \\\n\x1c\nADD http://evil.example/x /x"],
+)  # fmt: skip
+def test_what_the_engine_would_fetch_does_not_reach_it(builds: Builds, line: str) -> None:
+    with pytest.raises(BackendError, match=r"line [23]: "):
+        builds.build(line, base=f"{PYTHON_IMAGE} AS me")
+    assert builds.said == []
+
+
+def test_it_is_told_when_a_name_stands_for_another_image_than_before(builds: Builds) -> None:
+    builds.client.images.get(PYTHON_IMAGE).tag("moving", "1")
+    builds.build("RUN echo 1", base="moving:1")
+    builds.build("RUN echo 2", base="moving:1")
+    assert not [line for line in builds.said if "another image" in line]
+    builds.client.images.get(SHELL_IMAGE).tag("moving", "1")
+    builds.build("RUN echo 3", base="moving:1")
+    assert [
+        line for line in builds.said if line.startswith("moving:1 is another image than in the last build")
+    ]
+    builds.client.images.remove("moving:1")
 
 
 def test_a_failing_build_says_why_and_how_its_log_ended(builds: Builds) -> None:

@@ -14,21 +14,30 @@ from botbottle.backends.docker_engine import moment
 from botbottle.backends.docker_images import refuse_fetches
 
 
-def is_here(image: str) -> bool:
-    return image in {"debian:12", "tools"}
+class Image:
+    def __init__(self, **config: object) -> None:
+        self.id, self.attrs = "sha256:0", {"Config": config or None}
+
+
+IMAGES = {
+    "debian:12": Image(),
+    "tools": Image(Volumes={"/data": {}}),
+    "trap": Image(OnBuild=["ADD https://example.com/x /x"]),
+}
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "names"),
     [
-        "FROM debian:12\nRUN echo ADD https://example.com\n",
-        "FROM scratch\n",
-        "FROM debian:12 AS base\nFROM base\nCOPY --from=0 /a /b\nCOPY --from=BASE /a /b\n",
-        "FROM debian:12\nCOPY --from=tools /a /b\n",
+        ("FROM debian:12\nRUN echo ADD https://example.com\n", {"debian:12"}),
+        ("\ufeffFROM debian:12\n", {"debian:12"}),
+        ("FROM scratch\n", set()),
+        ("FROM debian:12 AS base\nFROM base\nCOPY --from=0 /a /b\nCOPY --from=BASE /a /b\n", {"debian:12"}),
+        ("FROM debian:12\nCOPY --from=tools /a /b\n", {"debian:12", "tools"}),
     ],
 )
-def test_what_is_here_is_built(text: str) -> None:
-    refuse_fetches(text, is_here)
+def test_what_is_here_is_built(text: str, names: set[str]) -> None:
+    assert set(refuse_fetches(text, IMAGES.get)) == names
 
 
 @pytest.mark.parametrize(
@@ -37,25 +46,19 @@ def test_what_is_here_is_built(text: str) -> None:
         ("FROM evil\n", "line 1: the Docker engine has no image 'evil'"),
         ("FROM evil AS evil\n", "line 1: .* no image 'evil'"),
         ("FROM debian:12 AS a\nFROM evil AS a\n", "line 2: .* no image 'evil'"),
-        ("ARG BASE=evil\nFROM $BASE\n", "line 2: "),
-        ("FROM --platform=linux/s390x debian:12\n", "line 1: a rebuild takes no '--platform=linux/s390x'"),
         ("FROM debian:12\nCOPY --from=evil /a /b\n", "line 2: .* no image 'evil'"),
         ("FROM debian:12\nCOPY --chown=1 --from=evil /a /b\n", "line 2: .* no image 'evil'"),
         ("FROM debian:12\nCOPY --from=late /a /b\nFROM debian:12 AS late\n", "line 2: .* no image 'late'"),
-        ("FROM debian:12\nADD https://example.com/x /x\n", "line 2: a rebuild takes no ADD"),
-        ('FROM debian:12\nadd ["https://example.com/x", "/x"]\n', "line 2: a rebuild takes no ADD"),
-        ("FROM debian:12\nONBUILD ADD https://example.com/x /x\n", "line 2: a rebuild takes no ONBUILD"),
-        (
-            "FROM debian:12\nRUN <<EOF\nADD https://example.com/x /x\nEOF\n",
-            "line 2: a rebuild takes no heredocs",
-        ),
+        ("FROM debian:12 AS evil\nCOPY --from=evil /a /b\n", "line 2: .* no image 'evil'"),
         ("FROM debian:12\nRUN \\\n# c\n\n  true\nADD x y\n", "line 6: a rebuild takes no ADD"),
-        ("NOTHING\n", "does not parse: line 1"),
+        ("FROM tools\n", r"line 1: the image 'tools' has volumes \(/data\)"),
+        ("FROM trap\n", "line 1: the image 'trap' has ONBUILD steps"),
+        ("NOTHING\n", "cannot be built: line 1"),
     ],
 )
 def test_what_the_engine_would_fetch_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(BackendError, match=sentence):
-        refuse_fetches(text, is_here)
+        refuse_fetches(text, IMAGES.get)
 
 
 @pytest.mark.parametrize(

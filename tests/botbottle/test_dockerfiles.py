@@ -42,7 +42,17 @@ BAD = {
     "blank": (" \n\t\n", "the Dockerfile is empty"),
     "only comments": ("# nothing\n", "the Dockerfile has no FROM"),
     "only args": ("ARG A\n", "the Dockerfile has no FROM"),
-    "nul": ("FROM a\nRUN \0", "line 2: there is a NUL character"),
+    "nul": ("FROM a\nRUN \0", "line 2: there is the character U+0000"),
+    "a line that only some call blank": (
+        "FROM a\nRUN a \\\n\x1c\nADD x y\n",
+        "line 3: there is the character U+001C",
+    ),
+    "lone carriage return": ("FROM a\nRUN a\rUSER b\n", "line 2: there is the character U+000D"),
+    "two carriage returns": ("FROM a\r\r\n", "line 1: there is the character U+000D"),
+    "form feed": ("FROM a\n\fRUN a\n", "line 2: there is the character U+000C"),
+    "next line": ("FROM a\nRUN a \\\n\x85\n", "line 3: there is the character U+0085"),
+    "no-break space": ("FROM a\nRUN\xa0a\n", "line 2: there is the character U+00A0"),
+    "line separator": ("FROM a\nRUN a\u2028USER b\n", "line 2: there is the character U+2028"),
     "no from first": ("RUN true\nFROM a\n", "line 1: RUN comes before FROM"),
     "unknown": ("FROM a\n\nINSTALL curl\n", "line 3: unknown instruction 'INSTALL'"),
     "prose": ("Please add curl to the image", "line 1: unknown instruction 'PLEASE'"),
@@ -102,7 +112,7 @@ def test_so_many_instructions_are_read_and_no_more() -> None:
         check_dockerfile("FROM a\n" + "RUN a\n" * MOST_INSTRUCTIONS + "NOT READ\n")
 
 
-@given(st.text(alphabet=st.sampled_from("FROMRUN ab\\`\n\r\t#<-=\"'[]EOF\0\ufeff")))
+@given(st.text(alphabet=st.sampled_from("FROMRUN ab\\`\n\r\t#<-=\"'[]EOF\0\x1c\xa0\ufeff")))
 def test_any_text_is_accepted_or_refused_with_a_sentence(text: str) -> None:
     try:
         check_dockerfile(text)
