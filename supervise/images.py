@@ -19,9 +19,11 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from botbottle.dockerfiles import digest_of
+from botbottle.backends import rebuilt
+from botbottle.dockerfiles import check_dockerfile, digest_of
 from botbottle.manifest import Manifest
 from botbottle.models import Bottle
+from botbottle.rebuildable import check_rebuildable
 from egress import store
 from egress.models import TrafficRecord
 
@@ -86,6 +88,13 @@ def show_dockerfile(bottle: Bottle, text: str) -> None:
 def can_be_rebuilt(bottle: Bottle) -> bool:
     """Whether it has a sandbox that is ours to replace; otherwise an approval is only recorded."""
     return bool(bottle.manifest)
+
+
+def check_dockerfile_for(bottle: Bottle, text: str) -> None:
+    """Raises BadDockerfile for a text that could only fail after the yes."""
+    check_dockerfile(text)
+    if can_be_rebuilt(bottle) and rebuilt.is_built(bottle.backend):
+        check_rebuildable(text)
 
 
 def queue(decision: Decision) -> Rebuild:

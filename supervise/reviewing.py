@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from django.utils import timezone
 
-from botbottle.dockerfiles import check_dockerfile
 from botbottle.models import Bottle
 from egress import store
 from egress.ask import parse_gate_ask, parse_operator_route
@@ -26,7 +25,7 @@ from egress.policy import Route, RouteTable
 from .canonical import digest
 from .dockerfile_review import warnings_of
 from .errors import BadAsk
-from .images import can_be_rebuilt
+from .images import can_be_rebuilt, check_dockerfile_for
 from .models import Proposal
 from .risk import Risk, assess
 from .sanitize import storable_json
@@ -127,7 +126,8 @@ def _image_effects(bottle: Bottle) -> tuple[str, ...]:
     if not can_be_rebuilt(bottle):
         return ("the Dockerfile is recorded; the bottle has no sandbox here that could be rebuilt",)
     return (
-        "the image is built from this Dockerfile, with the bottle's own routes as its only network",
+        "the image is built from this Dockerfile, with the bottle's own routes as its only network; base "
+        "images are not pulled",
         "once a canary of it works, the bottle is replaced, on the same workspace; the image before is kept",
     )
 
@@ -145,6 +145,8 @@ def checked_payload(proposal: Proposal, payload: dict[str, Any]) -> dict[str, An
     """An operator's edited payload in canonical form. Raises BadAsk."""
     try:
         checked = _CHECKS[proposal.tool](storable_json(payload))
+        if proposal.tool == Proposal.Tool.CAPABILITY:
+            check_dockerfile_for(proposal.bottle, checked["dockerfile"])
     except ValueError as error:  # the parsers' own refusals
         raise BadAsk(str(error)) from error
     asked, given = proposal.payload.get("host", ""), checked.get("host", "")
@@ -163,7 +165,6 @@ def _check_gate(payload: dict[str, Any]) -> dict[str, Any]:
 def _check_capability(payload: dict[str, Any]) -> dict[str, Any]:
     if set(payload) != {"dockerfile"} or not isinstance(payload["dockerfile"], str):
         raise BadAsk('The payload must be {"dockerfile": "…"}.')
-    check_dockerfile(payload["dockerfile"])
     return payload
 
 

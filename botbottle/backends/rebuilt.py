@@ -11,6 +11,11 @@ from .base import Plan, Progress, Unavailable
 _CLASSES = {"docker": ("docker_build", "DockerImages"), "local": ("local_rebuild", "LocalImages")}
 
 
+def is_built(backend: str) -> bool:
+    """Whether bottles of this backend have images that are built here."""
+    return backend in _CLASSES
+
+
 class Images(Protocol):
     """For one bottle. What goes wrong is a BackendError."""
 
@@ -31,7 +36,7 @@ class Images(Protocol):
 
 def images(backend: str, home: Path, slug: str) -> Images:
     """Raises Unavailable for a backend whose bottles have no image that could be built."""
-    if backend not in _CLASSES:
+    if not is_built(backend):
         raise Unavailable(
             f"Bottles of the backend {backend} are not rebuilt. Build the image yourself, name it in the "
             "manifest, and start the bottle again."

@@ -214,8 +214,11 @@ CAPABILITY: Final = Tool(
     description=(
         "Ask for another image for this bottle, when a program or library you need is not installed and "
         "cannot be had otherwise. Send the whole new Dockerfile, starting from the present one in "
-        f"/etc/bot-bottle/current-config/Dockerfile. {_WAITS} The answer says what was done with the "
-        "approved Dockerfile; commit your work before you ask."
+        "/etc/bot-bottle/current-config/Dockerfile. It is built from its text alone, with this bottle's "
+        "routes as its only network: fetch with RUN, through them. Not taken are ADD, ONBUILD, VOLUME, "
+        "heredocs (<<), escape and check directives, flags other than COPY --from= and --chown=, and base "
+        f"images that are not on the host yet. {_WAITS} The answer says what was done with the approved "
+        "Dockerfile; commit your work before you ask."
     ),
     properties={
         "dockerfile": {

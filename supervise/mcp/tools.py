@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from botbottle.dockerfiles import check_dockerfile
 from botbottle.models import Bottle
 from egress.ask import parse_egress_ask, parse_gate_ask
 from supervise import decisions, queries
 from supervise.errors import AlreadyDecided, BadAsk, SuperviseError
 from supervise.filing import file_proposal
+from supervise.images import check_dockerfile_for
 from supervise.sanitize import storable
 
 from . import answers, catalog
@@ -51,7 +51,7 @@ def _withdraw(bottle: Bottle, proposal_id: str) -> None:
 def _ask(bottle: Bottle, tool: Tool, arguments: Arguments) -> Asked:
     try:
         justification = _required_text(arguments, "justification")
-        payload = _checked_payload(tool, {k: v for k, v in arguments.items() if k != "justification"})
+        payload = _checked_payload(bottle, tool, {k: v for k, v in arguments.items() if k != "justification"})
         filed = file_proposal(bottle, tool.name, payload, justification)
     except SuperviseError as error:
         error.message = f"{_sentence(error.message)} Nothing was queued."
@@ -59,16 +59,18 @@ def _ask(bottle: Bottle, tool: Tool, arguments: Arguments) -> Asked:
     return Asked(str(filed.proposal.pk))
 
 
-def _checked_payload(tool: Tool, arguments: Arguments) -> Json:
+def _checked_payload(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json:
     try:
+        if tool is catalog.CAPABILITY:
+            return _parse_dockerfile(bottle, arguments)
         return _PARSERS[tool.name](arguments)
     except ValueError as error:  # the parsers' own refusals
         raise BadAsk(str(error)) from error
 
 
-def _parse_dockerfile(arguments: Arguments) -> Json:
+def _parse_dockerfile(bottle: Bottle, arguments: Arguments) -> Json:
     dockerfile = _required_text(arguments, "dockerfile")
-    check_dockerfile(dockerfile)
+    check_dockerfile_for(bottle, dockerfile)
     if storable(dockerfile) != dockerfile:  # what is approved must be, byte for byte, what was asked
         raise BadAsk("dockerfile has lone surrogates, which are not text.")
     return {"dockerfile": dockerfile}
@@ -77,7 +79,6 @@ def _parse_dockerfile(arguments: Arguments) -> Json:
 _PARSERS: Mapping[str, Callable[[Arguments], Json]] = {
     catalog.EGRESS.name: parse_egress_ask,
     catalog.GATE.name: parse_gate_ask,
-    catalog.CAPABILITY.name: _parse_dockerfile,
 }
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from mcp_types import methods
 
+from botbottle.models import Bottle
+from supervise.mcp import catalog
 from supervise.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS
 from supervise.models import Proposal
 from tests.mcp.conftest import MODERN, TASKS, Agent, message, modern_message
@@ -95,6 +97,25 @@ def test_bad_input_queues_nothing_and_says_what_is_wrong(
 def test_a_refused_ask_says_that_nothing_was_queued(agent: Agent) -> None:
     text = agent.tool("egress-block", {"host": "localhost", **JUSTIFIED})["result"]["content"][0]["text"]
     assert text.endswith("Nothing was queued.")
+
+
+@pytest.mark.parametrize(
+    ("backend", "is_built_here"), [("docker", True), ("local", True), ("smolmachines", False)]
+)
+def test_a_dockerfile_that_could_never_be_built_is_refused_before_anybody_reads_it(
+    agent: Agent, backend: str, is_built_here: bool
+) -> None:
+    Bottle.objects.update(manifest="image: x", backend=backend)
+    text = "FROM debian:12\nADD https://example.com/x /x\n"
+    answer = agent.ask_task("capability-block", dockerfile=text, **JUSTIFIED)
+    assert Proposal.objects.exists() is not is_built_here
+    if is_built_here:
+        assert "line 2: a rebuild takes no ADD" in answer["content"][0]["text"]
+
+
+def test_the_rules_for_dockerfiles_are_in_the_tools_description() -> None:
+    for rule in ("ADD", "ONBUILD", "VOLUME", "heredocs", "base images that are not on the host"):
+        assert rule in catalog.CAPABILITY.description
 
 
 @pytest.mark.parametrize(

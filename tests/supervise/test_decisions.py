@@ -256,6 +256,12 @@ def test_modify_refuses_what_is_no_dockerfile(agent_a: Bottle, modify: Any, payl
         modify(ask_image(agent_a), **payload)
 
 
+def test_modify_refuses_a_dockerfile_that_could_never_be_built(agent_a: Bottle, modify: Any) -> None:
+    Bottle.objects.update(manifest="image: x", backend="docker")
+    with pytest.raises(BadAsk, match="line 2: a rebuild takes no VOLUME"):
+        modify(ask_image(agent_a), dockerfile="FROM debian:12\nVOLUME /v\n")
+
+
 def test_an_edited_dockerfile_is_stored_whatever_it_holds(agent_a: Bottle, modify: Any) -> None:
     decision = modify(ask_image(agent_a), dockerfile="FROM debian:12\nRUN echo \ud800\n")
     agent_a.refresh_from_db()
