@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import dropwhile
 
-from botbottle.dockerfiles import MOST_INSTRUCTIONS, BadDockerfile, instructions
+from botbottle.dockerfiles import MOST_INSTRUCTIONS, BadDockerfile, instructions, lines_of
 
 from .diffs import Kind, aligned
 
@@ -19,12 +20,17 @@ SHOWN_REMOVALS = 5
 # Open pages ask for their cards all the time: each text is read once. More than two pages of cards.
 _remembered = lru_cache(maxsize=128)
 
-_SHELLS = r"(?:ba|da|z|k)?sh\b|python3?\b|perl\b|node\b"
-# What to look for, in which instructions (empty: all), and what it means for the operator.
+_SHELL = r"(?:(?:ba|da|z|k|a|fi)?sh|python[\d.]*|perl|ruby|php|node)"
+_RUNNERS = {"sudo", "doas", "env", "exec", "command", "nohup", "nice", "xargs", "busybox", "su"}
+# setuid or setgid, in words or in numbers
+_SPECIAL_MODE = r"[\"']?(?:[ugoa+=,rwxXt-]{0,30}[+=][rwxXt]{0,5}s|0{0,4}[2-7][0-7]{3}\b)"
 _NETWORK_SCRIPT = "runs a script straight from the network"
+_GAINS_RIGHTS = "makes a program that gains rights"
+_OTHER_IMAGE = "copies out of another image"
+# What to look for, in which instructions, and what it means for the operator.
 _FLAGS: tuple[tuple[str, str, str], ...] = (
-    ("RUN", rf"(?:curl|wget)\b[^\n;&]{{0,300}}\|\s*(?:sudo\s+)?(?:{_SHELLS})", _NETWORK_SCRIPT),
-    ("RUN", rf"(?:{_SHELLS})\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)", _NETWORK_SCRIPT),
+    ("RUN", rf"\b(?:{_SHELL}|eval|source|\.)\s+(?:-\S{{1,20}}\s+){{0,3}}[\"']?(?:<\(|\$\(|`)\s*(?:curl|wget)",
+     _NETWORK_SCRIPT),
     ("RUN", r"\bcurl\b[^\n;&|]{0,300}\s(?:-k\b|--insecure)", "turns certificate checks off"),
     ("RUN", r"--no-check-certificate|--trusted-host|strict-ssl\s+false|http\.sslVerify\s+false",
      "turns certificate checks off"),
@@ -34,18 +40,17 @@ _FLAGS: tuple[tuple[str, str, str], ...] = (
     ("RUN", r"--network=host", "asks for the host's network while building"),
     ("RUN", r"--network=(?!host)", "chooses a network of its own while building"),
     ("RUN", r"--mount=\S{0,200}type=(?:secret|ssh)", "asks for a secret or an SSH agent while building"),
-    ("RUN", r"\bchmod\s+(?:[ugoa]{0,4}\+[rwx]{0,3}s|0?[2467][0-7]{3})\b|\bsetcap\b",
-     "makes a program that gains rights"),
+    ("RUN", rf"\bchmod\s+(?:-\S{{1,30}}\s+){{0,5}}{_SPECIAL_MODE}|\bsetcap\b", _GAINS_RIGHTS),
+    ("COPY ADD", rf"--chmod={_SPECIAL_MODE}", _GAINS_RIGHTS),
+    ("RUN", r"--mount=\S{0,200}from=", _OTHER_IMAGE),
     ("RUN", r"\bsudoers\b|\bNOPASSWD\b", "gives rights by sudo"),
     ("RUN", r"\b(?:iptables|nft|ip6tables)\b", "touches firewall rules"),
     ("RUN", r"--index-url|--extra-index-url|\bregistry\s*=?\s*https?:", "takes packages from another index"),
     ("RUN", r"\bbase64\s+(?:-d|--decode|-D)\b|\bxxd\s+-r\b", "decodes something that cannot be read here"),
     ("ADD", r"(?:https?|ftp)://|\bgit@|\.git\b", "fetches a file from the network"),
-    ("COPY", r"--from=\S{0,200}[/:.]", "copies out of another image"),
-    ("USER", r"^\s*(?:root|0)(?::|\s|$)", "switches to root"),
-    ("FROM", r"^(?:--\S+\s+)*(?!scratch\b)[^\s:@]+(?:\s|$)|:latest(?:\s|$)",
-     "the base image has no fixed version"),
-    ("ENV ARG", r"(?i)\b(?:https?|all|no)_proxy\b", "changes how the proxy is found"),
+    ("USER", r"^\s*(?:root|[+-]?0+)(?::|\s|$)", "switches to root"),
+    ("USER", r"\$", "names its user by a variable"),
+    ("ENV ARG", r"(?i)\b\w{0,60}_proxy\b", "changes how the proxy is found"),
     ("ENV ARG", r"\b(?:SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|NODE_EXTRA_CA_CERTS"
      r"|GIT_SSL_\w{1,20}|NODE_TLS_REJECT_UNAUTHORIZED|PYTHONHTTPSVERIFY)\b",
      "changes which certificates are believed"),
@@ -59,6 +64,12 @@ _FLAGS: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 _RULES = [(frozenset(names.split()), re.compile(pattern), flag) for names, pattern, flag in _FLAGS]
 _SEARCHED = 100_000  # characters of one instruction
+_COMMANDS = re.compile(r"[\n;]|&&|\|\|")
+_FETCHES = re.compile(r"\b(?:curl|wget)\b")
+_A_SHELL = re.compile(_SHELL)
+_QUOTED = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
+_MAKES_FILES = re.compile(r"\b(?:install|mkdir)\s")
+_MODE_OPTION = re.compile(rf"\s(?:-\w{{0,9}}m\s*|--mode[=\s]){_SPECIAL_MODE}")
 _FRONTEND = re.compile(r"\s*#\s*syntax\s*=", re.IGNORECASE)
 
 
@@ -88,14 +99,14 @@ def instructions_of(text: str) -> list[Instruction]:
     """Raises BadDockerfile."""
     if not text.strip():
         return []
-    parsed = list(instructions(text.removeprefix("\ufeff")))
-    lines = text.removeprefix("\ufeff").split("\n")
+    parsed, lines, stages = list(instructions(text)), lines_of(text), _Stages()
     ends = [following.line - 1 for following in parsed[1:]] + [len(lines)]
     found = []
     for instruction, end in zip(parsed, ends, strict=True):
         written = _trimmed(lines[instruction.line - 1 : end])
-        flags = _flags(instruction.name, instruction.rest, written)
-        found.append(Instruction(instruction.line, instruction.name, written, flags))
+        flags = dict.fromkeys(stages.flags(instruction.name, instruction.rest))
+        flags |= dict.fromkeys(_flags(instruction.name, instruction.rest, written))
+        found.append(Instruction(instruction.line, instruction.name, written, tuple(flags)))
     return found
 
 
@@ -121,7 +132,7 @@ def flags_of(text: str) -> tuple[str, ...]:
     for instruction in instructions_of(text):
         for flag in instruction.flags:
             found.setdefault(flag, instruction.line)
-    if any(_FRONTEND.match(line) for line in text.split("\n", 5)[:5]):
+    if any(_FRONTEND.match(line) for line in lines_of(text)[:5]):
         found.setdefault("another program reads the Dockerfile (# syntax=)", 1)
     return tuple(f"line {line}: {flag}" for flag, line in found.items())
 
@@ -136,13 +147,23 @@ def warnings_of(before: str, after: str) -> tuple[str, ...]:
     if not old:
         return ()
     kinds = aligned([one.text for one in old], [one.text for one in new])
-    gone = [text for kind, text in kinds if kind is Kind.REMOVED and not text.upper().startswith("FROM")]
+    # Where there are as many stages as before, one that is gone became another, which is told by its base.
+    fewer = _count_of_stages(new) < _count_of_stages(old)
+    gone = [
+        text
+        for kind, text in kinds
+        if kind is Kind.REMOVED and (fewer or not text.upper().startswith("FROM"))
+    ]
     warnings = list(_moved_bases(_bases(old), _bases(new)))
     if gone:
         shown = "; ".join(f"'{' '.join(text.split())[:80]}'" for text in gone[:SHOWN_REMOVALS])
         more = f" and {len(gone) - SHOWN_REMOVALS} more" if len(gone) > SHOWN_REMOVALS else ""
         warnings.append(f"takes away what the present Dockerfile has: {shown}{more}")
     return tuple(warnings)
+
+
+def _count_of_stages(instructions: list[Instruction]) -> int:
+    return sum(instruction.name == "FROM" for instruction in instructions)
 
 
 def _bases(instructions: list[Instruction]) -> list[str]:
@@ -176,17 +197,76 @@ def _name(image: str) -> str:
     return head + slash + last.partition(":")[0]
 
 
-def _flags(name: str, rest: str, written: str) -> tuple[str, ...]:
-    # What follows FROM and USER stands alone; elsewhere heredocs and the lines as written count too.
-    searched = rest if name in {"FROM", "USER"} else f"{rest}\n{written}"
-    found = {
-        flag: None
-        for names, pattern, flag in _RULES
-        if name in names and pattern.search(searched, 0, _SEARCHED)
-    }
+class _Stages:
+    """What FROM and COPY --from name: a stage of this text, or an image."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+
+    def flags(self, name: str, rest: str) -> Iterator[str]:
+        words = _unquoted(rest).split()
+        if name == "FROM":
+            base, *named = [word for word in words if not word.startswith("--")] or [""]
+            if base.lower() not in {"scratch", *self._names} and _is_loose(base):
+                yield "the base image has no fixed version"
+            self._names.append("".join(named[1:2]).lower())
+        if name == "COPY":
+            sources = [word.removeprefix("--from=") for word in words if word.startswith("--from=")]
+            finished = self._names[:-1]  # the present stage's own name is an image's
+            known = {*finished, *map(str, range(len(finished)))}
+            if any(source.lower() not in known for source in sources):
+                yield _OTHER_IMAGE
+
+
+def _is_loose(image: str) -> bool:
+    tag = image.removeprefix(_name(image))
+    return "$" in image or tag in {"", ":latest"}
+
+
+def _unquoted(text: str) -> str:
+    """Roughly as the engine reads words: quotes and escapes do not count."""
+    return re.sub(r"[\"'\\]", "", text)
+
+
+def _flags(name: str, rest: str, written: str) -> Iterator[str]:
+    # What follows USER stands alone; elsewhere heredocs and the lines as written count too.
+    searched = _unquoted(rest) if name == "USER" else f"{rest}\n{written}"
+    for names, pattern, flag in _RULES:
+        if name in names and pattern.search(searched, 0, _SEARCHED):
+            yield flag
+    if name == "RUN":
+        bounded = searched[:_SEARCHED]
+        yield from _flags_of_commands(bounded)
+        yield from _flags_of_commands(_QUOTED.sub("''", bounded))  # a quoted ; or | ends no command
     if len(searched) > _SEARCHED:
-        found["is too long to be searched whole"] = None
-    return tuple(found)
+        yield "is too long to be searched whole"
+
+
+def _flags_of_commands(text: str) -> Iterator[str]:
+    for command in _COMMANDS.split(text):
+        first, *piped = command.split("|")
+        if piped and _FETCHES.search(command) and _ends_in_a_shell([first, *piped]):
+            yield _NETWORK_SCRIPT
+        if _MAKES_FILES.search(command) and _MODE_OPTION.search(command):
+            yield _GAINS_RIGHTS
+
+
+def _ends_in_a_shell(pipeline: list[str]) -> bool:
+    """Whether something that is fetched goes on, at once or later, into a program that runs it."""
+    is_fetched = False
+    for command in pipeline:
+        if is_fetched and _is_shell(command):
+            return True
+        is_fetched = is_fetched or bool(_FETCHES.search(command))
+    return False
+
+
+def _is_shell(command: str) -> bool:
+    words = [word.rpartition("/")[2].strip("\"'(){}&") for word in command.split()[:20]]
+    names = list(dropwhile(lambda word: not word or "=" in word, words))
+    if names and names[0] in _RUNNERS:
+        return any(_A_SHELL.fullmatch(name) for name in names)
+    return bool(names and _A_SHELL.fullmatch(names[0]))
 
 
 def _trimmed(lines: list[str]) -> str:
@@ -194,4 +274,4 @@ def _trimmed(lines: list[str]) -> str:
     end = len(lines)
     while end > 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1
-    return "\n".join(line.removesuffix("\r") for line in lines[:end])
+    return "\n".join(lines[:end])

