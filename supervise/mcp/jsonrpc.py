@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, NoReturn
 
 PARSE_ERROR = -32700
@@ -75,7 +76,10 @@ def decode(body: bytes) -> Any:
     """The JSON value of a request's body. Raises ProtocolError -32700."""
     try:
         return json.loads(
-            body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys
+            body.decode("utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            object_pairs_hook=_refuse_repeated_keys,
         )
     except UnicodeDecodeError:
         raise ProtocolError(PARSE_ERROR, "The body is not UTF-8. Send JSON encoded as UTF-8.") from None
@@ -84,7 +88,7 @@ def decode(body: bytes) -> Any:
     except json.JSONDecodeError as error:
         where = f"{error.msg} at character {error.pos}"
         raise ProtocolError(PARSE_ERROR, f"The body is not JSON: {where}.") from None
-    except ValueError:  # NaN, Infinity, an integer with thousands of digits
+    except ValueError:  # NaN, Infinity, 1e400, an integer with thousands of digits
         raise ProtocolError(PARSE_ERROR, "The body has a number that JSON does not allow.") from None
 
 
@@ -138,6 +142,13 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> Json:
         raise ProtocolError(
             PARSE_ERROR, "The body has an object with the same key twice. Send each key once."
         )
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):  # or it would be answered as Infinity, which is no JSON
+        raise ValueError(text)
     return value
 
 

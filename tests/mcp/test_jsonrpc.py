@@ -28,6 +28,7 @@ JSON_VALUES = st.recursive(
         (b'\xef\xbb\xbf{"jsonrpc": "2.0"}', "not JSON"),
         (b'{"a": NaN}', "number that JSON does not allow"),
         (b'{"a": Infinity}', "number that JSON does not allow"),
+        (b'{"a": 1e400}', "number that JSON does not allow"),
         (b"1" * 5000, "number that JSON does not allow"),
         (b"[" * 200_000, "nested too deeply"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandParser
 
 from botbottle import environment, listeners
 from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
@@ -24,6 +25,9 @@ class Command(BaseCommand):
     help = "Start bot-bottle: the console, the agents' endpoint and what they need."
     requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="say where it is as one line of JSON")
+
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_misconfiguration()
         opened = listeners.open_all(
@@ -34,19 +38,20 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0, interactive=False)
         if store.is_shared():
             refuse_a_key_of_its_own()
-        self._first_operator()
+        self._first_operator(quietly=options["json"])
         self._secrets()
         with listeners.published(settings.BOTTLE_HOME, opened):
-            run_until_stopped(_children(opened), ready=lambda: self._tell(opened))
+            run_until_stopped(_children(opened), ready=lambda: self._tell(opened, as_json=options["json"]))
 
-    def _first_operator(self) -> None:
+    def _first_operator(self, *, quietly: bool) -> None:
         if User.objects.exists():
             return
         password = secrets.token_urlsafe(15)
         User.objects.create_superuser("operator", password=password)
         note = settings.BOTTLE_HOME / "operator.txt"
         write_private(note, f"username: operator\npassword: {password}\n")
-        self.stdout.write(f"first operator: name 'operator', password '{password}' (kept in {note})")
+        if not quietly:
+            self.stdout.write(f"first operator: name 'operator', password '{password}' (kept in {note})")
 
     def _secrets(self) -> None:
         for name in operators_secrets.hand_over_all():
@@ -55,14 +60,16 @@ class Command(BaseCommand):
                 " use it fail until then."
             )
 
-    def _tell(self, opened: list[listeners.Listener]) -> None:
+    def _tell(self, opened: list[listeners.Listener], *, as_json: bool) -> None:
         ports = {listener.plane.value: listener.port for listener in opened}
         agents = next(iter(settings.SUPERVISE_HOSTS), settings.SUPERVISE_BIND)
-        self.stdout.write(
-            f"console  {listeners.url(settings.CONSOLE_BIND, ports['operator'])}/\n"
-            f"agents   {listeners.url(agents, ports['agent'])}/mcp\n"
-            f"bottle   {_python()} manage.py bottle create demo"
-        )
+        told = {
+            "console": f"{listeners.url(settings.CONSOLE_BIND, ports['operator'])}/",
+            "agents": f"{listeners.url(agents, ports['agent'])}/mcp",
+            "bottle": f"{_python()} manage.py bottle create demo",
+        }
+        lines = [f"{what:<8} {where}" for what, where in told.items()]
+        self.stdout.write(json.dumps(told) if as_json else "\n".join(lines))
         self.stdout.flush()
 
 
