@@ -22,12 +22,12 @@ from tests.requirements import require
 from tests.servers import KEPT_VARIABLES, ROOT, RunningServer, stop, wait_until
 
 HERE = Path(__file__).parent
-# An address that looks public, on loopback, and a name for it: traffic to it stays in the namespace. The name
-# also ends with a dot because that is how the proxy looks names up.
+# An address that looks public, led to the loopback but none of the host's own, which the proxy dials not: traffic
+# to it stays in the namespace. And a name, that also ends with a dot, as the proxy looks names up.
 ORIGIN, ORIGIN_ADDRESS = "api.example.com", "192.31.196.10"
 ALONE = (
     "unshare", "--map-root-user", "--net", "--mount", "sh", "-c",
-    f"ip link set lo up && ip address add {ORIGIN_ADDRESS}/32 dev lo"
+    f"ip link set lo up && ip route add local {ORIGIN_ADDRESS} dev lo src 127.0.0.1"
     ' && mount --bind "$1" /etc/hosts && mount --bind "$2" /etc/resolv.conf && shift 2 && exec "$@"', "sh",
 )  # fmt: skip
 QUIET_BROWSER = (
