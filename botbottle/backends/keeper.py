@@ -188,6 +188,8 @@ class Keeper:
     def finish(self) -> None:
         """It has ended: keep what is left of its output, say so, free everything, then tell who waits."""
         self.drain()
+        if not self.heard and select.select([self.control], [], [], 0)[0]:
+            self.hear()  # it had begun, and ended before we got to know of it
         assert self.code is not None  # noqa: S101 (that is why we are here)
         write_state(self.order.run, self.code)
         remove_cgroups(self.order.cgroups)

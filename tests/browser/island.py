@@ -22,8 +22,8 @@ from tests.requirements import require
 from tests.servers import KEPT_VARIABLES, ROOT, RunningServer, stop, wait_until
 
 HERE = Path(__file__).parent
-# An address that looks public, led to the loopback but none of the host's own, which the proxy dials not: traffic
-# to it stays in the namespace. And a name, that also ends with a dot, as the proxy looks names up.
+# An address that looks public, led to the loopback without being the host's own (which is never dialled):
+# traffic to it stays in the namespace. The name also ends with a dot: that is how the proxy looks names up.
 ORIGIN, ORIGIN_ADDRESS = "api.example.com", "192.31.196.10"
 ALONE = (
     "unshare", "--map-root-user", "--net", "--mount", "sh", "-c",
