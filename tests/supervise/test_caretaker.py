@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -32,11 +33,17 @@ def test_an_old_proposal_expires_and_a_young_one_stays(agent_a: Bottle, settings
 
 
 @pytest.fixture
-async def worker(settings: Any, tmp_path: Path) -> AsyncIterator[caretaker.Caretaker]:
+async def worker(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[caretaker.Caretaker]:
     settings.BOTTLE_HOME = tmp_path
+    monkeypatch.setattr(caretaker, "look_after_bottles", lambda: None)
     worker = caretaker.Caretaker()
     yield worker
     await worker.stop()
+    for thread in threading.enumerate():
+        if thread.name in (caretaker.Tending.name, caretaker.Keeping.name):
+            await asyncio.to_thread(thread.join)  # it may hold a connection to the database
 
 
 @pytest.mark.django_db(transaction=True)
