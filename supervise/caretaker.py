@@ -18,6 +18,7 @@ from egress import intake, secrets, store
 from . import applying, decisions, events, managed, rebuilding, settling
 from .errors import AlreadyDecided
 from .models import Proposal
+from .waiting import ended
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0
@@ -61,9 +62,7 @@ class Caretaker:
     async def stop(self) -> None:
         for duty in self._duties:
             duty.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
 
     async def _listen(self) -> None:
         """Workers of other homes leave our bottles to us, and call; some perhaps before we listened."""

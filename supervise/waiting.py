@@ -28,6 +28,8 @@ SUBSCRIBE_PATIENCE = 2.0  # seconds a call waits for the subscription before it 
 TELL_PATIENCE = 0.05  # seconds
 ANSWER_STEPS = 4  # turns of the loop from a told waiter to the last byte in the socket
 SWEEP_INTERVAL = 1.0
+CANCELLATIONS = 5
+CANCEL_PATIENCE = 0.2  # seconds
 WATCH_INTERVAL = 0.05
 
 
@@ -121,9 +123,7 @@ class WaiterHub:
         await self._vacant.wait()
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
         self._tasks = []
         self._loop = None
 
@@ -232,6 +232,15 @@ class _CommitWatch:
         now = (log_file.st_mtime_ns, log_file.st_size)
         changed, self._seen = now != self._seen, now
         return changed
+
+
+async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel until they end, within a second: who just connects to Redis may swallow a cancellation."""
+    left = set(tasks)
+    for _ in range(CANCELLATIONS):
+        for task in left:
+            task.cancel()
+        left = (await asyncio.wait(left, timeout=CANCEL_PATIENCE))[1] if left else left
 
 
 def _after_turns(turns: int, then: Callable[[], None]) -> None:

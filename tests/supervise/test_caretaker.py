@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from botbottle.models import Bottle
@@ -105,7 +106,7 @@ async def test_a_call_from_another_home_is_not_left_for_the_next_round(
     monkeypatch.setattr(caretaker.Tending, "pause_seconds", 3600.0)
     worker.start()
     await tended(1)  # what was left before it came
-    await asyncio.to_thread(events.call_home, home=store.home_id())
+    await sync_to_async(events.call_home)(home=store.home_id())
     await tended(2)
 
 

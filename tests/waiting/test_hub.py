@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -169,6 +170,22 @@ async def test_many_waiters_hold_no_threads(hub, agent_a) -> None:
     await occupied(hub, by=50)
     assert threading.active_count() <= before + 2
     assert {outcome.status for outcome in await asyncio.gather(*calls)} == {"pending"}
+
+
+async def test_stopping_ends_a_task_that_swallows_a_cancellation() -> None:
+    """As the Redis client does while it connects: the server's end must not wait for it for ever."""
+
+    async def connect() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    task = asyncio.create_task(connect())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        await waiting.ended([task])
+    assert task.cancelled()
+    await waiting.ended([])
 
 
 async def test_a_decision_in_another_process_wakes_the_call(hub, agent_a, operator) -> None:
