@@ -24,7 +24,7 @@ from supervise.consumers import FORBIDDEN
 from supervise.models import Rebuild
 from tests.asking import HOSTILE, ask_image, seen
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.asking import ask, seen
 from tests.egress_control.stand_in import StandIn
 from tests.threads import together
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 
 
 @pytest.fixture

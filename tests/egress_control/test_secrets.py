@@ -23,7 +23,7 @@ from supervise.models import AuditEvent
 from tests.console.conftest import browser_of
 from tests.threads import together
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 CANARY = "canary-41d7c0ffee"
 ADD = "/admin/egress/secret/add/"
 

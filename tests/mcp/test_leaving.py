@@ -16,7 +16,11 @@ from supervise.models import Proposal
 from supervise.waiting import WaiterHub
 from tests.mcp.conftest import Agent, ask, decide, events, only_proposal, read_all, someone_waits
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("waiting_hub")]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("waiting_hub"),
+    pytest.mark.fuzz,
+]
 
 
 async def test_a_stopping_server_answers_pending(agent: Agent, waiting_hub: WaiterHub) -> None:

@@ -13,7 +13,8 @@ from supervise import decisions, queries
 from supervise.models import Proposal
 from tests.mcp.conftest import MODERN, TASKS, Agent, modern_message
 
-pytestmark = pytest.mark.django_db(transaction=True)  # what is decided is applied on commit
+# What is decided is applied on commit.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 ASK = {"host": "api.example.com", "path_allowlist": ["/a", "/b"], "justification": "because"}
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 

@@ -23,7 +23,7 @@ from supervise.models import Proposal
 from supervise.outcomes import Outcome
 from tests.servers import ROOT
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 LONG = 30.0  # never reached unless a wake-up is lost
 
 

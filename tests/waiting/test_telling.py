@@ -19,7 +19,7 @@ from supervise.outcomes import Outcome
 from supervise.waiting import WaiterHub, hub
 from tests.asking import ask, seen
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 LONG = 30.0  # never reached unless nothing is told
 
 
