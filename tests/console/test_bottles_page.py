@@ -302,6 +302,7 @@ def test_a_rollback_that_cannot_be_published_says_why_and_is_retried(
     olivia: Client, agent_a: Bottle, settings: Any, tmp_path: Any
 ) -> None:
     grow(agent_a, Route("one.example.com"))
+    (tmp_path / "home_id").write_text(store.home_id())  # the same home, in trouble
     home, settings.BOTTLE_HOME = settings.BOTTLE_HOME, tmp_path
     (tmp_path / "bottles").write_text("in the way")
     answer = rolled_back(olivia, version="1", seen_version="2")

@@ -19,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from botbottle.models import Bottle
+from egress import store
 from supervise import applying, audit, bottles, decisions, receivers, webhook_post, webhook_spool, webhooks
 from supervise.models import AuditEvent, Decision, Delivery, Proposal, Webhook
 from supervise.webhooks import Sender
@@ -103,6 +104,7 @@ def test_a_filed_proposal_is_told_with_ids_and_the_host_only(
 
 @contextmanager
 def nothing_can_be_published(settings: Any, tmp_path: Any) -> Iterator[None]:
+    (tmp_path / "home_id").write_text(store.home_id())  # the same home, in trouble
     home, settings.BOTTLE_HOME = settings.BOTTLE_HOME, tmp_path
     (tmp_path / "bottles").write_text("in the way")
     yield
