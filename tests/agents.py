@@ -10,6 +10,16 @@ from typing import Any
 import httpx
 
 
+def crowd() -> httpx.AsyncClient:
+    """For many requests at once, each over a connection of its own.
+
+    httpx's pool can close one that has been idle for its time just when another request begins on it.
+    """
+    return httpx.AsyncClient(
+        limits=httpx.Limits(max_connections=600, max_keepalive_connections=0), trust_env=False
+    )
+
+
 @dataclass(frozen=True)
 class Agent:
     """Speaks MCP 2025-11-25 to one endpoint."""

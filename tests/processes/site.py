@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from tests.agents import Agent, Operator
+from tests.agents import Agent, Operator, crowd
 from tests.proxy.origins import Origins, TestAuthority
 from tests.servers import RunningServer, free_port, running_server
 
@@ -46,7 +46,7 @@ class Site:
         """A tool call, and the operator who grants something of it. Returns when the call does."""
 
         async def both() -> dict[str, Any]:
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with crowd() as client:
                 agent = Agent(client, self.server.mcp_url, self.bottle["token"])
                 operator = Operator(client, self.server.console_url, self.key)
                 call = asyncio.create_task(agent.ask(**arguments))
@@ -63,7 +63,7 @@ class Site:
 
     def tool(self, name: str, **arguments: Any) -> dict[str, Any]:
         async def call() -> dict[str, Any]:
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with crowd() as client:
                 return await Agent(client, self.server.mcp_url, self.bottle["token"]).call(name, **arguments)
 
         self.told.append(str(result := asyncio.run(call())))

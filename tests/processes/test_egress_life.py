@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.agents import Agent, Operator
+from tests.agents import Agent, Operator, crowd
 from tests.processes.site import HOST, Site, running_site
 from tests.servers import ROOT, running_server, stop, wait_until
 
@@ -123,7 +123,7 @@ def test_a_change_made_while_the_proxy_is_dead_is_live_soon_after(site: Site) ->
 
 async def test_a_call_is_answered_only_when_the_proxy_has_taken_the_table(site: Site) -> None:
     proxy = site.pid("egress")
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with crowd() as client:
         agent = Agent(client, site.server.mcp_url, site.bottle["token"])
         operator = Operator(client, site.server.console_url, site.key)
         call = asyncio.create_task(agent.ask(HOST, path_allowlist=["/held"]))

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from egress.data_plane import DataPlane
-from tests.agents import Agent, Operator
+from tests.agents import Agent, Operator, crowd
 from tests.processes.site import post_form
 from tests.processes.test_waiting_calls import api_key
 from tests.servers import RunningServer, running_server
@@ -35,8 +35,7 @@ async def test_three_hundred_calls_over_three_workers_are_decided_through_anothe
         workers = [first, *others]
         tokens = [first.create_bottle(f"team-{number}")["token"] for number in range(3)]
         key = api_key(first)
-        limits = httpx.Limits(max_connections=600, max_keepalive_connections=0)
-        async with httpx.AsyncClient(limits=limits) as client:
+        async with crowd() as client:
             calls = {}
             for number in range(CALLS):
                 worker = workers[number % 3]
@@ -108,9 +107,7 @@ async def test_workers_of_one_supervisor_share_the_ports(tmp_path, postgres, red
     shared = {**TEAM, "DATABASE_URL": postgres, "REDIS_URL": redis, "WEB_WORKERS": "3"}
     with running_server(tmp_path / "shared", **shared) as server:
         token = server.create_bottle("shared-ports")["token"]
-        async with httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=100, max_keepalive_connections=0)
-        ) as client:
+        async with crowd() as client:
             agent = Agent(client, server.mcp_url, token)
             operator = Operator(client, server.console_url, api_key(server))
             calls = [asyncio.create_task(agent.ask(f"p{number}.example.com")) for number in range(30)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.agents import Agent, Operator
+from tests.agents import Agent, Operator, crowd
 from tests.processes.site import command_of
 from tests.servers import RunningServer, running_server, stop, wait_until
 
@@ -44,8 +44,7 @@ async def test_two_hundred_waiting_calls_each_get_their_own_answer(patient_serve
     """Decided in random order; some modified, rejected, withdrawn; some clients gone."""
     server = patient_server
     tokens = [server.create_bottle(f"crowd-{number}")["token"] for number in range(4)]
-    limits = httpx.Limits(max_connections=500)
-    async with httpx.AsyncClient(limits=limits) as client:
+    async with crowd() as client:
         agents = [Agent(client, server.mcp_url, token) for token in tokens]
         operator = Operator(client, server.console_url, api_key(server))
         hosts = [f"h{number}.example.com" for number in range(CALLS)]
@@ -113,7 +112,7 @@ async def _everything_is_recorded(plan, pending, agent_of) -> None:
 async def test_a_decision_by_a_management_command_wakes_the_call(patient_server) -> None:
     server = patient_server
     bottle = server.create_bottle("by-command")
-    async with httpx.AsyncClient() as client:
+    async with crowd() as client:
         operator = Operator(client, server.console_url, api_key(server))
         call = asyncio.create_task(Agent(client, server.mcp_url, bottle["token"]).ask("command.example.com"))
         await operator.pending(1)
@@ -127,7 +126,7 @@ async def test_a_decision_by_a_management_command_wakes_the_call(patient_server)
 async def test_stopping_the_server_answers_pending_to_every_waiter(tmp_path) -> None:
     with running_server(tmp_path / "home", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="300") as server:
         bottle = server.create_bottle("patient")
-        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=50)) as client:
+        async with crowd() as client:
             agent = Agent(client, server.mcp_url, bottle["token"])
             operator = Operator(client, server.console_url, api_key(server))
             calls = [asyncio.create_task(agent.ask(f"s{number}.example.com")) for number in range(20)]
@@ -142,7 +141,7 @@ async def test_stopping_the_server_answers_pending_to_every_waiter(tmp_path) -> 
 async def test_a_killed_worker_is_restarted_and_nothing_asked_is_lost(tmp_path) -> None:
     with running_server(tmp_path / "home", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="300") as server:
         bottle = server.create_bottle("survivor")
-        async with httpx.AsyncClient() as client:
+        async with crowd() as client:
             agent = Agent(client, server.mcp_url, bottle["token"])
             operator = Operator(client, server.console_url, api_key(server))
             call = asyncio.create_task(agent.ask("again.example.com"))
@@ -152,7 +151,7 @@ async def test_a_killed_worker_is_restarted_and_nothing_asked_is_lost(tmp_path) 
             with pytest.raises(httpx.HTTPError):
                 await call
         wait_until(lambda: _healthy(server), what="the restarted worker")
-        async with httpx.AsyncClient() as client:
+        async with crowd() as client:
             agent = Agent(client, server.mcp_url, bottle["token"])
             operator = Operator(client, server.console_url, operator.key)
             call = asyncio.create_task(agent.ask("again.example.com"))

@@ -6,10 +6,9 @@ import asyncio
 import json
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.agents import Agent
+from tests.agents import Agent, crowd
 from tests.servers import free_port, running_server, wait_until
 from tests.supervise.receiver import Receiver
 
@@ -24,7 +23,7 @@ receivers.put(webhook, secret="a-secret-of-ours-0001", author="tests")
 
 def ask(url: str, token: str, host: str) -> None:
     async def call() -> None:
-        async with httpx.AsyncClient() as client:
+        async with crowd() as client:
             answer = await Agent(client, url, token).ask(host)
             assert answer["status"] == "pending"
 
