@@ -53,19 +53,25 @@ def load(routes_text: str, gate_text: str) -> Snapshot:
     return Snapshot(routes["bottle"], routes["table_version"], table, routes["written_at"])
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Readers see the old file or the new one, also after a power cut. Mode 0600. Raises OSError."""
+def write_atomically(path: Path, text: str, *, synced: bool = True) -> None:
+    """Readers see the old file or the new one (synced: also after a power cut). Mode 0600. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    if synced:
+        _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
     finally:

@@ -139,11 +139,14 @@ def publish(bottle: Bottle) -> int:
         _noting_problems(bottle, "the route table could not be written"),
         _exclusive(bottle_directory(bottle)),
     ):
-        written = _write(bottle)
-        live = _acknowledged(bottle, written) if settings.EGRESS_PROXY else written
-        Publication.objects.filter(bottle=bottle).update(
-            live_version=live, live_at=timezone.now(), problem=""
-        )
+        publication = Publication.objects.filter(bottle=bottle)
+        written = {"version": _write(bottle), "published_at": timezone.now()}
+        try:
+            live = _acknowledged(bottle, written["version"])
+        except (DataPlaneDown, NotPublished):
+            publication.update(**written)
+            raise
+        publication.update(**written, live_version=live, live_at=timezone.now(), problem="")
         return live
 
 
@@ -226,15 +229,17 @@ def _write(bottle: Bottle) -> int:
     )
     directory = bottle_directory(bottle)
     _write_identity(newest.bottle)
-    # The gate goes first: a host that is only at the gate reaches nothing.
-    write_atomically(directory / "gate.yaml", render_gate(snapshot))
-    write_atomically(directory / "routes.yaml", render_routes(snapshot))
-    Publication.objects.filter(bottle=bottle).update(version=newest.version, published_at=timezone.now())
+    # The gate goes first: a host that is only at the gate reaches nothing. Not synced, as agents wait for it:
+    # what a power cut leaves is older or fails its digest, which the proxy's start shows and `catch_up` mends.
+    write_atomically(directory / "gate.yaml", render_gate(snapshot), synced=False)
+    write_atomically(directory / "routes.yaml", render_routes(snapshot), synced=False)
     return newest.version
 
 
 def _acknowledged(bottle: Bottle, written: int) -> int:
     """Exactly what was written must be live, and the rest of the bottle, its token and sockets, in order."""
+    if not settings.EGRESS_PROXY:
+        return written
     ack = data_plane().reload(bottle.slug)
     if ack.version != written or ack.problem:
         why = (ack.problem or f"it serves version {ack.version}").rstrip(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,16 @@ hypothesis.settings.load_profile("steady")
 
 # These take minutes. Begun first, they do not keep one worker busy when the others are done.
 LONGEST = ("tests/services/", "tests/processes/test_capability.py", "tests/browser/", "tests/managed/")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The fast loop reads no file that has nothing for it."""
+    asked_for = config.getoption("markexpr")
+    if not asked_for.startswith("not ") or collection_path.suffix != ".py":
+        return None
+    marks = " ".join(re.findall(r"^pytestmark = .*", collection_path.read_text(), re.MULTILINE))
+    unwanted = set(re.findall(r"\w+", asked_for)) - {"not", "or"}
+    return True if unwanted & set(re.findall(r"pytest\.mark\.(\w+)", marks)) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-django has the last word: tests that empty the database come last

@@ -13,3 +13,4 @@ os.environ.setdefault("EGRESS_PROXY", "0")  # tests that need the real proxy sta
 from botbottle.settings import *  # noqa: E402
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+WHITENOISE_AUTOREFRESH = True  # each test client would otherwise look at all static files first

@@ -284,7 +284,7 @@ def test_the_history_tells_who_when_why_and_whether_it_is_live(
     decisions.approve(live.pk, actor=operator, seen_digest=seen(live), note="for the docs")
     decisions.reject(refused.pk, actor=operator, seen_digest=seen(refused), note="not needed")
 
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, text: str, *, synced: bool = True) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("egress.store.write_atomically", full)

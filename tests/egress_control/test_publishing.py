@@ -149,7 +149,7 @@ def test_a_new_token_whose_file_could_not_be_written_is_not_forgotten_when_the_p
 ) -> None:
     with monkeypatch.context() as full_disk:
         full_disk.setattr(
-            store, "write_atomically", lambda *_: (_ for _ in ()).throw(OSError(28, "No space"))
+            store, "write_atomically", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space"))
         )
         token = bottles.rotate_token("agent-a", author="tests").token
     assert publication(agent_a).problem == "the route table could not be written: No space"

@@ -121,6 +121,22 @@ def test_a_change_made_while_the_proxy_is_dead_is_live_soon_after(site: Site) ->
     assert served(site, FORBIDDEN) == 403
 
 
+@pytest.mark.parametrize("left", ["", "older"])
+def test_what_a_power_cut_may_leave_of_the_table_is_mended(site: Site, left: str) -> None:
+    """The files are not synced to the disk: after one, they can be those of before, or empty."""
+    files = [
+        site.server.home / "bottles" / site.bottle["slug"] / name for name in ("gate.yaml", "routes.yaml")
+    ]
+    before = [file.read_text() for file in files]
+    site.ask(host=HOST, path_allowlist=["/elsewhere"], grant={
+        "host": HOST, "path_allowlist": ["/allowed", "/since"], "pinned_addresses": ["127.0.0.2"],
+    })  # fmt: skip
+    for file, text in zip(files, before, strict=True):
+        file.write_text(text if left == "older" else "")
+    os.kill(site.pid("egress"), signal.SIGKILL)
+    wait_until(lambda: served(site, f"https://{HOST}/since") == 200, what="the table")
+
+
 async def test_a_call_is_answered_only_when_the_proxy_has_taken_the_table(site: Site) -> None:
     proxy = site.pid("egress")
     async with crowd() as client:
