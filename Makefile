@@ -6,6 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 REAL   := browser or services or clients or process or tools or fuzz
 
+# pytest keeps the tests it has rewritten only where bytecode may be kept: a third of the fast loop.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: up demo test unit real lint types clients bench screenshots clean
 .DEFAULT_GOAL := up
 

@@ -13,7 +13,7 @@ What is measured, the same way for both:
 - *action → answered*: from the first byte of the operator's HTTP request, so the work of deciding counts too.
 
 A rejection is what the baseline does: a decision that is only told. An approval is more: bot-bottle answers
-it when the merged route table is written and synced and the proxy serves it. The baseline authenticates
+it when the merged route table is written and the proxy serves it. The baseline authenticates
 nobody, checks, syncs and applies nothing, and its operator has its own process: all that favours it.
 Rounds alternate between the servers, each on a fresh one and alone, since the baseline's polling takes the
 cores that the other would be measured on. Decisions fall at random moments on random calls. All moments are

@@ -230,7 +230,7 @@ def _write(bottle: Bottle) -> int:
     directory = bottle_directory(bottle)
     _write_identity(newest.bottle)
     # The gate goes first: a host that is only at the gate reaches nothing. Not synced, as agents wait for it:
-    # what a power cut leaves is older or fails its digest, which the proxy's start shows and `catch_up` mends.
+    # what a power cut leaves is older or fails its digest; the proxy's start shows it, `catch_up` mends it.
     write_atomically(directory / "gate.yaml", render_gate(snapshot), synced=False)
     write_atomically(directory / "routes.yaml", render_routes(snapshot), synced=False)
     return newest.version
