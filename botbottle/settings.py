@@ -45,6 +45,7 @@ SUPERVISE_MAX_PENDING = environment.whole_number("SUPERVISE_MAX_PENDING", 500, a
 SUPERVISE_MAX_PER_MINUTE = environment.whole_number(
     "SUPERVISE_MAX_PER_MINUTE", 3000, at_least=1, at_most=10**6
 )
+SUPERVISE_MAX_WAITING = environment.whole_number("SUPERVISE_MAX_WAITING", 1000, at_least=1, at_most=10**6)
 SUPERVISE_QUORUM = environment.whole_number("SUPERVISE_QUORUM", 1, at_least=1, at_most=9)
 SUPERVISE_MAX_BODY_BYTES = 1024 * 1024
 CONSOLE_MAX_BODY_BYTES = 8 * 1024 * 1024

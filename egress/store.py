@@ -140,9 +140,10 @@ def publish(bottle: Bottle) -> int:
         _exclusive(bottle_directory(bottle)),
     ):
         publication = Publication.objects.filter(bottle=bottle)
-        written = {"version": _write(bottle), "published_at": timezone.now()}
+        version = _write(bottle)
+        written = {"version": version, "published_at": timezone.now()}
         try:
-            live = _acknowledged(bottle, written["version"])
+            live = _acknowledged(bottle, version)
         except (DataPlaneDown, NotPublished):
             publication.update(**written)
             raise

@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+
+from django.conf import settings
 
 from supervise import queries
 from supervise.waiting import hub
@@ -31,6 +34,8 @@ JSON_KEEP_ALIVE = b" "  # white space before a JSON value means nothing
 REQUEST_CANCELLED = -32000
 
 Frame = Json | None  # None: nothing to say, but still here
+
+_held: Counter[int] = Counter()  # calls that wait in this process, by bottle
 
 
 class _Ended:
@@ -153,9 +158,14 @@ async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
     ticks = 0
     yield _progress(call, ticks)
     async with hub.waiter(call.proposal_id) as waiter:
-        with cancellable(call.bottle_id, call.request_id, waiter) as cancellation:
+        with (
+            _counted(call.bottle_id) as has_room,
+            cancellable(call.bottle_id, call.request_id, waiter) as cancellation,
+        ):
             outcome = await queries.aoutcome(call.proposal_id)
-            while not (outcome.settled or hub.draining or cancellation.cancelled or call.remaining <= 0):
+            while has_room and not (
+                outcome.settled or hub.draining or cancellation.cancelled or call.remaining <= 0
+            ):
                 if not await waiter.wait(min(_until_tick(), call.remaining)) and call.remaining > 0:
                     ticks += 1
                     yield _progress(call, ticks)
@@ -163,6 +173,18 @@ async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
                 outcome = waiter.told or await queries.aoutcome(call.proposal_id)
     if outcome.settled or not cancellation.cancelled:
         yield result_response(call.request_id, call_result(outcome, version=call.request.version))
+
+
+@contextmanager
+def _counted(bottle_id: int) -> Iterator[bool]:
+    """False for a call too many, answered as it stands: equal asks share a proposal, but each wait costs."""
+    _held[bottle_id] += 1
+    try:
+        yield _held[bottle_id] <= settings.SUPERVISE_MAX_WAITING
+    finally:
+        _held[bottle_id] -= 1
+        if not _held[bottle_id]:
+            del _held[bottle_id]
 
 
 def _until_tick() -> float:

@@ -120,6 +120,25 @@ async def test_a_decision_before_the_wait_is_not_lost(agent: Agent, operator: Us
     assert answer["result"]["content"][0]["text"].startswith("status: approved")
 
 
+async def test_a_bottle_holds_only_so_many_calls(
+    agent: Agent, other_agent: Agent, operator: User, waiting_hub: WaiterHub, settings: Any
+) -> None:
+    settings.SUPERVISE_MAX_WAITING = 1
+    first = asyncio.create_task(read_all(await agent.apost(ask(request_id=1))))
+    await someone_waits(waiting_hub)
+    proposal = await only_proposal()
+    (too_many,) = events(await read_all(await agent.apost(ask(request_id=2))))
+    assert too_many["result"]["content"][0]["text"].startswith("status: pending")
+    elsewhere = asyncio.create_task(read_all(await other_agent.apost(ask(request_id=3))))
+    await someone_waits(waiting_hub, 2)
+    await decide(operator, proposal)
+    assert events(await first)[0]["result"]["content"][0]["text"].startswith("status: approved")
+    again = asyncio.create_task(read_all(await agent.apost(ask(request_id=4, host="next.example.com"))))
+    await someone_waits(waiting_hub, 2)
+    for waiting in (elsewhere, again):
+        waiting.cancel()
+
+
 async def test_the_same_ask_twice_waits_for_one_proposal(
     agent: Agent, operator: User, waiting_hub: WaiterHub
 ) -> None:
