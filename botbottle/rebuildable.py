@@ -57,6 +57,15 @@ def needed_images(text: str) -> list[Needed]:
     return list(_needed(read))
 
 
+def named_images(text: str) -> list[str]:
+    """The same for an operator's own text, which may hold more: the names that can be read, each once."""
+    try:
+        read = list(instructions(text))
+    except BadDockerfile:
+        return []
+    return list(dict.fromkeys(each.name for each in _needed(read) if _IMAGE.fullmatch(each.name)))
+
+
 def one_line_each(text: str) -> str:
     """The same instructions, each whole on the line where it starts, and nothing else.
 
@@ -111,7 +120,7 @@ def _needed(read: list[Instruction]) -> Iterator[Needed]:
     for instruction in read:
         if instruction.name == "FROM":
             finished += [] if present is None else [present]
-            base, *name = instruction.rest.split()
+            base, *name = [word for word in instruction.rest.split() if not word.startswith("--")]
             present = "".join(name[1:]).lower()
             if base != "scratch" and base.lower() not in finished:
                 yield Needed(instruction.line, base, is_base=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -45,6 +45,12 @@ def home_id() -> str:
 
 def is_ours(bottle: Bottle) -> bool:
     return Publication.objects.filter(bottle=bottle, home=home_id()).exists()
+
+
+def ours(bottle_ids: Iterable[int]) -> set[int]:
+    """Those of them that are this home's."""
+    mine = Publication.objects.filter(bottle__in=set(bottle_ids), home=home_id())
+    return set(mine.values_list("bottle", flat=True))
 
 
 def is_shared() -> bool:

@@ -102,13 +102,12 @@ class ProposalAdmin(ReadOnlyAdmin):
 
     def _confirm(self, request: HttpRequest, queryset: QuerySet[Proposal], *, missing: bool) -> HttpResponse:
         pending = queryset.filter(status=Proposal.Status.PENDING).select_related("bottle")
+        reviews = queries.reviews_of(list(pending[:MOST_AT_ONCE]))
         context = {
             **self.admin_site.each_context(request),
             "title": "Reject the selected proposals",
             "opts": self.opts,
-            "reviews": [
-                (queries.review_of(proposal), summary_of(proposal)) for proposal in pending[:MOST_AT_ONCE]
-            ],
+            "reviews": [(review, summary_of(review.proposal)) for review in reviews],
             "decided": queryset.exclude(status=Proposal.Status.PENDING).count(),
             "left_out": max(0, pending.count() - MOST_AT_ONCE),
             "is_reason_missing": missing,

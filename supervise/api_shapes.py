@@ -43,6 +43,7 @@ class ReviewShape(serializers.Serializer[Any]):
     after = serializers.CharField()
     effects = serializers.ListField(child=serializers.CharField())
     warnings = serializers.ListField(child=serializers.CharField())
+    notes = serializers.ListField(child=serializers.CharField(), help_text="What could not be found out.")
     risk = RiskShape()
     seen_digest = serializers.CharField()
 

@@ -11,8 +11,6 @@ from uuid import UUID
 
 from django.http import HttpResponse, QueryDict
 
-from egress import store
-
 from . import decisions
 from .cards import Card, card_of, summary_of
 from .console import OperatorRequest, operator_form, operator_page, page
@@ -20,9 +18,8 @@ from .console_forms import told
 from .errors import StaleReview, SuperviseError
 from .models import Approval, Decision, Proposal
 from .permissions import may_decide, others_bottles
-from .queries import get_proposal, newest_versions, review_of
+from .queries import get_proposal, review_of, reviews_of
 from .queue_page import PAGE
-from .reviewing import review
 from .risk import Level
 from .since_seen import Changed, changed_since
 
@@ -73,10 +70,8 @@ def _confirm(
 ) -> HttpResponse:
     found = Proposal.objects.filter(pk__in=ids).select_related("bottle").prefetch_related("approvals__actor")
     pending = [proposal for proposal in found if proposal.is_pending]
-    versions = newest_versions({proposal.bottle_id for proposal in pending})
-    known, others = store.hosts_reached(), others_bottles(request.user)
-    reviews = [review(one, versions[one.bottle_id], known=known) for one in pending]
-    cards = [card_of(one.proposal, request.user, review=one, others=others) for one in reviews]
+    others = others_bottles(request.user)
+    cards = [card_of(one.proposal, request.user, review=one, others=others) for one in reviews_of(pending)]
     ready, left_out = _sorted_out(verb, cards)
     return page(
         request,

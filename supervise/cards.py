@@ -243,7 +243,7 @@ def state_of(review: Review | None, proposal: Proposal, decision: Decision | Non
     until = proposal.snoozed_until
     parts: list[object] = [proposal.status, proposal.joined, until and until.isoformat()]
     if review is not None:
-        parts += [review.seen_digest, review.risk.level, _votes(review)]
+        parts += [review.seen_digest, review.risk.level, review.notes, _votes(review)]
     if decision is not None:
         parts += [decision.applied, decision.live_version, decision.apply_error]
     return digest(parts)[:16]

@@ -21,8 +21,6 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from egress import store
-
 from . import queries, refusals
 from .cards import Card, card_of, detail_of, state_of, summary_of, target_of
 from .drafts import Draft, drafts
@@ -32,7 +30,7 @@ from .models import Proposal
 from .overview import bottles_overview
 from .permissions import may_decide, may_view, others_bottles
 from .queue_page import PAGE, RISKS, Filter, QueuePage, arrived, moment, page_of, proxy_state
-from .reviewing import Review, review
+from .reviewing import Review
 
 HISTORY_PAGE = 50
 PANELS = ("approve", "modify", "reject", "snooze")
@@ -134,12 +132,9 @@ def _named(ids: list[str]) -> list[tuple[Proposal, Review | None]]:
     """Proposals by name, wherever they stand now, with the review of those that are pending."""
     known = Proposal.objects.filter(pk__in=[text for text in ids[:PAGE] if _is_uuid(text)])
     found = list(known.select_related("bottle", "decision").prefetch_related("approvals__actor"))
-    versions = queries.newest_versions({one.bottle_id for one in found if one.is_pending})
-    reached = store.hosts_reached() if versions else frozenset[str]()
-    return [
-        (one, review(one, versions[one.bottle_id], known=reached) if one.is_pending else None)
-        for one in found
-    ]
+    reviews = queries.reviews_of([one for one in found if one.is_pending])
+    pending = {item.proposal.pk: item for item in reviews}
+    return [(one, pending.get(one.pk)) for one in found]
 
 
 @operator_page

@@ -21,10 +21,11 @@ from egress import store
 from egress.merge import Merge
 from egress.models import RouteTableVersion
 
-from . import applying, audit, events, images, refusals
+from . import applying, audit, events, images, named_images, refusals
 from .canonical import digest
 from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview, TooRisky
 from .models import Approval, Decision, Proposal
+from .named_images import Looked
 from .outcomes import left_out, outcome_of
 from .permissions import may_decide, may_decide_for
 from .reviewing import Review, checked_payload, preview, review
@@ -71,10 +72,11 @@ def reject(
     _check_permission(actor)
     if not note.strip():
         raise MissingReason("Say why: the agent reads the reason and acts on it.")
+    named = _named_images(proposal_id)
     with transaction.atomic():
         proposal, version = _lock(proposal_id)
         _check_assignment(actor, proposal.bottle)
-        _as_seen(review(proposal, version), seen_digest)
+        _as_seen(review(proposal, version, named=named), seen_digest)
         decision = _record(proposal, Status.REJECTED, actor=actor, notes=note, seen_digest=seen_digest)
         if stop_asking:
             refusals.stand(decision)
@@ -106,13 +108,14 @@ def _grant(
     at_most: Level = Level.HIGH,
 ) -> Decision | Approval:
     _check_permission(actor)
+    named = _named_images(proposal_id)
     with transaction.atomic():
         proposal, version = _lock(proposal_id)
         _check_assignment(actor, proposal.bottle)
         now = timezone.now()
         edited = None if payload is None else checked_payload(proposal, payload)
         final = edited or proposal.payload
-        seen = _as_seen(review(proposal, version, now=now, edited=edited), seen_digest)
+        seen = _as_seen(review(proposal, version, now=now, edited=edited, named=named), seen_digest)
         if seen.risk.level > at_most:
             raise TooRisky(f"It is {seen.risk.level.word} risk: decide it on its own page.")
         # The risk of what would be granted: an operator's edit can add a credential, or drop one.
@@ -225,6 +228,15 @@ def _lock(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> tuple[Pro
     if not proposal.is_pending:
         raise AlreadyDecided(Decision.objects.get(proposal=proposal))
     return proposal, version
+
+
+def _named_images(proposal_id: UUID | str) -> Looked:
+    """As they are now, and not when the page was made. Asked before any row is held."""
+    try:
+        asked = Proposal.objects.filter(pk=proposal_id, tool=Proposal.Tool.CAPABILITY)
+        return named_images.look(asked.select_related("bottle"), again=True)
+    except ValidationError:
+        return {}  # `_lock` says that there is none
 
 
 def _as_seen(present: Review, seen_digest: str) -> Review:

@@ -10,13 +10,14 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, OuterRef, Q, Subquery
 from django.utils import timezone
 
 from botbottle.backends import rebuilt
@@ -57,6 +58,20 @@ def in_force(slug: str, manifest: Manifest) -> Image:
 def newest_live(slug: str) -> Rebuild | None:
     living = Rebuild.objects.filter(bottle__slug=slug, phase=Phase.LIVE)
     return living.exclude(bottle__state=Bottle.State.DELETED).order_by("-ended_at", "-pk").first()
+
+
+def present_of(bottles: Iterable[Bottle]) -> dict[int, str]:
+    """The name of the image that each one's Dockerfile on record is about, by one query. Empty: see Image."""
+    by_id = {bottle.pk: bottle for bottle in bottles}
+    living = Rebuild.objects.filter(bottle=OuterRef("bottle"), phase=Phase.LIVE).order_by("-ended_at", "-pk")
+    newest_rows = Rebuild.objects.filter(bottle__in=by_id, pk=Subquery(living.values("pk")[:1]))
+    newest = {row[0]: row[1:] for row in newest_rows.values_list("bottle", "image", "dockerfile")}
+    found = {}
+    for pk, bottle in by_id.items():
+        image, text = newest.get(pk, ("", None))
+        # A start notes its image, and a swap of a stopped bottle does not; only the text is always right.
+        found[pk] = image if text == bottle.dockerfile else bottle.image
+    return found
 
 
 def source_of(manifest: Manifest) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from egress import store
 from egress.data_plane import DataPlaneDown
 from egress.models import DataPlaneEvent, RouteTableVersion
 
+from . import named_images
 from .errors import BadAsk, NoSuchProposal
 from .models import Decision, Proposal
 from .outcomes import Outcome, outcome_of
@@ -119,8 +121,20 @@ def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> Que
 
 
 def review_of(proposal: Proposal, *, edited: dict[str, Any] | None = None) -> Review:
-    """What is shown of it now; with an operator's checked payload, what that one would do instead."""
-    return review(proposal, store.current(proposal.bottle), edited=edited)
+    """What is shown of it now; with an operator's checked payload, what that one would do instead.
+
+    May wait for the engine: not for use in a transaction.
+    """
+    named = named_images.look([proposal], edited=(edited or {}).get("dockerfile", ""))
+    return review(proposal, store.current(proposal.bottle), edited=edited, named=named)
+
+
+def reviews_of(proposals: Sequence[Proposal], *, now: datetime | None = None) -> list[Review]:
+    """The same for many that are pending. The number of queries does not depend on theirs."""
+    versions = newest_versions({proposal.bottle_id for proposal in proposals})
+    known = store.hosts_reached() if versions else frozenset[str]()
+    named = named_images.look(proposals)
+    return [review(one, versions[one.bottle_id], now=now, known=known, named=named) for one in proposals]
 
 
 def history() -> QuerySet[Decision]:

@@ -17,12 +17,11 @@ from django.http import QueryDict
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress import store
 from egress.models import DataPlaneEvent, Publication
 
 from .models import Proposal
-from .queries import newest_versions
-from .reviewing import Review, review
+from .queries import reviews_of
+from .reviewing import Review
 from .risk import Level
 
 PAGE = 50
@@ -122,9 +121,7 @@ def page_of(wanted: Filter) -> QueuePage:
         )
         .order_by("-risk_when_filed", "-has_waiting_call", "asked_at", "pk")[before : before + PAGE]
     )
-    versions = newest_versions({proposal.bottle_id for proposal in proposals})
-    known = store.hosts_reached()
-    reviews = [review(one, versions[one.bottle_id], now=now, known=known) for one in proposals]
+    reviews = reviews_of(proposals, now=now)
     # The table may have changed since it was filed, and the risk with it. The sort keeps the rest in order.
     return QueuePage(sorted(reviews, key=lambda item: -item.risk.level), found.count(), before, now)
 

@@ -95,7 +95,8 @@ def _make(rebuild: Rebuild, tell: Log) -> None:
     rebuild.workspace = _look(rebuild, plan, own, tell)
     images.enter(rebuild, Phase.BUILDING, workspace=rebuild.workspace, build_started_at=timezone.now())
     try:
-        image = own.build(rebuild.dockerfile, tell)
+        present = images.present_of([rebuild.bottle])[rebuild.bottle_id]
+        image = own.build(rebuild.dockerfile, tell, image=present)
     finally:
         images.enter(rebuild, Phase.BUILDING, build_ended_at=timezone.now())
     images.enter(rebuild, Phase.CANARY, image=image)

@@ -27,6 +27,7 @@ from .dockerfile_review import warnings_of
 from .errors import BadAsk
 from .images import can_be_rebuilt, check_dockerfile_for
 from .models import Proposal
+from .named_images import Looked, Names
 from .risk import Risk, assess
 from .sanitize import storable_json
 
@@ -45,6 +46,7 @@ class Review:
     risk: Risk
     seen_digest: str
     table_after: RouteTable | None = None  # None where the proposal changes no table
+    notes: tuple[str, ...] = ()  # what could not be found out; the digest does not cover it
 
 
 def review(
@@ -54,20 +56,23 @@ def review(
     now: datetime | None = None,
     edited: dict[str, Any] | None = None,
     known: Set[str] | None = None,
+    named: Looked | None = None,
 ) -> Review:
     """The proposal against one version of its bottle's table. Time matters: leases end.
 
     With `edited`, an operator's checked payload, it tells what that one would do instead; the digest is the
     same, since what was asked and what is there are. `known` are the hosts that bottles reach; who reviews
-    many looks them up once.
+    many looks them up once. `named` is what the engine has under the names in Dockerfiles: asked before, by
+    who shows or decides, since here a transaction may be open.
     """
     now = now or timezone.now()
     if known is None:
         known = store.hosts_reached() if "host" in proposal.payload else frozenset()
-    asked = _outlook(proposal, proposal.payload, version.table, now=now, known=known, by_operator=False)
+    around = _Around(version.table, now, known, named or {})
+    asked = _outlook(proposal, proposal.payload, around, by_operator=False)
     shown = asked
     if edited is not None:
-        shown = _outlook(proposal, edited, version.table, now=now, known=known, by_operator=True)
+        shown = _outlook(proposal, edited, around, by_operator=True)
     state = [touched(proposal, version.table, now), asked.risk.level, asked.risk.reasons]
     return Review(
         proposal=proposal,
@@ -76,6 +81,15 @@ def review(
         seen_digest=digest([proposal.digest, *state]),
         **shown._asdict(),
     )
+
+
+class _Around(NamedTuple):
+    """What a proposal meets."""
+
+    table: RouteTable
+    now: datetime
+    known: Set[str]
+    named: Looked
 
 
 class _Outlook(NamedTuple):
@@ -87,33 +101,29 @@ class _Outlook(NamedTuple):
     warnings: tuple[str, ...]
     risk: Risk
     table_after: RouteTable | None
+    notes: tuple[str, ...]
 
 
-def _outlook(
-    proposal: Proposal,
-    payload: dict[str, Any],
-    table: RouteTable,
-    *,
-    now: datetime,
-    known: Set[str],
-    by_operator: bool,
-) -> _Outlook:
+def _outlook(proposal: Proposal, payload: dict[str, Any], around: _Around, *, by_operator: bool) -> _Outlook:
     effects: tuple[str, ...]
     warnings: tuple[str, ...] = ()
-    table_after = None
+    notes: tuple[str, ...] = ()
+    table, table_after = around.table, None
     if proposal.tool == Proposal.Tool.MCP_TOOL:
         before, after = "", _readable(payload["arguments"])
         called = f"the tool {payload['tool']} of the server {payload['server']}"
         effects = (f"{called} is called once, with these arguments",)
     elif proposal.tool == Proposal.Tool.CAPABILITY:
         before, after = proposal.bottle.dockerfile, payload["dockerfile"]
-        effects, warnings = _image_effects(proposal.bottle), warnings_of(before, after)
+        names = around.named.get((proposal.bottle_id, after), Names())
+        effects, notes = _image_effects(proposal.bottle), names.notes
+        warnings = (*names.warnings, *warnings_of(before, after))
     else:
-        merged = preview(proposal, payload, table, now=now, by_operator=by_operator)
+        merged = preview(proposal, payload, table, now=around.now, by_operator=by_operator)
         before, after = table_text(table), table_text(merged.table)
         effects, warnings, table_after = merged.effects, merged.warnings, merged.table
-    risk = assess(proposal.tool, payload, table, warnings, known=known)
-    return _Outlook(before, after, effects, warnings, risk, table_after)
+    risk = assess(proposal.tool, payload, table, warnings, known=around.known)
+    return _Outlook(before, after, effects, warnings, risk, table_after, notes)
 
 
 def _readable(arguments: dict[str, Any]) -> str:

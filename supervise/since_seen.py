@@ -47,7 +47,7 @@ def changed_since(note: str, now: Review) -> Changed | None:
         return None
     version, at, image, builds, risk = match.groups()
     if now.proposal.tool == Proposal.Tool.CAPABILITY:
-        found = _image_changed(now.proposal.bottle, image, builds == "1")
+        found = _image_changed(now, image, builds == "1", is_same_risk=risk == _short(_risk(now)))
     else:
         moment = datetime.fromtimestamp(float(at), UTC)
         found = _table_changed(now, int(version), moment, is_same_risk=risk == _short(_risk(now)))
@@ -70,8 +70,8 @@ def _table_changed(now: Review, seen_version: int, seen_at: datetime, *, is_same
     return Changed(tuple(sentences), None if seen is None else _difference(table_text(seen), now.before))
 
 
-def _image_changed(bottle: Bottle, seen_image: str, was_built_here: bool) -> Changed:
-    sentences = []
+def _image_changed(now: Review, seen_image: str, was_built_here: bool, *, is_same_risk: bool) -> Changed:
+    bottle, sentences = now.proposal.bottle, []
     if images.can_be_rebuilt(bottle) != was_built_here:
         sentences.append(
             "The bottle would only keep the Dockerfile on record; it can be rebuilt now, and would be."
@@ -79,6 +79,9 @@ def _image_changed(bottle: Bottle, seen_image: str, was_built_here: bool) -> Cha
             else "The bottle can no longer be rebuilt: the Dockerfile would only be kept on record."
         )
     if seen_image == _short(bottle.dockerfile):
+        if not is_same_risk:  # of the same text against the same one: the images that it names are others
+            told = "; ".join(now.warnings) or "nothing"
+            sentences.append(f"What the engine has under the names in it changed. Told now: {told}.")
         return Changed(tuple(sentences), None)
     seen = next((text for text in _dockerfiles_of(bottle) if _short(text) == seen_image), None)
     if seen is None:

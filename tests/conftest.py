@@ -14,7 +14,7 @@ from django.contrib.auth.models import Permission, User
 from django.db import connections
 
 from botbottle.models import Bottle
-from supervise import bottles
+from supervise import bottles, named_images
 from tests.servers import RunningServer, running_postgres, running_redis, running_server
 
 # Machines are busy: how long an example takes says nothing about what it shows.
@@ -52,6 +52,14 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """PostgreSQL drops no database that the thread of asynchronous tests is still connected to."""
     yield
     SyncToAsync.single_thread_executor.submit(connections.close_all).result()
+
+
+@pytest.fixture(autouse=True)
+def engine_unasked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine said to one test counts for no other; most tests have none, whatever this host has."""
+    monkeypatch.setattr(named_images, "_engine", named_images._Engine())
+    if "process" not in request.keywords:
+        monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
 
 
 @pytest.fixture

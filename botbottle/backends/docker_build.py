@@ -13,7 +13,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +26,14 @@ from botbottle.dockerfiles import digest_of
 from botbottle.provision.variables import proxy_variables
 from botbottle.rebuildable import one_line_each
 
-from . import docker_images
+from . import docker_images, docker_sources
 from .accounts import sandbox_labels, sandbox_name
 from .base import INIT_INSIDE, SOCKETS_INSIDE, BackendError, Mount, Plan, Progress
 from .bubblewrap import interpreter
 from .docker_container import _bind, _confinement, engine_user
-from .docker_engine import connected, moment
+from .docker_engine import connected
 
 GATE_LABEL = "bot-bottle.gate"
-_SOURCES_LABEL = "bot-bottle.sources"  # the images it was built on: name=id,…
 _INIT = Path(__file__).resolve().parent.parent / "inside" / "init.py"
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 # Engines know these by themselves, and leave them out of the image and its history.
@@ -42,6 +41,7 @@ _BUILD_ARGUMENTS = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "N
 _WATCH_SECONDS = 0.2
 _MEASURE_SECONDS = 2.0
 _GATE_SECONDS = 20.0
+MOST_NAMES = 20  # that are compared for an operator who only looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,27 @@ USUAL = Bounds()
 
 
 def rebuild(
-    client: DockerClient, home: Path, slug: str, text: str, tell: Progress, *, bounds: Bounds = USUAL
+    client: DockerClient,
+    home: Path,
+    slug: str,
+    text: str,
+    tell: Progress,
+    *,
+    last: Mapping[str, str] | None = None,
+    bounds: Bounds = USUAL,
 ) -> str:
-    """Build a text and return the image's name; its label is the text's digest. Raises BackendError."""
-    sources = docker_images.refuse_fetches(text, lambda image: docker_images.find(client, image))
+    """Build a text and return the image's name; its label is the text's digest. Raises BackendError.
+
+    `last` are the images that the one in force was built on; what moved since is told.
+    """
+    sources = docker_images.refuse_fetches(text, lambda image: docker_sources.find(client, image))
     digest = digest_of(text)
     repository = sandbox_name(home, slug)
     name = f"{repository}:{digest[:12]}"
-    _tell_moved_names(client, repository, sources, tell)
+    if last is None:
+        last = docker_sources.of_bottle(client, repository, "")
+    for sentence in docker_sources.moved(last, sources):
+        tell(sentence)
     with _gate(client, home, slug) as gate, _watched(gate, bounds) as watch:
         try:
             docker_images.build(
@@ -73,7 +86,7 @@ def rebuild(
                 {
                     **sandbox_labels(home, slug),
                     docker_images.DIGEST_LABEL: digest,
-                    _SOURCES_LABEL: ",".join(f"{name}={image}" for name, image in sources.items()),
+                    docker_sources.LABEL: docker_sources.written(sources),
                 },
                 tell,
                 fileobj=_context(one_line_each(text)),
@@ -94,21 +107,23 @@ def rebuild(
     return name
 
 
-def _tell_moved_names(client: DockerClient, repository: str, sources: dict[str, str], tell: Progress) -> None:
-    """A name in a Dockerfile can stand for another image than it did when the bottle's last one was built."""
-    made = [image for image in client.images.list(name=repository) if _SOURCES_LABEL in image.labels]
-    if not made:
-        return
-    newest = max(made, key=lambda image: moment(image.attrs["Created"]) or 0.0)
-    last = dict(pair.partition("=")[::2] for pair in newest.labels[_SOURCES_LABEL].split(","))
-    for name, present in sources.items():
-        if last.get(name, present) != present:
-            tell(f"{name} is another image than in the last build: {present}, so far {last[name]}")
+def compare(client: DockerClient, text: str, last: Mapping[str, str]) -> list[str]:
+    """What a build of this text would find under the names in it, as far as it is not as it was, or fails."""
+    needed = docker_images.needed_images(text)
+    names = list(dict.fromkeys(each.name for each in needed))
+    found = {name: docker_sources.find(client, name) for name in names[:MOST_NAMES]}
+    problems = [docker_images.problem_with(each, found[each.name]) for each in needed if each.name in found]
+    present = {name: str(image.id) for name, image in found.items() if image is not None}
+    sentences = [*docker_sources.moved(last, present)]
+    sentences += [f"the build would fail: {problem}" for problem in problems if problem]
+    if len(names) > MOST_NAMES:
+        sentences.append(f"it names {len(names)} images, of which only {MOST_NAMES} were compared")
+    return sentences
 
 
 def verify(client: DockerClient, name: str, digest: str) -> None:
     """Raises BackendError unless this image was built from the text with this digest."""
-    image = docker_images.find(client, name)
+    image = docker_sources.find(client, name)
     if image is None:
         raise BackendError(f"The image {name} is gone. Build it again.")
     if image.labels.get(docker_images.DIGEST_LABEL) != digest:
@@ -117,7 +132,7 @@ def verify(client: DockerClient, name: str, digest: str) -> None:
 
 def keep(client: DockerClient, image: str, repository: str) -> str:
     """A name in the repository under which this very image stays. Raises BackendError when there is none."""
-    found = docker_images.find(client, image)
+    found = docker_sources.find(client, image)
     if found is None:
         raise BackendError(f"The image {image!r} is gone, and cannot be kept.")
     ours = [tag for tag in found.tags if tag.startswith(f"{repository}:") and not tag.endswith(":latest")]
@@ -158,9 +173,14 @@ class DockerImages:
         self.home, self.slug = home, slug
         self.repository = sandbox_name(home, slug)
 
-    def build(self, text: str, tell: Progress) -> str:
+    def build(self, text: str, tell: Progress, *, image: str) -> str:
         with connected() as client:
-            return rebuild(client, self.home, self.slug, text, tell)
+            last = docker_sources.of_bottle(client, self.repository, image)
+            return rebuild(client, self.home, self.slug, text, tell, last=last)
+
+    def compare(self, text: str, image: str, seconds: float) -> list[str]:
+        with connected(seconds) as client:
+            return compare(client, text, docker_sources.of_bottle(client, self.repository, image))
 
     def verify(self, image: str, digest: str) -> None:
         with connected() as client:
@@ -172,7 +192,7 @@ class DockerImages:
                 present = str(client.containers.get(self.repository).attrs["Image"])
             except NotFound:  # it has not been started since its sandbox was removed
                 present = plan.image or self.repository
-            if docker_images.find(client, present) is None:
+            if docker_sources.find(client, present) is None:
                 return ""
             return keep(client, present, self.repository)
 

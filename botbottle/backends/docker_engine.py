@@ -31,12 +31,15 @@ def socket_path() -> str:
 
 
 @contextmanager
-def connected() -> Iterator[DockerClient]:
-    """A client; what goes wrong in its use is raised as Unavailable or BackendError."""
+def connected(seconds: float = SECONDS) -> Iterator[DockerClient]:
+    """A client; what goes wrong in its use is raised as Unavailable or BackendError.
+
+    An engine that says nothing for so long counts as gone.
+    """
     path = socket_path()
     try:
-        _knock(path)  # the SDK would leave its sockets open
-        client = DockerClient(base_url=f"unix://{path}", timeout=SECONDS)
+        _knock(path, seconds)  # the SDK would leave its sockets open
+        client = DockerClient(base_url=f"unix://{path}", timeout=seconds)
     except (DockerException, requests.exceptions.RequestException, OSError) as error:
         raise _unavailable(path, error) from error
     try:
@@ -49,8 +52,9 @@ def connected() -> Iterator[DockerClient]:
         client.close()
 
 
-def _knock(path: str) -> None:
+def _knock(path: str, seconds: float) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(seconds)
         connection.connect(path)
 
 

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from docker import DockerClient  # type: ignore[import-untyped]
-from docker.errors import APIError, ImageNotFound, NotFound  # type: ignore[import-untyped]
+from docker.errors import APIError, NotFound  # type: ignore[import-untyped]
 
 from botbottle import rebuildable
 from botbottle.dockerfiles import BadDockerfile
 
+from . import docker_sources
 from .base import BackendError, Plan, Progress
+from .docker_sources import find
 
 DIGEST_LABEL = "bot-bottle.dockerfile"
 _BUILD_SECONDS = 3600  # between two lines of a build, not for the whole of it
@@ -46,15 +48,23 @@ def ready_image(client: DockerClient, plan: Plan, labels: dict[str, str], name: 
     if image is not None and image.labels.get(DIGEST_LABEL) == digest:
         return str(image.id)
     tell(f"Building {name} from {path}")
-    build(client, name, {**labels, DIGEST_LABEL: digest}, tell, path=str(path.parent), dockerfile=path.name)
+    labels = {**labels, DIGEST_LABEL: digest}
+    _build_own(client, name, path, labels, tell)
     return _existing(client, name)
 
 
-def find(client: DockerClient, name: str) -> Any:
-    try:
-        return client.images.get(name)
-    except ImageNotFound:
-        return None
+def _build_own(client: DockerClient, name: str, path: Path, labels: dict[str, str], tell: Progress) -> None:
+    """An operator's own Dockerfile, in its directory. The engine pulls what it does not have."""
+    named = rebuildable.named_images(path.read_text(encoding="utf-8", errors="replace"))
+    before = docker_sources.ids_of(client, named)
+    labelled = {**labels, docker_sources.LABEL: docker_sources.written(before)}
+    build(client, name, labelled, tell, path=str(path.parent), dockerfile=path.name)
+    # Which image a name stands for that was pulled is known by now; a label on top is all that is added.
+    after = {**docker_sources.ids_of(client, [each for each in named if each not in before]), **before}
+    if after != before:
+        labelled[docker_sources.LABEL] = docker_sources.written(after)
+        same = io.BytesIO(f"FROM {_existing(client, name)}\n".encode())
+        build(client, name, labelled, lambda _: None, fileobj=same)
 
 
 def _existing(client: DockerClient, name: str) -> str:
@@ -109,34 +119,43 @@ def refuse_fetches(text: str, image_of: Callable[[str], Any]) -> dict[str, str]:
 
     Returns the images that it builds on and copies from, by name, with their ids.
     """
-    try:
-        needed = rebuildable.needed_images(text)
-    except BadDockerfile as error:
-        raise BackendError(f"The Dockerfile cannot be built: {error}.") from error
     found: dict[str, str] = {}
-    for each in needed:
+    for each in needed_images(text):
         image = image_of(each.name)
-        if image is None:
-            raise BackendError(
-                f"line {each.line}: the Docker engine has no image {each.name[:200]!a}, and a rebuild pulls "
-                "none. If you trust it, fetch it first with docker pull."
-            )
-        if each.is_base:
-            _refuse_base(f"line {each.line}: the image {each.name[:200]!a}", image.attrs.get("Config") or {})
+        problem = problem_with(each, image)
+        if problem:
+            raise BackendError(problem)
         found[each.name] = str(image.id)
     return found
 
 
-def _refuse_base(which: str, config: dict[str, Any]) -> None:
-    """What the text may not have, its base may not bring along."""
+def needed_images(text: str) -> list[rebuildable.Needed]:
+    """Raises BackendError for a text that cannot be built whatever images there are."""
+    try:
+        return rebuildable.needed_images(text)
+    except BadDockerfile as error:
+        raise BackendError(f"The Dockerfile cannot be built: {error}.") from error
+
+
+def problem_with(needed: rebuildable.Needed, image: Any) -> str:
+    """Why a rebuild does not take what the engine has under this name; empty when it does."""
+    if image is None:
+        return (
+            f"line {needed.line}: the Docker engine has no image {needed.name[:200]!a}, and a rebuild pulls "
+            "none. If you trust it, fetch it first with docker pull."
+        )
+    # What the text may not have, its base may not bring along.
+    config = (image.attrs.get("Config") or {}) if needed.is_base else {}
+    which = f"line {needed.line}: the image {needed.name[:200]!a}"
     if config.get("OnBuild"):
-        raise BackendError(f"{which} has ONBUILD steps, which fetch past the proxy. Start from another one.")
+        return f"{which} has ONBUILD steps, which fetch past the proxy. Start from another one."
     if config.get("Volumes"):
         volumes = ", ".join(sorted(config["Volumes"]))[:200]
-        raise BackendError(
+        return (
             f"{which} has volumes ({volumes}), whose files are not counted while the image is built. Start "
             "from another one."
         )
+    return ""
 
 
 def read_text(client: DockerClient, image: str, path: str, labels: dict[str, str]) -> str | None:

@@ -16,23 +16,26 @@ from docker import DockerClient  # type: ignore[import-untyped]
 
 from botbottle.dockerfiles import digest_of
 
-from . import docker_build
+from . import docker_build, docker_sources
 from .base import BackendError, Plan, Progress, Unavailable
 from .docker_engine import connected
 
 PREFIX = "rootfs-"
+_SOURCES = "sources"  # kind of the file that says what a directory was built on
 _UNPACK_SECONDS = 900
 _CONFINED = ("--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv")
 
 
-def rebuild(home: Path, slug: str, text: str, tell: Progress) -> str:
+def rebuild(home: Path, slug: str, text: str, tell: Progress, *, image: str = "") -> str:
     """The directory with the new root filesystem. Raises Unavailable where there is no engine."""
     try:
         with connected() as client:
-            name = docker_build.rebuild(client, home, slug, text, tell)
+            name = docker_build.rebuild(client, home, slug, text, tell, last=_sources(image))
             target = home / "bottles" / slug / f"{PREFIX}{digest_of(text)[:12]}"
             if not _marker(target).exists():
                 _export(client, name, target, tell)
+                built = docker_sources.find(client, name)
+                _marker(target, _SOURCES).write_text(built.labels[docker_sources.LABEL] if built else "")
                 _marker(target).write_text(digest_of(text))
             return str(target)
     except Unavailable as error:
@@ -52,6 +55,7 @@ def prune(directory: Path, kept: set[str]) -> None:
     for path in directory.glob(f"{PREFIX}*"):
         if path.is_dir() and str(path) not in kept:
             _marker(path).unlink(missing_ok=True)
+            _marker(path, _SOURCES).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -61,8 +65,12 @@ class LocalImages:
     def __init__(self, home: Path, slug: str) -> None:
         self.home, self.slug = home, slug
 
-    def build(self, text: str, tell: Progress) -> str:
-        return rebuild(self.home, self.slug, text, tell)
+    def build(self, text: str, tell: Progress, *, image: str) -> str:
+        return rebuild(self.home, self.slug, text, tell, image=image)
+
+    def compare(self, text: str, image: str, seconds: float) -> list[str]:
+        with connected(seconds) as client:
+            return docker_build.compare(client, text, _sources(image))
 
     def verify(self, image: str, digest: str) -> None:
         verify(image, digest)
@@ -81,9 +89,17 @@ class LocalImages:
             return  # no engine, nothing of a build
 
 
-def _marker(target: Path) -> Path:
+def _marker(target: Path, kind: str = "digest") -> Path:
     """Beside the directory, where nothing of the image is."""
-    return target.with_name(f".{target.name}.digest")
+    return target.with_name(f".{target.name}.{kind}")
+
+
+def _sources(image: str) -> dict[str, str]:
+    """The engine's images that this directory was made from; none for a directory of the operator's own."""
+    try:
+        return docker_sources.read(_marker(Path(image), _SOURCES).read_text()) if image else {}
+    except (OSError, ValueError):
+        return {}
 
 
 def _export(client: DockerClient, name: str, target: Path, tell: Progress) -> None:

@@ -19,8 +19,17 @@ def is_built(backend: str) -> bool:
 class Images(Protocol):
     """For one bottle. What goes wrong is a BackendError."""
 
-    def build(self, text: str, tell: Progress) -> str:
-        """Its image, or root filesystem, from a Dockerfile's text."""
+    def build(self, text: str, tell: Progress, *, image: str) -> str:
+        """Its image, or root filesystem, from a Dockerfile's text. `image` is the one in force.
+
+        Tells which names stand for other images than when that one was built.
+        """
+
+    def compare(self, text: str, image: str, seconds: float) -> list[str]:
+        """What `build` would tell of the names in the text, and which would make it fail.
+
+        Asks the engine and builds nothing. An engine that is silent for so many seconds is Unavailable.
+        """
 
     def verify(self, image: str, digest: str) -> None:
         """Raises BackendError unless the image was built from the text with this digest."""

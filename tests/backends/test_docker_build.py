@@ -198,9 +198,7 @@ def test_it_is_told_when_a_name_stands_for_another_image_than_before(builds: Bui
     assert not [line for line in builds.said if "another image" in line]
     builds.client.images.get(SHELL_IMAGE).tag("moving", "1")
     builds.build("RUN echo 3", base="moving:1")
-    assert [
-        line for line in builds.said if line.startswith("moving:1 is another image than in the last build")
-    ]
+    assert [line for line in builds.said if line.startswith("moved tag: moving:1 is another image than")]
     builds.client.images.remove("moving:1")
 
 

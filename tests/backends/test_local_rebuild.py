@@ -86,7 +86,7 @@ def test_what_does_not_belong_there_is_refused(target: Path, entry: tuple[str, b
 def test_without_an_engine_it_says_why_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     with pytest.raises(Unavailable, match=r"rebuilt by a Docker engine, and there is none here.*docker\.io"):
-        rebuilt.images("local", tmp_path, "demo").build("FROM x\n", lambda _: None)
+        rebuilt.images("local", tmp_path, "demo").build("FROM x\n", lambda _: None, image="")
     with pytest.raises(Unavailable, match="are not rebuilt"):
         rebuilt.images("smolmachines", tmp_path, "demo")
 

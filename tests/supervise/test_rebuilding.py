@@ -53,10 +53,13 @@ class Stage:
         if reason is not None:
             raise (NotStarted if step.startswith("start") else BackendError)(reason)
 
-    def build(self, text: str, tell: Callable[[str], None]) -> str:
+    def build(self, text: str, tell: Callable[[str], None], *, image: str) -> str:
         tell("Step 1/2 : FROM agents:1")
         self._do("build")
         return f"built:{digest_of(text)[:4]}"
+
+    def compare(self, _text: str, _image: str, _seconds: float) -> list[str]:
+        return []
 
     def verify(self, image: str, digest: str) -> None:
         self._do("verify")
@@ -251,7 +254,7 @@ def test_a_replacement_that_cannot_go_live_is_taken_back(
 def test_an_error_of_our_own_fails_closed(
     rebuild: Rebuild, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "build", lambda *_: 1 / 0)
+    monkeypatch.setattr(stage, "build", lambda *_, **_more: 1 / 0)
     assert performed(rebuild).phase == Phase.FAILED
     assert "ZeroDivisionError" in rebuild.problem
     assert stage.done == []

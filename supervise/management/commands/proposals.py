@@ -112,7 +112,8 @@ class Command(OperatorCommand):
 
     def _show_review(self, review: Review) -> None:
         self.stdout.write(f"risk           {review.risk.level.word}: {'; '.join(review.risk.reasons)}")
-        for title, sentences in (("effect", review.effects), ("warning", review.warnings)):
+        told = (("effect", review.effects), ("warning", review.warnings), ("note", review.notes))
+        for title, sentences in told:
             for sentence in sentences:
                 self.stdout.write(f"{title:14} {visible(sentence)}")
         for row in line_diff(review.before, review.after, most_rows=ALL_ROWS).rows:
