@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 from django.conf import settings
@@ -65,7 +65,7 @@ class _Engine:
 
     def answers(self, questions: Mapping[_Question, str], *, again: bool) -> dict[_Question, Names]:
         """As many as there are in time. `again`: what was said before counts only if it does not answer."""
-        begun = time.monotonic()
+        begun = monotonic()
         self._ask(questions, begun if again else begun - FRESH_SECONDS)
         oldest = begun - (KEPT_SECONDS if again else FRESH_SECONDS)
         known = {each: self._known(each, oldest) for each in questions}
@@ -77,11 +77,11 @@ class _Engine:
         return names if at >= since else None
 
     def _rests(self) -> bool:
-        return time.monotonic() < self._rests_until
+        return monotonic() < self._rests_until
 
     def _ask(self, questions: Mapping[_Question, str], since: float) -> None:
         """Returns when all is known, or time is up: the engine is asked in another thread."""
-        deadline = time.monotonic() + PAGE_SECONDS
+        deadline = monotonic() + PAGE_SECONDS
         if self._rests() or not self._open(questions, since):
             return
         if not self._asking.acquire(timeout=PAGE_SECONDS):
@@ -94,16 +94,16 @@ class _Engine:
             target=self._round, args=(open_questions,), name="named-images", daemon=True
         )
         thread.start()
-        thread.join(max(0.0, deadline - time.monotonic()))
+        thread.join(max(0.0, deadline - monotonic()))
 
     def _open(self, questions: Mapping[_Question, str], since: float) -> dict[_Question, str]:
         return {each: text for each, text in questions.items() if self._known(each, since) is None}
 
     def _round(self, questions: Mapping[_Question, str]) -> None:
-        deadline = time.monotonic() + ROUND_SECONDS
+        deadline = monotonic() + ROUND_SECONDS
         try:
             for question, text in questions.items():
-                if time.monotonic() > deadline:
+                if monotonic() > deadline:
                     return
                 self._keep(question, _compared(question, text))
         except Unavailable as error:
@@ -115,13 +115,13 @@ class _Engine:
             self._asking.release()
 
     def _keep(self, question: _Question, names: Names) -> None:
-        self._said[question] = (time.monotonic(), names)
+        self._said[question] = (monotonic(), names)
         if len(self._said) > MOST_KEPT:
             del self._said[min(self._said, key=lambda each: self._said[each][0])]
 
     def _rest(self, reason: str) -> None:
         self._reason = reason
-        self._rests_until = time.monotonic() + REST_SECONDS
+        self._rests_until = monotonic() + REST_SECONDS
 
 
 _engine = _Engine()

@@ -6,18 +6,18 @@ import io
 import socket
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import docker
 import pytest
 
-from botbottle.backends import docker_build
+from botbottle.backends import docker_build, docker_sources
 from botbottle.backends.accounts import sandbox_labels, sandbox_name
-from botbottle.backends.base import BackendError
+from botbottle.backends.base import BackendError, Plan
 from botbottle.backends.docker import DockerBackend
-from botbottle.backends.docker_build import Bounds
+from botbottle.backends.docker_build import Bounds, DockerImages
 from botbottle.dockerfiles import digest_of
 from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
 from tests.dockerd import Engine, docker_host, engine
@@ -200,6 +200,93 @@ def test_it_is_told_when_a_name_stands_for_another_image_than_before(builds: Bui
     builds.build("RUN echo 3", base="moving:1")
     assert [line for line in builds.said if line.startswith("moved tag: moving:1 is another image than")]
     builds.client.images.remove("moving:1")
+
+
+@pytest.fixture
+def moving(builds: Builds) -> Iterator[Callable[[str], str]]:
+    """Lets moving:1 stand for another image; returns the id."""
+
+    def move(image: str) -> str:
+        builds.client.images.get(image).tag("moving", "1")
+        return str(builds.client.images.get("moving:1").id).removeprefix("sha256:")[:12]
+
+    yield move
+    builds.client.images.remove("moving:1")
+
+
+def test_a_moved_name_is_told_of_without_a_build(builds: Builds, moving: Callable[[str], str]) -> None:
+    own = DockerImages(builds.home, SLUG)
+    old = moving(PYTHON_IMAGE)
+    image = own.build("FROM moving:1\nRUN echo 1\n", builds.said.append, image="")
+    text = f"FROM {PYTHON_IMAGE}\nCOPY --from=moving:1 /etc/passwd /p\n"
+    assert own.compare(text, image, 10) == []
+    new = moving(SHELL_IMAGE)
+    before = len(builds.client.images.list(all=True))
+    (told,) = own.compare(text, image, 10)
+    assert told.startswith(
+        "moved tag: moving:1 is another image than the bottle's present one was built on: "
+    )
+    assert told.endswith(f": {new}, so far {old}")
+    assert own.compare(f"FROM {PYTHON_IMAGE}\n", image, 10) == []
+    assert len(builds.client.images.list(all=True)) == before
+    own.build(text, builds.said.append, image=image)
+    assert [line for line in builds.said if line.startswith("moved tag: ")] == own.compare(text, image, 10)
+
+
+def test_what_would_make_a_build_fail_is_told_of_without_one(builds: Builds) -> None:
+    text = "FROM nosuch:1\n" + "".join(f"COPY --from=other:{number} /a /b\n" for number in range(30))
+    told = DockerImages(builds.home, SLUG).compare(text, "", 10)
+    assert told[0].startswith("the build would fail: line 1: the Docker engine has no image 'nosuch:1'")
+    assert told[-1] == "it names 31 images, of which only 20 were compared"
+    assert len(told) == 21
+
+
+@pytest.mark.parametrize("is_pulled", [False, True], ids=["there", "pulled by the build"])
+def test_the_manifests_own_build_says_what_its_names_stood_for(
+    builds: Builds, moving: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, *, is_pulled: bool
+) -> None:
+    moving(PYTHON_IMAGE)
+    dockerfile = builds.home / "Dockerfile"
+    dockerfile.write_text(
+        "ARG A=1\nFROM --platform=linux/amd64 moving:1 AS one\nADD Dockerfile /x\nFROM one\n"
+    )
+    if is_pulled:
+        real, looks = docker_sources.ids_of, []
+
+        def at_second_look(client: docker.DockerClient, names: list[str]) -> dict[str, str]:
+            looks.append(names)
+            return real(client, names) if len(looks) > 1 else {}
+
+        monkeypatch.setattr(docker_sources, "ids_of", at_second_look)
+    plan = Plan(SLUG, "docker", str(builds.home), dockerfile=str(dockerfile))
+    backend = DockerBackend(builds.home)
+    image = backend.build(plan, builds.said.append)
+    assert backend.build(plan, pytest.fail) == image, "it is not built again"
+    own, text = DockerImages(builds.home, SLUG), "FROM moving:1\n"
+    assert own.compare(text, "", 10) == []
+    moving(SHELL_IMAGE)
+    (told,) = own.compare(text, "", 10)
+    assert told.startswith("moved tag: moving:1 ")
+
+
+def test_an_image_that_runs_as_it_is_is_known_by_its_container(
+    builds: Builds, moving: Callable[[str], str]
+) -> None:
+    old = moving(PYTHON_IMAGE)
+    own = DockerImages(builds.home, SLUG)
+    name = sandbox_name(builds.home, SLUG)
+    container = builds.client.containers.create(old, ["sleep", "60"], name=name, network_mode="none")
+    try:
+        assert own.compare("FROM moving:1\n", "moving:1", 10) == []
+        moving(SHELL_IMAGE)
+        (told,) = own.compare("FROM moving:1\n", "moving:1", 10)
+        assert told.endswith(f"so far {old}")
+        rebuilt = own.build("FROM moving:1\nRUN echo 1\n", builds.said.append, image="moving:1")
+        assert own.compare("FROM moving:1\n", rebuilt, 10) == [], "rebuilt while it is stopped"
+        container.start()
+        assert own.compare("FROM moving:1\n", rebuilt, 10) == [], "what runs has no such source"
+    finally:
+        container.remove(force=True)
 
 
 def test_a_failing_build_says_why_and_how_its_log_ended(builds: Builds) -> None:

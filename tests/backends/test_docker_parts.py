@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
 
+from botbottle.backends import docker_sources, rebuilt
 from botbottle.backends.accounts import User, account_files
-from botbottle.backends.base import BackendError, Plan, Variable
+from botbottle.backends.base import BackendError, Plan, Unavailable, Variable
 from botbottle.backends.docker import DockerBackend, _runs_something
 from botbottle.backends.docker_container import engine_user, environment
 from botbottle.backends.docker_engine import moment
@@ -59,6 +62,32 @@ def test_what_is_here_is_built(text: str, names: set[str]) -> None:
 def test_what_the_engine_would_fetch_is_refused(text: str, sentence: str) -> None:
     with pytest.raises(BackendError, match=sentence):
         refuse_fetches(text, IMAGES.get)
+
+
+def test_a_name_moved_when_it_stood_for_another_image() -> None:
+    last = docker_sources.read(
+        docker_sources.written({"a:1": "sha256:1", "localhost:5000/b@sha256:7": "sha256:2"})
+    )
+    assert last == {"a:1": "sha256:1", "localhost:5000/b@sha256:7": "sha256:2"}
+    assert list(docker_sources.moved(last, {**last, "new": "sha256:9"})) == []
+    (told,) = docker_sources.moved(last, {"a:1": "sha256:3"})
+    assert told.startswith("moved tag: a:1 ") and told.endswith(": 3, so far 1")
+    assert docker_sources.read("") == docker_sources.read("junk,=") == {}
+
+
+def test_an_engine_that_says_nothing_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        begun = time.monotonic()
+        for backend in ("docker", "local"):
+            with pytest.raises(Unavailable, match="does not answer"):
+                rebuilt.images(backend, tmp_path, "demo").compare("FROM a\n", "", 0.2)
+        assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize(

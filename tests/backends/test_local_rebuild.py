@@ -96,6 +96,9 @@ def test_a_directory_counts_only_for_the_text_it_was_made_from(target: Path) -> 
         local_rebuild.verify(str(target), "digest")
     local_rebuild._marker(target).write_text("digest")
     local_rebuild.verify(str(target), "digest")
+    local_rebuild._marker(target, "sources").write_text("a:1=sha256:1")
+    assert local_rebuild._sources(str(target)) == {"a:1": "sha256:1"}
+    assert local_rebuild._sources("") == local_rebuild._sources(str(target.parent)) == {}
     other = target.with_name("rootfs-2")
     other.mkdir()
     local_rebuild.prune(target.parent, {str(other)})

@@ -9,8 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botbottle.dockerfiles import BadDockerfile, check_dockerfile, instructions
-from botbottle.rebuildable import Needed, check_rebuildable, needed_images, one_line_each
+from botbottle.rebuildable import Needed, check_rebuildable, named_images, needed_images, one_line_each
 
+OPERATORS_OWN = """# syntax=docker/dockerfile:1
+ARG BASE=debian:12
+FROM --platform=linux/amd64 debian:12 AS one
+ADD https://example.com/x /x
+FROM $BASE
+COPY --link --from=one /a /b
+COPY --from=tools:2 /a /b
+RUN <<EOF
+FROM evil
+EOF
+FROM debian:12
+"""
 PLAIN = {
     "commands": "FROM debian:12\nRUN echo ADD https://example.com --x\n",
     "continuations and comments": "# a\nFROM a\nRUN b && \\\n  # why\n\n  c\nUSER d\n",
@@ -105,3 +117,8 @@ def test_the_lines_it_sees_are_the_instructions_that_were_checked(parts: list[st
     with contextlib.suppress(BadDockerfile):
         check_rebuildable(text)
         assert list(instructions(one_line_each(text))) == list(instructions(text))
+
+
+def test_the_names_in_an_operators_own_text_are_read_as_far_as_they_are_names() -> None:
+    assert named_images(OPERATORS_OWN) == ["debian:12", "tools:2"]
+    assert named_images("NOTHING\n") == []

@@ -13,6 +13,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from websockets.sync.client import connect
 
 from botbottle.backends.accounts import sandbox_name
 from botbottle.demo.internet import Site, small_internet
-from tests.backends.images import PYTHON_IMAGE
+from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
 from tests.dockerd import Engine, engine
 from tests.processes.bottles import Bottles
 from tests.processes.site import command_of, post_form
@@ -75,7 +76,7 @@ class World(Bottles):
             "command": ["sleep", "1000"],
             "workspace": {"path": str(workspace)},
             "routes": [{"host": TOOLS}],
-            **({"image": PYTHON_IMAGE} if backend == "docker" else {}),
+            **({"image": PYTHON_IMAGE} if backend == "docker" and "dockerfile" not in keys else {}),
             **keys,
         }
         self.manifest(slug, yaml.safe_dump(content))
@@ -89,9 +90,9 @@ class World(Bottles):
         call = json.dumps({"name": name, "arguments": arguments})
         return self.inside(slug, "python3", "-c", CALL, call)
 
-    def ask(self, slug: str, *lines: str, python: str = "python3") -> str:
+    def ask(self, slug: str, *lines: str, python: str = "python3", base: str = PYTHON_IMAGE) -> str:
         """From inside the bottle, as an agent does. The proposal's id, once it is in the queue."""
-        text = "".join(f"{line}\n" for line in (f"FROM {PYTHON_IMAGE}", *lines))
+        text = "".join(f"{line}\n" for line in (f"FROM {base}", *lines))
         arguments = {"dockerfile": text, "justification": "the tests need it"}
         call = json.dumps({"name": "capability-block", "arguments": arguments})
         process = subprocess.Popen(
@@ -103,6 +104,10 @@ class World(Bottles):
         listed = ("proposals", "list", "--bottle", slug, "--json")
         (asked,) = wait_until(lambda: json.loads(self.server.manage(*listed)), what="the ask")
         return str(asked["id"])
+
+    def review(self, proposal: str) -> dict[str, Any]:
+        """As an operator is shown it, by a process that has not looked before."""
+        return dict(json.loads(self.server.manage("proposals", "show", proposal, "--json"))["review"])
 
     def approve(self, proposal: str) -> None:
         self.server.manage("proposals", "approve", proposal, "--note", "Fine.")
@@ -184,6 +189,10 @@ class World(Bottles):
         return path.read_text()
 
 
+def _short(image: Any) -> str:
+    return str(image.id).removeprefix("sha256:")[:12]
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[World]:
     root = tmp_path_factory.mktemp("capability")
@@ -236,6 +245,47 @@ def test_an_approved_binary_arrives_on_the_same_workspace_and_leaves_by_a_rollba
     world.ok("stop", slug)
     world.ok("start", slug)
     assert world.command("exec", "-T", slug, "--", "newtool").code == 127, "and it stays so"
+    world.end(slug)
+
+
+def test_a_tag_that_moved_is_flagged_before_the_yes(world: World, tmp_path: Path) -> None:
+    """Already for the first change, of an image that the manifest's own Dockerfile made."""
+    client = world.client
+    python, shell = (client.images.get(name) for name in (PYTHON_IMAGE, SHELL_IMAGE))
+    python.tag("base", "1")
+    dockerfile = tmp_path / "Dockerfile"
+    dockerfile.write_text("FROM base:1\nENV OWN=1\n")
+    slug = world.bottle("moved", dockerfile=str(dockerfile))
+    proposal = world.ask(slug, "RUN echo more > /etc/more", base="base:1")
+    before = world.review(proposal)
+    assert before["notes"] == [] and "moved tag" not in str(before)
+
+    shell.tag("base", "1")
+    flag = f"moved tag: base:1 is another image than the bottle's present one was built on: {_short(shell)}"
+    flag += f", so far {_short(python)}"
+    now = world.review(proposal)
+    assert flag in now["warnings"] and flag in now["risk"]["reasons"]
+    with pytest.raises(AssertionError, match="changed since you looked"):
+        world.server.manage("proposals", "approve", proposal, "--digest", before["seen_digest"])
+    with world.console() as browser:  # the web process may have an answer of half a minute ago
+        for page in ("/", f"/proposals/{proposal}/"):
+            wait_until(lambda page=page: flag in unescape(browser.get(page).text), seconds=60, what=page)
+    python.tag("base", "1")
+    assert world.review(proposal)["seen_digest"] == before["seen_digest"]
+    world.approve(proposal)
+    assert world.ended(slug)["phase"] == "live", world.log(slug)
+    assert "moved tag" not in world.log(slug)
+
+    # The next one, against the image that was rebuilt.
+    proposal = world.ask(slug, "RUN echo yet more > /etc/more", base="base:1")
+    assert world.review(proposal)["warnings"] == [
+        "takes away what the present Dockerfile has: 'RUN echo more > /etc/more'"
+    ]
+    shell.tag("base", "1")
+    assert flag in world.review(proposal)["warnings"]
+    client.images.remove("base:1")
+    missing = "the build would fail: line 1: the Docker engine has no image 'base:1'"
+    assert world.review(proposal)["warnings"][0].startswith(missing)
     world.end(slug)
 
 
