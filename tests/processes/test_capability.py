@@ -275,6 +275,7 @@ def test_a_tag_that_moved_is_flagged_before_the_yes(world: World, tmp_path: Path
     world.approve(proposal)
     assert world.ended(slug)["phase"] == "live", world.log(slug)
     assert "moved tag" not in world.log(slug)
+    world.waiting.communicate(timeout=60)
 
     # The next one, against the image that was rebuilt.
     proposal = world.ask(slug, "RUN echo yet more > /etc/more", base="base:1")
