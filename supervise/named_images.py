@@ -82,9 +82,7 @@ class _Engine:
     def _ask(self, questions: Mapping[_Question, str], since: float) -> None:
         """Returns when all is known, or time is up: the engine is asked in another thread."""
         deadline = monotonic() + PAGE_SECONDS
-        if self._rests() or not self._open(questions, since):
-            return
-        if not self._asking.acquire(timeout=PAGE_SECONDS):
+        if not self._open(questions, since) or not self._asking.acquire(timeout=PAGE_SECONDS):
             return
         open_questions = self._open(questions, since)  # another page may have asked the same meanwhile
         if self._rests() or not open_questions:

@@ -384,7 +384,9 @@ def test_a_local_bottle_gets_a_root_filesystem_of_its_own_and_goes_back_to_the_h
     slug = world.bottle("local", backend="local")
     assert world.command("exec", "-T", slug, "--", "newtool").code == 127
     made = "printf '#!/bin/sh\\necho new tool\\n' > /usr/bin/newtool && busybox chmod 755 /usr/bin/newtool"
-    proposal = world.ask(slug, f"RUN {made}", python=str(Path(sys.base_prefix) / "bin" / "python3"))
+    world.client.images.get(PYTHON_IMAGE).tag("rootfs", "1")
+    python = str(Path(sys.base_prefix) / "bin" / "python3")
+    proposal = world.ask(slug, f"RUN {made}", python=python, base="rootfs:1")
     world.approve(proposal)
     row = world.ended(slug)
     assert (row["phase"], row["problem"]) == ("live", ""), world.log(slug)
@@ -397,6 +399,12 @@ def test_a_local_bottle_gets_a_root_filesystem_of_its_own_and_goes_back_to_the_h
     with tarfile.open(kept) as archive:
         assert archive.getnames() == ["draft"]
     assert "The replacement is live" in world.tool(slug, "check-proposal", proposal_id=proposal)
+    world.waiting.communicate(timeout=60)
+    second = world.ask(slug, "RUN true", base="rootfs:1")
+    assert "moved tag" not in str(world.review(second))
+    world.client.images.get(SHELL_IMAGE).tag("rootfs", "1")
+    assert world.review(second)["warnings"][0].startswith("moved tag: rootfs:1 ")
+    world.client.images.remove("rootfs:1")
     assert world.ok("rollback-image", slug) == f"{slug}: live\n"
     assert world.command("exec", "-T", slug, "--", "newtool").code == 127
     world.end(slug)

@@ -26,6 +26,7 @@ from supervise.models import Proposal, Rebuild
 from supervise.queue_page import Filter
 from supervise.since_seen import changed_since, note_of
 from tests.asking import ask, ask_image, seen
+from tests.threads import together
 
 pytestmark = pytest.mark.django_db
 TEXT = "FROM agents:1\nRUN install newtool\n"
@@ -204,6 +205,14 @@ def test_a_page_does_not_wait_for_a_silent_engine(
             assert named_images.TOO_LATE in shown.notes[0]
     assert time.monotonic() - begun < 10
     assert len(engine.asked) == 1, "one asks, and the others do not wait for long"
+
+
+def test_two_pages_at_the_same_time_ask_once(engine: Engine) -> None:
+    engine.seconds, engine.told = 0.2, [MOVED]
+    question = named_images._Question(1, "docker", "agent-a", "agents:1", "a digest")
+    answers = together([lambda: named_images._engine.answers({question: TEXT}, again=False)] * 2)
+    assert answers == [{question: named_images.Names((MOVED,))}] * 2
+    assert len(engine.asked) == 1
 
 
 def test_a_queue_waits_once_however_many_cards_it_has(
