@@ -278,11 +278,15 @@ def test_an_image_that_runs_as_it_is_is_known_by_its_container(
     container = builds.client.containers.create(old, ["sleep", "60"], name=name, network_mode="none")
     try:
         assert own.compare("FROM moving:1\n", "moving:1", 10) == []
-        moving(SHELL_IMAGE)
+        new = moving(SHELL_IMAGE)
         (told,) = own.compare("FROM moving:1\n", "moving:1", 10)
         assert told.endswith(f"so far {old}")
         rebuilt = own.build("FROM moving:1\nRUN echo 1\n", builds.said.append, image="moving:1")
-        assert own.compare("FROM moving:1\n", rebuilt, 10) == [], "rebuilt while it is stopped"
+        moving(PYTHON_IMAGE)
+        (told,) = own.compare("FROM moving:1\n", rebuilt, 10)
+        assert told.endswith(f"so far {new}"), (
+            "rebuilt while it is stopped: its container is of the one before"
+        )
         container.start()
         assert own.compare("FROM moving:1\n", rebuilt, 10) == [], "what runs has no such source"
     finally:
