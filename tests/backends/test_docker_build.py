@@ -284,9 +284,7 @@ def test_an_image_that_runs_as_it_is_is_known_by_its_container(
         rebuilt = own.build("FROM moving:1\nRUN echo 1\n", builds.said.append, image="moving:1")
         moving(PYTHON_IMAGE)
         (told,) = own.compare("FROM moving:1\n", rebuilt, 10)
-        assert told.endswith(f"so far {new}"), (
-            "rebuilt while it is stopped: its container is of the one before"
-        )
+        assert told.endswith(f"so far {new}"), "rebuilt while stopped: the container is older"
         container.start()
         assert own.compare("FROM moving:1\n", rebuilt, 10) == [], "what runs has no such source"
     finally:
