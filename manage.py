@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The one entry point: up, web, egress, bottle, proposals, verify_audit, and Django's own commands."""
+"""The one entry point: up, web, egress, demo, bottle, proposals, servers, verify_audit … and Django's own."""
 
 import os
 import sys
@@ -17,10 +17,10 @@ def main() -> int:
 
 
 def _main() -> int:
-    if sys.argv[1:] == ["egress"]:  # the data plane starts in a blink and runs where there is no Django
+    if sys.argv[1:2] == ["egress"]:  # the data plane starts in a blink and runs where there is no Django
         from egress.proxy.main import main as egress  # noqa: PLC0415
 
-        return egress()
+        return egress(sys.argv[2:])
     if sys.argv[1:2] == ["bottle"] and sys.argv[2:3] in (["run"], ["exec"], ["attach"]):
         from botbottle import quick  # noqa: PLC0415 - a bottle whose plan is fresh needs no Django either
 

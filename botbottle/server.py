@@ -7,6 +7,7 @@ import json
 import logging
 import resource
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from daphne.http_protocol import HTTPFactory, WebRequest
@@ -106,7 +107,7 @@ class BoundedFactory(HTTPFactory):  # type: ignore[misc]
 class WebServer(Server):  # type: ignore[misc]
     """Daphne's server for sockets that are already bound."""
 
-    def __init__(self, application: Any, opened: list[Listener]) -> None:
+    def __init__(self, application: Any, opened: list[Listener], ready: Callable[[], None]) -> None:
         super().__init__(
             application,
             endpoints=["adopted"],
@@ -117,6 +118,7 @@ class WebServer(Server):  # type: ignore[misc]
         )
         self.endpoints: list[str] = []
         self._opened = opened
+        self._ready = ready
         self._caretaker = Caretaker()
         self._intake = Intake(when_refused=events.announce_refusals)
         self._sender = Sender()
@@ -136,6 +138,7 @@ class WebServer(Server):  # type: ignore[misc]
         if settings.EGRESS_PROXY:
             self._intake.start()
         self._sender.start()
+        self._ready()
 
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
         """The plane is the accepting listener's: two of them may have one port, on two addresses."""
@@ -187,12 +190,12 @@ def _error_body(sentence: str) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("ascii")
 
 
-def serve(opened: list[Listener]) -> None:
-    """Run until SIGTERM or SIGINT."""
+def serve(opened: list[Listener], *, ready: Callable[[], None]) -> None:
+    """Run until SIGTERM or SIGINT. `ready` is called once requests are answered."""
     from .asgi import application  # noqa: PLC0415 - Django must be set up first
 
     _raise_file_limit()
-    WebServer(application, opened).run()
+    WebServer(application, opened, ready).run()
     data_plane.give_up()  # the interpreter's end waits for every thread that served a request
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from django.conf import settings
@@ -39,6 +39,13 @@ class Plain:
 
     def end(self) -> bytes:
         return _plain(self._rest + "\n") if self._rest else b""
+
+
+def plain(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    lines = Plain()
+    for chunk in chunks:
+        yield lines.feed(chunk)
+    yield lines.end()
 
 
 def _plain(text: str) -> bytes:
@@ -135,7 +142,6 @@ SHOWN: Final[Mapping[str, Callable[[Any], str]]] = {
     "rebuild": lambda result: f"{result['slug']}: {result['phase']}",
     "rollback-image": lambda result: f"{result['slug']}: {result['phase']}",
     "rm": lambda result: f"removed the sandbox of {result['slug']}; its record and workspace stay",
-    "logs": lambda _: "",
     "ps": _show_ps,
     "create": _show_connection,
     "token": _show_connection,

@@ -7,10 +7,13 @@ import getpass
 import json
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import OperationalError, ProgrammingError
+
+from botbottle import listeners
 
 from .errors import AlreadyDecided, SuperviseError
 from .sanitize import inert_json
@@ -18,14 +21,42 @@ from .sanitize import inert_json
 JSON_HELP = "print one JSON value for scripts"
 
 
+def add_json(parser: CommandParser, help_text: str = JSON_HELP, **more: Any) -> None:
+    """The option that every command of ours has."""
+    parser.add_argument("--json", action="store_true", help=help_text, **more)
+
+
+def json_line(value: Any) -> str:
+    return inert_json(json.dumps(value, cls=DjangoJSONEncoder))
+
+
+def addresses(opened: list[listeners.Listener]) -> dict[str, str]:
+    """Where operators and agents find what serves these listeners."""
+    ports = {listener.plane.value: listener.port for listener in opened}
+    agents = next(iter(settings.SUPERVISE_HOSTS), settings.SUPERVISE_BIND)
+    return {
+        "console": f"{listeners.url(settings.CONSOLE_BIND, ports['operator'])}/",
+        "agents": f"{listeners.url(agents, ports['agent'])}/mcp",
+    }
+
+
+def tell_addresses(command: BaseCommand, told: dict[str, str], *, as_json: bool) -> None:
+    lines = [f"{what:<8} {where}" for what, where in told.items()]
+    command.stdout.write(json_line(told) if as_json else "\n".join(lines))
+    command.stdout.flush()  # whoever started it may read a pipe
+
+
 class OperatorCommand(BaseCommand):
-    """Subclasses return from `run` what --json prints; `show` prints it for people."""
+    """Subclasses return from `run` what --json prints; `show` prints it for people.
+
+    None stands for output that `run` has written itself.
+    """
 
     requires_system_checks: list[str] = []  # `up` and `web` run them; these commands only touch the database
     requires_migrations_checks = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help=JSON_HELP)
+        add_json(parser)
         self.add_own_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -33,12 +64,14 @@ class OperatorCommand(BaseCommand):
             result = self.run(options)
         except SuperviseError as error:
             if options["json"]:
-                self._write_json(_as_json(error))
+                self.write_json(_as_json(error))
             raise CommandError(error.message) from error
         except (OperationalError, ProgrammingError) as error:
             raise CommandError(f"The database is not ready ({error}). 'make up' prepares it.") from error
+        if result is None:
+            return
         if options["json"]:
-            self._write_json(result)
+            self.write_json(result)
         else:
             self.show(options, result)
         problem = self.problem(result)
@@ -58,8 +91,9 @@ class OperatorCommand(BaseCommand):
         """What a finished command found wrong, if anything: printed as an error, exit code 1."""
         return None
 
-    def _write_json(self, value: Any) -> None:
-        self.stdout.write(inert_json(json.dumps(value, cls=DjangoJSONEncoder)))
+    def write_json(self, value: Any) -> None:
+        self.stdout.write(json_line(value))
+        self.stdout.flush()
 
 
 class Verbs:
@@ -71,7 +105,7 @@ class Verbs:
     def add(self, name: str, help_text: str) -> CommandParser:
         parser: CommandParser = self._verbs.add_parser(name, help=help_text)
         # SUPPRESS: a default here would overwrite the --json that stood before the verb.
-        parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=JSON_HELP)
+        add_json(parser, default=argparse.SUPPRESS)
         return parser
 
 

@@ -143,7 +143,7 @@ def launch(rebuild: Rebuild) -> None:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and script, and a number
             command,
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=subprocess.DEVNULL,  # how it went is in its row
             stderr=output,
             start_new_session=True,  # it outlives this process
         )

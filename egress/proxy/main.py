@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import fcntl
 import json
@@ -9,7 +10,7 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -32,30 +33,38 @@ log = logging.getLogger(__name__)
 CONTROL_SOCKET, DISCOVERY = "egress.sock", "egress.json"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
+    """`arguments` follow "egress"."""
+    options = _parser().parse_args(arguments)
     try:
         level = logging.DEBUG if environment.flag("EGRESS_DEBUG") else logging.INFO
         logging.basicConfig(level=level, stream=sys.stderr, format="egress %(levelname)s %(message)s")
         logging.getLogger("asyncio").setLevel(logging.WARNING)
         die_with_supervisor()
-        return run(from_environment())
+        return run(from_environment(), as_json=options.json)
     except BadSetting as problem:
         sys.stderr.write(f"bot-bottle: {problem}\n")
         return 2
 
 
-def run(config: Config, *, lookup: Lookup = system_lookup) -> int:
+def run(config: Config, *, lookup: Lookup = system_lookup, as_json: bool = False) -> int:
     """Serve until SIGTERM or SIGINT. Raises BadSetting. `lookup` is how names become addresses."""
     home.prepare(config.home)
     config.run.mkdir(mode=0o700, exist_ok=True)
     config.bottles.mkdir(mode=0o700, exist_ok=True)
     _raise_file_limit()
     with _alone(config.run / "egress.lock"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, lookup))
+        runner.run(_serve(config, lookup, as_json=as_json))
     return 0
 
 
-async def _serve(config: Config, lookup: Lookup) -> None:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("manage.py egress", description="Serve the bottles' only way out.")
+    parser.add_argument("--json", action="store_true", help="say where it is as one line of JSON")
+    return parser
+
+
+async def _serve(config: Config, lookup: Lookup, *, as_json: bool) -> None:
     plane = DataPlane(config, lookup=lookup)
     listeners = Listeners(plane)
     control = Control(plane, listeners)
@@ -69,6 +78,9 @@ async def _serve(config: Config, lookup: Lookup) -> None:
             await listeners.open_tcp(config.bind, config.port)
         await control.open(config.run / CONTROL_SOCKET)
         home.write_private(discovery, json.dumps({"port": listeners.port}) + "\n")
+        if as_json:
+            sys.stdout.write(json.dumps({"bind": config.bind, "port": listeners.port}) + "\n")
+            sys.stdout.flush()
         log.info("ready: %d bottles, TCP port %s", len(plane.bottles), listeners.port)
         await stop.wait()
         log.info("stopping")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,6 +17,9 @@ from tests.servers import KEPT_VARIABLES, ROOT
 
 pytestmark = pytest.mark.process
 STEPS = ("→ 403", "egress-block", "Open http://127.0.0.1:", "approved, live as table version", "→ 200")
+STEPS_IN_JSON = (
+    "serving", "tried", "refused", "waiting", "approving", "answered", "tried again", "ended",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -33,22 +37,29 @@ def settings_of_the_operator(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.parametrize("json_option", [(), ("--json",)], ids=["for people", "for scripts"])
 def test_the_demo_ends_with_the_agent_getting_through_whatever_the_operators_settings_are(
-    tmp_path: Path, settings_of_the_operator: dict[str, str]
+    tmp_path: Path, settings_of_the_operator: dict[str, str], json_option: tuple[str, ...]
 ) -> None:
     require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
     home = tmp_path / "home"
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     own = {"HOME": str(tmp_path), "BOTTLE_HOME": str(home)}
     finished = subprocess.run(
-        [sys.executable, "manage.py", "demo", "--auto"], cwd=ROOT, check=False, timeout=180,
+        [sys.executable, "manage.py", "demo", "--auto", *json_option], cwd=ROOT, check=False, timeout=180,
         env=kept | settings_of_the_operator | own, capture_output=True, text=True,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout + finished.stderr
     said = finished.stdout
-    for step in STEPS:
-        assert step in said, said
-        said = said[said.index(step) :]
+    if json_option:
+        lines = [json.loads(line) for line in said.splitlines()]
+        assert tuple(line["step"] for line in lines) == STEPS_IN_JSON
+        assert lines[-2]["status"] == 200
+        assert lines[-1]["succeeded"]
+    else:
+        for step in STEPS:
+            assert step in said, said
+            said = said[said.index(step) :]
     assert not (home / "demo").exists()
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(home) not in running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 from collections.abc import Callable
@@ -123,11 +124,17 @@ class Command(OperatorCommand):
         sys.exit(running.attach(options["slug"], author=quick.author()))
 
     def _logs(self, options: dict[str, Any]) -> Any:
-        plain = bottle_cli.Plain()
-        for chunk in running.logs(options["slug"], follow=options["follow"]):
-            sys.stdout.buffer.write(chunk if options["raw"] else plain.feed(chunk))
+        pieces = running.logs(options["slug"], follow=options["follow"])
+        if not options["raw"]:
+            pieces = bottle_cli.plain(pieces)
+        if options["json"]:
+            texts = codecs.iterdecode(pieces, "utf-8", "replace")
+            for text in texts if options["follow"] else ("".join(texts),):
+                self.write_json({"slug": options["slug"], "text": text})
+            return
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
-        sys.stdout.buffer.write(b"" if options["raw"] else plain.end())
 
     def _ps(self, options: dict[str, Any]) -> Any:
         return [bottle_cli.row(bottle) for bottle in running.ps()]

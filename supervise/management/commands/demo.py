@@ -21,6 +21,7 @@ from botbottle import backends
 from botbottle.backends.base import Unavailable
 from botbottle.demo import agent as scripted_agent
 from botbottle.demo.internet import Internet, Site, small_internet
+from supervise.cli import add_json, json_line
 
 SLUG = "demo"
 HOST, PAGE = "packages.example.com", "/simple/left-pad/"
@@ -44,11 +45,22 @@ workspace:
 class Command(BaseCommand):
     help = "Show the whole loop in a minute, with a real bottle and everything on loopback."
     requires_system_checks: list[str] = []
+    _as_json = False
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--auto", action="store_true", help="approve without a person, for tests")
+        add_json(parser, "tell each step as one line of JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        self._as_json = options["json"]
+        try:
+            self._show(auto=options["auto"])
+        except CommandError as error:
+            self._tell({"step": "ended", "succeeded": False, "problem": str(error)})
+            raise
+        self._tell({"step": "ended", "succeeded": True, "problem": ""})
+
+    def _show(self, *, auto: bool) -> None:
         root = Path(settings.BOTTLE_HOME) / "demo"  # with a home of its own: the operator's is left alone
         try:
             backends.get("local", root).available()
@@ -61,41 +73,52 @@ class Command(BaseCommand):
             stack.enter_context(_stoppable())
             internet = stack.enter_context(small_internet(root, {HOST: PackageIndex}))
             server = stack.enter_context(_Server.start(root, internet))
-            succeeded = self._walk(server, auto=options["auto"])
+            succeeded = self._walk(server, auto=auto)
         if not succeeded:
             raise CommandError("The agent did not get through. The lines above say where it stopped.")
 
     def _walk(self, server: _Server, *, auto: bool) -> bool:
-        self._say(f"bot-bottle runs. Console: {server.console_url}")
+        self._tell({"step": "serving", "console": server.console_url})
         step: dict[str, Any] = {}
         with server.agent(f"https://{HOST}{PAGE}") as lines:
             for step in lines:
-                self._tell(step, server)
-                if step["step"] == "refused" and auto:
-                    self._say("Nobody has to click: --auto approves it.")
+                self._tell(step)
+                if step["step"] != "refused":
+                    continue
+                self._tell({"step": "waiting", "console": server.console_url, **server.credentials})
+                if auto:
+                    self._tell({"step": "approving"})
                     server.approve()
         return step.get("step") == "tried again" and step["status"] == 200
 
-    def _tell(self, step: dict[str, Any], server: _Server) -> None:
-        match step["step"]:
-            case "tried":
-                self._say(f"The agent in its bottle: GET {step['url']} → {step['status']}")
-            case "refused":
-                self._say(f"  {step['message']}")
-                self._say(f"The agent asks over MCP: {step['ask']['tool']} {json.dumps(_short(step['ask']))}")
-                self._say(f"It waits. Open {server.console_url} and sign in: {server.credentials}")
-                self._say(f"Look at the card about {HOST}, press Approve…, then “Approve as asked”.")
-            case "answered" if step["status"] == "pending":
-                self._say("Nobody decided yet; the agent asks again and goes on waiting.")
-            case "answered":
-                version = f", live as table version {step['live_version']}" if step["live_version"] else ""
-                self._say(f"The waiting call returns: {step['status']}{version}")
-            case "tried again":
-                self._say(f"The agent tries again: GET {step['url']} → {step['status']} {step['body']}")
-
-    def _say(self, line: str) -> None:
-        self.stdout.write(line)
+    def _tell(self, step: dict[str, Any]) -> None:
+        for line in [json_line(step)] if self._as_json else _words(step):
+            self.stdout.write(line)
         self.stdout.flush()
+
+
+def _words(step: dict[str, Any]) -> Iterator[str]:
+    match step["step"]:
+        case "serving":
+            yield f"bot-bottle runs. Console: {step['console']}"
+        case "tried":
+            yield f"The agent in its bottle: GET {step['url']} → {step['status']}"
+        case "refused":
+            yield f"  {step['message']}"
+            yield f"The agent asks over MCP: {step['ask']['tool']} {json.dumps(_short(step['ask']))}"
+        case "waiting":
+            sign_in = f"username: {step['username']}, password: {step['password']}"
+            yield f"It waits. Open {step['console']} and sign in: {sign_in}"
+            yield f"Look at the card about {HOST}, press Approve…, then “Approve as asked”."
+        case "approving":
+            yield "Nobody has to click: --auto approves it."
+        case "answered" if step["status"] == "pending":
+            yield "Nobody decided yet; the agent asks again and goes on waiting."
+        case "answered":
+            version = f", live as table version {step['live_version']}" if step["live_version"] else ""
+            yield f"The waiting call returns: {step['status']}{version}"
+        case "tried again":
+            yield f"The agent tries again: GET {step['url']} → {step['status']} {step['body']}"
 
 
 class PackageIndex(Site):
@@ -140,8 +163,9 @@ class _Server:
         return self._root / "server.log"
 
     @property
-    def credentials(self) -> str:
-        return ", ".join((self._home / "operator.txt").read_text().split("\n")).strip(", ")
+    def credentials(self) -> dict[str, str]:
+        lines = (self._home / "operator.txt").read_text().splitlines()
+        return dict(line.split(": ", 1) for line in lines)
 
     @contextmanager
     def agent(self, url: str) -> Iterator[Iterator[dict[str, Any]]]:

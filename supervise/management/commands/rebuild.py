@@ -4,20 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from supervise import rebuilding
+from supervise.cli import OperatorCommand
 from supervise.models import Rebuild
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Carry out a queued rebuild of a bottle's image. bot-bottle starts this by itself."
 
-    def add_arguments(self, parser: CommandParser) -> None:
+    def add_own_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("rebuild", type=int, help="its number")
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def run(self, options: dict[str, Any]) -> dict[str, Any]:
+        number = options["rebuild"]
         try:
-            rebuilding.perform(options["rebuild"])
+            rebuilding.perform(number)
         except Rebuild.DoesNotExist as error:
-            raise CommandError(f"There is no rebuild {options['rebuild']}.") from error
+            raise CommandError(f"There is no rebuild {number}.") from error
+        done = Rebuild.objects.select_related("bottle").get(pk=number)
+        return {
+            "rebuild": number,
+            "slug": done.bottle.slug,
+            "phase": done.phase,
+            "image": done.image,
+            "problem": done.problem,
+            "ended_at": done.ended_at,
+        }
+
+    def show(self, options: dict[str, Any], result: dict[str, Any]) -> None:
+        self.stdout.write(f"{result['slug']}: {result['phase']}")
+
+    def problem(self, result: dict[str, Any]) -> str | None:
+        return str(result["problem"]) if result["phase"] == Rebuild.Phase.FAILED else None

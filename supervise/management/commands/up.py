@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from typing import Any
@@ -19,6 +18,7 @@ from botbottle.processes import Child, answers_health, run_until_stopped
 from egress import secrets as operators_secrets
 from egress import store
 from egress.data_plane import DataPlaneDown
+from supervise.cli import add_json, addresses, tell_addresses
 
 
 class Command(BaseCommand):
@@ -26,7 +26,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="say where it is as one line of JSON")
+        add_json(parser, "say where it is as one line of JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_misconfiguration()
@@ -61,16 +61,8 @@ class Command(BaseCommand):
             )
 
     def _tell(self, opened: list[listeners.Listener], *, as_json: bool) -> None:
-        ports = {listener.plane.value: listener.port for listener in opened}
-        agents = next(iter(settings.SUPERVISE_HOSTS), settings.SUPERVISE_BIND)
-        told = {
-            "console": f"{listeners.url(settings.CONSOLE_BIND, ports['operator'])}/",
-            "agents": f"{listeners.url(agents, ports['agent'])}/mcp",
-            "bottle": f"{_python()} manage.py bottle create demo",
-        }
-        lines = [f"{what:<8} {where}" for what, where in told.items()]
-        self.stdout.write(json.dumps(told) if as_json else "\n".join(lines))
-        self.stdout.flush()
+        told = {**addresses(opened), "bottle": f"{_python()} manage.py bottle create demo"}
+        tell_addresses(self, told, as_json=as_json)
 
 
 def _children(opened: list[listeners.Listener]) -> list[Child]:

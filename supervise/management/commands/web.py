@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandParser
 
 from botbottle import listeners
 from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
 from botbottle.processes import die_with_supervisor
+from supervise.cli import add_json, addresses, tell_addresses
 
 
 class Command(BaseCommand):
@@ -17,12 +18,15 @@ class Command(BaseCommand):
 
     requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_json(parser, "say where it is as one line of JSON")
+
     def handle(self, *args: Any, **options: Any) -> None:
         die_with_supervisor()
         refuse_misconfiguration()
         inherited = listeners.inherited()
         if inherited is not None:
-            _serve(inherited)
+            self._serve(inherited, as_json=options["json"], quietly=not options["json"])  # `up` tells
             return
         refuse_a_key_of_its_own()  # not the child of an `up`: it is one of a team's machines
         opened = listeners.open_all(
@@ -31,10 +35,15 @@ class Command(BaseCommand):
             console=(settings.CONSOLE_BIND, settings.CONSOLE_PORT),
         )
         with listeners.published(settings.BOTTLE_HOME, opened):
-            _serve(opened)
+            self._serve(opened, as_json=options["json"])
 
+    def _serve(self, opened: list[listeners.Listener], *, as_json: bool, quietly: bool = False) -> None:
+        from botbottle.server import serve  # noqa: PLC0415 - installs Twisted's reactor
 
-def _serve(opened: list[listeners.Listener]) -> None:
-    from botbottle.server import serve  # noqa: PLC0415 - installs Twisted's reactor
+        told = addresses(opened)  # now: serving takes the sockets away
 
-    serve(opened)
+        def ready() -> None:
+            if not quietly:
+                tell_addresses(self, told, as_json=as_json)
+
+        serve(opened, ready=ready)
