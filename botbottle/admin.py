@@ -45,6 +45,7 @@ def hostile_json(value: object) -> str:
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """To look at. Subclasses name what is shown in `fields`: nothing appears because it exists."""
 
+    when_empty = ""  # what a list without a line says; see templates/admin/change_list.html
     list_per_page = 50
     show_full_result_count = False
 
@@ -63,6 +64,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(Bottle)
 class BottleAdmin(ReadOnlyAdmin):
+    when_empty = "No bottles yet. Begin with 'manage.py bottle init NAME'."
     list_display = ["slug", "state", "what_is_wrong", "backend", "started_at", "created_at"]
     list_filter = ["state", "backend"]
     search_fields = ["slug"]

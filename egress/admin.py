@@ -11,6 +11,9 @@ from .models import DataPlaneEvent, Publication, RouteTableVersion, TrafficRecor
 
 @admin.register(RouteTableVersion)
 class RouteTableVersionAdmin(ReadOnlyAdmin):
+    when_empty = (
+        "No tables yet. Each bottle has one from its first day on, and a new version with every change."
+    )
     list_display = ["bottle", "version", "author", "cause", "created_at"]
     list_select_related = ["bottle"]
     list_filter = ["created_at"]
@@ -24,6 +27,10 @@ class RouteTableVersionAdmin(ReadOnlyAdmin):
 
 @admin.register(Publication)
 class PublicationAdmin(ReadOnlyAdmin):
+    when_empty = (
+        "Nothing is published yet. Each bottle has one line here: the table that is "
+        "written, and the one that is live."
+    )
     list_display = ["bottle", "version", "published_at", "live_version", "live_at", "problem"]
     list_select_related = ["bottle"]
     search_fields = ["bottle__slug"]
@@ -32,6 +39,9 @@ class PublicationAdmin(ReadOnlyAdmin):
 
 @admin.register(TrafficRecord)
 class TrafficRecordAdmin(ReadOnlyAdmin):
+    when_empty = (
+        "No traffic yet. Every request of a bottle to the egress proxy is listed here, allowed or refused."
+    )
     list_display = [
         "at", "bottle", "verdict", "reason", "method", "shown_host", "shown_path", "status", "duration_ms",
     ]  # fmt: skip
@@ -68,6 +78,7 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
 
 @admin.register(DataPlaneEvent)
 class DataPlaneEventAdmin(ReadOnlyAdmin):
+    when_empty = "Nothing to tell yet: the egress proxy was never away."
     list_display = ["at", "kind", "text"]
     list_filter = ["kind", "at"]
     fields = ["at", "kind", "text"]

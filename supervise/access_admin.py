@@ -62,6 +62,10 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg]
 
 @admin.register(Assignment)
 class AssignmentAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    when_empty = (
+        "No assignments yet: every operator decides for every bottle. A bottle with "
+        "assignments is theirs alone."
+    )
     list_display = ["bottle", "operator", "assigned_by", "created_at"]
     list_select_related = ["bottle", "operator"]
     fields = ["bottle", "operator"]
@@ -85,6 +89,7 @@ class AssignmentAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 class LoginFailureAdmin(ReadOnlyAdmin):
     """Deleting them lets who was refused try again at once."""
 
+    when_empty = "Nobody failed to sign in lately."
     list_display = ["at", "account", "address"]
     list_filter = ["at"]
     search_fields = ["account", "address"]

@@ -38,6 +38,7 @@ MOST_AT_ONCE = 200
 
 @admin.register(Proposal)
 class ProposalAdmin(ReadOnlyAdmin):
+    when_empty = "No proposals yet. Whatever an agent asks for is kept here, whether or not it was granted."
     list_display = ["short_id", "status", "bottle", "ask", "created_at"]
     list_select_related = ["bottle"]
     list_filter = ["status", "tool", "created_at"]
@@ -118,6 +119,7 @@ class ProposalAdmin(ReadOnlyAdmin):
 
 @admin.register(Decision)
 class DecisionAdmin(ReadOnlyAdmin):
+    when_empty = "No decisions yet. Every answer of an operator is kept here."
     list_display = [
         "proposal",
         "status",
@@ -166,6 +168,9 @@ class DecisionAdmin(ReadOnlyAdmin):
 
 @admin.register(AuditEvent)
 class AuditEventAdmin(ReadOnlyAdmin):
+    when_empty = (
+        "Nothing happened yet. Every change is recorded here; 'manage.py verify_audit' checks the record."
+    )
     list_display = ["seq", "at", "action", "actor_name", "bottle_slug", "proposal_id"]
     list_filter = ["action", "at"]
     search_fields = ["actor_name", "bottle_slug", "proposal_id"]
@@ -190,6 +195,9 @@ class AuditEventAdmin(ReadOnlyAdmin):
 class ApiKeyAdmin(ReadOnlyAdmin):
     """Keys are made with a command, which prints them once; here they are only seen and deleted."""
 
+    when_empty = (
+        "No keys yet. Scripts use the API with one: 'manage.py apikey create --user NAME --name LABEL'."
+    )
     list_display = ["name", "user", "created_at"]
     list_select_related = ["user"]
     search_fields = ["name", "user__username"]
@@ -220,10 +228,14 @@ class SecretForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Secret
         fields = ["name"]
+        help_texts = {"name": "What a route's token_ref says, such as GITHUB_TOKEN."}
 
 
 @admin.register(Secret)
 class SecretAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    when_empty = (
+        "No secrets yet. A route names one as its credential, and the proxy adds it: no bottle ever holds it."
+    )
     form = SecretForm
     list_display = ["name", "usable", "updated_by", "updated_at"]
 

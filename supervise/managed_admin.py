@@ -17,6 +17,7 @@ MOST_AT_ONCE = 50
 
 @admin.register(ManagedServer)
 class ManagedServerAdmin(ReadOnlyAdmin):
+    when_empty = "No managed servers yet. A bottle has those that its manifest names under mcp_servers."
     list_display = ["name", "bottle", "condition", "phase", "what_is_wrong", "exit_code", "restarts"]
     list_select_related = ["bottle"]
     list_filter = ["condition", "phase"]

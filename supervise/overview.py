@@ -15,7 +15,7 @@ def bottles_overview(*, limit: int = 50) -> dict[str, Any]:
     """Those that run or start first, then by name. Two queries, whatever their number."""
     living = Bottle.objects.exclude(state=Bottle.State.DELETED)
     active = Q(state__in=[Bottle.State.RUNNING, Bottle.State.STARTING])
-    counts = living.aggregate(total=Count("pk"), running=Count("pk", filter=active))
+    counts = living.aggregate(total=Count("pk"), running=Count("pk", filter=Q(state=Bottle.State.RUNNING)))
     pending = Count("proposals", filter=Q(proposals__status=Proposal.Status.PENDING))
     shown = list(
         living.defer("dockerfile", "manifest")

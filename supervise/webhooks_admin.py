@@ -54,6 +54,9 @@ class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Webhook)
 class WebhookAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    when_empty = (
+        "No webhooks yet. One tells a chat or a program of yours what agents ask and operators decide."
+    )
     form = WebhookForm
     list_display = ["name", "kind", "host", "is_active", "waiting", "given_up", "updated_by", "updated_at"]
     actions = ["send_a_test"]
@@ -111,6 +114,9 @@ class WebhookAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(Delivery)
 class DeliveryAdmin(ReadOnlyAdmin):
+    when_empty = (
+        "No messages yet. Each that is sent to a webhook is listed here for a while, with how it went."
+    )
     list_display = [
         "created_at", "webhook", "event", "state", "attempts", "response_code", "shown_error", "finished_at",
     ]  # fmt: skip

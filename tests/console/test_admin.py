@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import escape
 
 from botbottle.models import Bottle
 from egress.models import DataPlaneEvent, Secret, TrafficRecord
@@ -50,6 +51,19 @@ def test_every_record_is_there_to_look_at() -> None:
         "dataplaneevent",
         "secret",
     } <= names
+
+
+@pytest.mark.parametrize("model", OURS, ids=lambda model: model._meta.model_name)
+def test_an_empty_list_says_what_would_be_there(root: Client, model: type[Proposal]) -> None:
+    said = escape(admin.site._registry[model].when_empty)
+    page = root.get(f"/admin/{model._meta.app_label}/{model._meta.model_name}/").text
+    assert said
+    assert f'<p class="empty">{said}</p>' in page
+
+
+def test_a_search_that_finds_nothing_does_not_say_that_there_is_nothing(root: Client) -> None:
+    assert '<p class="empty">' not in root.get(CHANGELIST, {"q": "none"}).text
+    assert '<p class="empty">' not in root.get(CHANGELIST, {"status__exact": "pending"}).text
 
 
 @pytest.mark.parametrize("model", READ_ONLY, ids=lambda model: model._meta.model_name)

@@ -27,11 +27,12 @@ def test_it_shows_bottles_their_state_and_what_is_wrong(olivia: Client) -> None:
         bottles.create(slug, author="tests")
     bottles.delete("gone", author="tests")
     set_state("two", state="running")
+    set_state("one", state="starting")
     set_state("three", state="stopped", exit_code=42, problem="no image", backend_problem="docker is away")
     ask(bottles.get("one"))
     page = olivia.get(STRIP).text
     assert "bottles running: <strong>1</strong>" in page and "of 3" in page
-    assert page.index(">two<") < page.index(">one<"), "what runs comes first"
+    assert page.index(">two<") < page.index(">three<"), "what runs comes first"
     for text in ("exit code 42", "no image", "docker is away", "1 pending"):
         assert text in page
     assert ">gone<" not in page
