@@ -53,6 +53,17 @@ def test_an_approval_wakes_the_waiting_call(window: Window, agent: Agent, look: 
     assert "approve.example.com" in agent.says("list-egress-routes")["content"][0]["text"]
 
 
+def test_what_is_decided_stays_in_sight_above_the_note(window: Window, asked: Asked) -> None:
+    asked("long-bot", 1, "long", path_allowlist=[f"/part-{number}" for number in range(30)])
+    page = window(is_fresh=True)
+    page.set_viewport_size({"width": 1280, "height": 700})
+    panel = open_panel(card_about(page, "long0.example.com"), "Reject")
+    top = page.locator(".detail h2").bounding_box()["y"]
+    button = panel.get_by_role("button", name="Reject").bounding_box()
+    assert 0 <= top < button["y"]
+    assert button["y"] + button["height"] <= 700
+
+
 @in_every_look
 def test_a_modification_grants_less(window: Window, agent: Agent, look: Look) -> None:
     call = agent.asks("modify.example.com")
