@@ -72,38 +72,42 @@ class Child:
             self.start()
 
 
-def die_with_supervisor() -> None:
+def die_with_supervisor(how: signal.Signals = signal.SIGTERM) -> None:
     """For a child: without its supervisor it would hold its sockets and never be restarted."""
     supervisor = os.environ.pop(SUPERVISED, "")
     if not supervisor:
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_PDEATHSIG, how, 0, 0, 0) != 0:
         raise BadSetting("This system cannot tie a process to its supervisor. Start it by itself.")
     if str(os.getppid()) != supervisor:
         raise SystemExit("bot-bottle: the supervisor is gone already.")
 
 
-def run_until_stopped(children: list[Child], *, ready: Callable[[], None]) -> None:
-    """Run the children until SIGINT or SIGTERM. `ready` is called once all of them serve."""
-    stopping: list[int] = []
+def run_until_stopped(
+    children: list[Child], *, ready: Callable[[], None], stopping: Callable[[], None] = lambda: None
+) -> None:
+    """Run the children until SIGINT or SIGTERM. `ready` is called once all of them serve, `stopping` at the
+    end, before any of them is stopped."""
+    asked: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: stopping.append(received))
+        signal.signal(number, lambda received, _frame: asked.append(received))
     for child in children:
         child.start()
     try:
         deadline = time.monotonic() + READY_SECONDS
-        while not stopping and not all(child.serves() for child in children):
+        while not asked and not all(child.serves() for child in children):
             if any(child.refused for child in children):
                 raise SystemExit(REFUSED)  # it has said why in a sentence of its own
             if time.monotonic() > deadline:
                 raise BadSetting("bot-bottle did not come up within a minute. The lines above say why.")
             _tend(children)
-        if not stopping:
+        if not asked:
             ready()
-        while not stopping:
+        while not asked:
             _tend(children)
     finally:
+        stopping()
         _stop(children)
 
 

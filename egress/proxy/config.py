@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -10,7 +11,9 @@ from pathlib import Path
 
 from botbottle import environment
 from botbottle.environment import BadSetting
+from egress import shards
 from egress.addresses import Network
+from egress.snapshot import write_atomically
 
 from .gateway import Gateway
 
@@ -39,7 +42,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`pinned_ports` are the ports on which origins with pinned addresses listen instead of 443 and 80."""
+    """`pinned_ports` are the ports on which origins with pinned addresses listen instead of 443 and 80.
+
+    `number` is which of the `processes` this is.
+    """
 
     home: Path
     bind: str = "127.0.0.1"
@@ -51,6 +57,8 @@ class Config:
     refuse_at_connect: bool = False
     gateway: Gateway | None = None
     limits: Limits = field(default_factory=Limits)
+    processes: int = 1
+    number: int = 0
 
     @property
     def bottles(self) -> Path:
@@ -59,6 +67,26 @@ class Config:
     @property
     def run(self) -> Path:
         return self.home / "run"
+
+    @property
+    def control_socket(self) -> Path:
+        return shards.control_socket(self.run, self.number)
+
+    @property
+    def handover_socket(self) -> Path:
+        return shards.handover_socket(self.run, self.number)
+
+    @property
+    def discovery(self) -> Path:
+        return self.run / shards.DISCOVERY
+
+    def tell(self, port: int | None) -> None:
+        """Where we are, and how many, for all who look for us."""
+        text = json.dumps({"port": port, "processes": self.processes}) + "\n"
+        write_atomically(self.discovery, text)
+
+    def owner(self, slug: str) -> int:
+        return shards.owner(slug, self.processes)
 
 
 def from_environment() -> Config:
@@ -75,6 +103,7 @@ def from_environment() -> Config:
         refuse_at_connect=environment.flag("EGRESS_REFUSE_AT_CONNECT"),
         gateway=_gateway("EGRESS_UPSTREAM_PROXY"),
         limits=_limits(),
+        processes=shards.configured("EGRESS_PROCESSES"),
     )
 
 

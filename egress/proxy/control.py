@@ -18,10 +18,11 @@ from . import local
 from .bottles import SLUG
 from .errors import Gone, Refusal
 from .head import parse_request
-from .listeners import Listeners, bind_unix
+from .listeners import Listeners
 from .plane import DataPlane
 from .reading import read_head
 from .records import Batch
+from .unix import bind_unix
 from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,9 @@ class Control:
         }
 
     async def _reload(self, slug: str) -> tuple[int, Any]:
+        config = self._plane.config
+        if config.owner(slug) != config.number:
+            return 421, {"error": "Another process serves this bottle."}
         ack = await self._listeners.refresh(slug)
         if ack is None:
             return 404, {

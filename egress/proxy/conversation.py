@@ -16,13 +16,14 @@ from egress.policy import Request, decide, decide_connect, used_up
 from egress.routes import Route
 
 from . import local
-from .bottles import Bottle
+from .bottles import SLUG, Bottle
 from .clienthello import BadHello
 from .destination import Destination
 from .errors import BadRequest, Gone, Refusal
 from .exchange import Exchange
 from .express import Express
 from .flows import Flow, is_allowed
+from .handover import hand_over
 from .head import RequestHead, parse_request
 from .inspection import Inspection, check_url, conceal
 from .origin import Origin, connect
@@ -134,6 +135,8 @@ class Conversation:
             self._record.begin()
             self._head = parse_request(raw, max_fields=self._plane.limits.head_fields)
             self._record.method = self._head.method
+            if await self._is_anothers(self._head, raw):
+                return False
             return await self._serve(self._head)
         except Refusal as refusal:
             self._note(refusal)
@@ -162,6 +165,20 @@ class Conversation:
         return await self._run(self._bottle, lane.hand_over())
 
     # --- who asks, and for what
+
+    async def _is_anothers(self, head: RequestHead, raw: bytes) -> bool:
+        """Whether another process serves the bottle that this claims to be, and has the connection now.
+
+        Only as it begins: later the bottle is known, and a request in another one's name is refused.
+        """
+        if self._door is not Door.TCP or self._bottle is not None:
+            return False
+        slug, _ = slug_and_token(head.single.get(b"proxy-authorization", b""))
+        if self._plane.config.owner(slug) == self._plane.config.number or not SLUG.fullmatch(slug):
+            return False
+        await hand_over(self._plane, self._plane.config.owner(slug), self._wire, raw)
+        self._head = None  # the record is the other one's to keep
+        return True
 
     async def _serve(self, head: RequestHead) -> bool:
         if self._is_cut:  # what had arrived before is not served either

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-
-from botbottle.environment import BadSetting
 
 from .bottles import Ack, Bottle, exists, found_in
 from .conversation import Conversation, Door
+from .handover import Reception
 from .plane import DataPlane
+from .tcp import BACKLOG
+from .unix import bind_unix
 from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
-_BACKLOG = 1024
 SOCKETS = "sockets"  # a directory of their own: mounted into the bottle, so that new sockets appear there too
 _SOCKETS = {"proxy.sock": Door.PROXY_SOCKET, "agent.sock": Door.AGENT_SOCKET}
 
@@ -30,34 +30,37 @@ class Listeners:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._servers: dict[str, dict[str, asyncio.Server]] = {}  # by bottle and by name
-        self._tcp: asyncio.Server | None = None
+        self._tcp: list[asyncio.Server] = []
+        self._reception = Reception(self._receive)
         self._tasks: set[asyncio.Task[None]] = set()
         self.port: int | None = None
 
-    async def open_tcp(self, bind: str, port: int) -> None:
-        """Raises BadSetting."""
+    async def open_tcp(self, listening: Sequence[socket.socket]) -> None:
+        """What bottles with a token connect to; other processes may take connections from it too."""
         loop = asyncio.get_running_loop()
-        try:
-            self._tcp = await loop.create_server(
-                lambda: self._wire(Door.TCP, None), bind, port, backlog=_BACKLOG
-            )
-        except OSError as error:
-            # The event loop's own words say the address twice.
-            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-            raise BadSetting(
-                f"Cannot listen on {bind}:{port} ({why}). Stop what uses it, or set EGRESS_PORT."
-            ) from error
-        self.port = int(self._tcp.sockets[0].getsockname()[1])
+        for each in listening:
+            self.port = self.port or int(each.getsockname()[1])
+            server = await loop.create_server(lambda: self._wire(Door.TCP, None), sock=each, backlog=BACKLOG)
+            self._tcp.append(server)
+
+    def open_reception(self) -> None:
+        """For bottles of ours that another process accepted a connection of."""
+        self._reception.open(self._plane.config.handover_socket)
+
+    async def _receive(self, accepted: socket.socket, seen: bytes) -> None:
+        wire = self._wire(Door.TCP, None)
+        wire.buffer += seen
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, accepted)
 
     async def refresh(self, slug: str) -> Ack | None:
         """Read a bottle's files again, with its sockets open while it exists. None when it is gone."""
         if not exists(self._plane.config.bottles / slug):
             self._close(slug)
             self._plane.forget(slug)
-            self._plane.write_pipelock()
+            await self._plane.write_pipelock()
             return None
         bottle, ack = await self._plane.load(slug)
-        self._plane.write_pipelock()
+        await self._plane.write_pipelock()
         if not self._plane.stopping:
             try:
                 await self._open(bottle)
@@ -68,14 +71,18 @@ class Listeners:
         return ack
 
     async def refresh_all(self) -> list[Ack]:
-        known = set(self._plane.bottles) | set(found_in(self._plane.config.bottles))
+        config = self._plane.config
+        ours = (slug for slug in found_in(config.bottles) if config.owner(slug) == config.number)
+        known = set(self._plane.bottles) | set(ours)
         acks = [await self.refresh(slug) for slug in sorted(known)]
+        await self._plane.write_pipelock()  # also without any bottle: an earlier run may have had some
         return [ack for ack in acks if ack is not None]
 
     def close(self) -> None:
         """Take no more connections; those that are open go on."""
-        if self._tcp is not None:
-            self._tcp.close()
+        for server in self._tcp:
+            server.close()
+        self._reception.close()
         for slug in list(self._servers):
             self._close(slug)
 
@@ -100,7 +107,7 @@ class Listeners:
     async def _listen(self, path: Path, door: Door, bottle: Bottle) -> asyncio.Server:
         listening = bind_unix(path, mode=0o666)
         return await asyncio.get_running_loop().create_unix_server(
-            lambda: self._wire(door, bottle), sock=listening, backlog=_BACKLOG
+            lambda: self._wire(door, bottle), sock=listening, backlog=BACKLOG
         )
 
     def _close(self, slug: str) -> None:
@@ -127,24 +134,3 @@ class Listeners:
     async def _serve(self, wire: Wire, door: Door, bottle: Bottle | None) -> None:
         with self._plane.conversing(wire.bell):
             await Conversation(self._plane, wire, door, bottle).run()
-
-
-def bind_unix(path: Path, *, mode: int) -> socket.socket:
-    """A socket bound to `path`, however long: the kernel limits only the name it is given. Raises OSError.
-
-    The sockets of a bottle are open to every user id because they are mounted into it; on the host, their
-    directory is closed to all but the owner.
-    """
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        path.unlink(missing_ok=True)
-        listening.bind(f"/proc/self/fd/{directory}/{path.name}")
-        path.chmod(mode)
-        listening.setblocking(False)
-    except OSError:
-        listening.close()
-        raise
-    finally:
-        os.close(directory)
-    return listening

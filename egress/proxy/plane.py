@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from egress.pipelock import render_pipelock
-from egress.snapshot import write_atomically
-
 from .bottles import Ack, Bottle
 from .ca import ensure as ensure_ca
 from .config import Config, upstream_context
 from .credentials import Secrets
 from .dialing import Lookup, Names, system_lookup
+from .gate_file import GateFile
 from .inspection import Scanners
 from .records import Records
 from .strangers import Strangers
@@ -40,7 +38,8 @@ class DataPlane:
         self.bottles: dict[str, Bottle] = {}
         self.strangers = Strangers(self.limits.connections)
         self.stopping = False
-        self._pipelock = ""
+        self._gate_file = GateFile(config)
+        self._gate_writing = asyncio.Lock()
         self._conversations: set[Doorbell] = set()
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -72,19 +71,13 @@ class DataPlane:
         except (OSError, ValueError) as error:
             log.error("bottle %s: its CA cannot be used: %s", bottle.slug, error)
 
-    def write_pipelock(self) -> None:
+    async def write_pipelock(self) -> None:
         """What the operator's pipelock lets through, when there is one: it notices the new file itself."""
         if self.config.gateway is None:
             return
-        hosts = {host for bottle in self.bottles.values() for host in bottle.snapshot.table.gate_hosts}
-        text = render_pipelock(hosts)
-        if text == self._pipelock:
-            return
-        try:
-            write_atomically(self.config.run / "pipelock.yaml", text)
-            self._pipelock = text
-        except OSError as error:
-            log.error("pipelock.yaml cannot be written: %s", error.strerror)
+        async with self._gate_writing:  # or what was known earlier could be written later
+            hosts = {host for bottle in self.bottles.values() for host in bottle.snapshot.table.gate_hosts}
+            await asyncio.to_thread(self._gate_file.write, hosts)
 
     def forget(self, slug: str) -> None:
         bottle = self.bottles.pop(slug, None)

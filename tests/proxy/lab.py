@@ -19,6 +19,7 @@ from typing import Any
 
 from egress.policy import RouteTable, Snapshot
 from egress.routes import Route
+from egress.shards import control_socket, owner
 from egress.snapshot import render_gate, render_routes, write_atomically
 from tests.proxy.origins import Origins, Seen, TestAuthority
 from tests.servers import KEPT_VARIABLES, ROOT, stop, wait_until
@@ -161,6 +162,7 @@ class Lab:
         self._environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ} | {
             "BOTTLE_HOME": str(home),
             "EGRESS_PORT": "0",
+            "EGRESS_PROCESSES": os.environ.get("LAB_PROCESSES", "1"),
             "EGRESS_UPSTREAM_CA": str(authority.path),
             "EGRESS_PINNED_PORTS": f"443={origins.tls_port},80={origins.http_port}",
             "CANARY": SECRET,
@@ -208,9 +210,17 @@ class Lab:
 
     # --- the control plane's side
 
-    def control(self, method: str, path: str) -> Any:
+    @property
+    def processes(self) -> int:
+        return json.loads((self.home / "run" / "egress.json").read_text())["processes"]
+
+    def control(self, method: str, path: str, *, number: int | None = None) -> Any:
+        """Asked of the process that serves the bottle in the path, or of `number`, or of the first."""
+        slug = next((slug for slug in TOKENS if slug in path.split("/")), None)
+        if number is None:
+            number = owner(slug, self.processes) if slug else 0
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(self.home / "run" / "egress.sock"))
+            connection.connect(str(control_socket(self.home / "run", number)))
             answer = Client(connection).ask(f"{method} {path} HTTP/1.1\r\nHost: control\r\n\r\n".encode())
             return answer.json
 
@@ -242,9 +252,12 @@ class Lab:
 
     def records(self) -> list[dict[str, Any]]:
         """All that are kept, oldest first."""
+        return [record for number in range(self.processes) for record in self._records_of(number)]
+
+    def _records_of(self, number: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         query = "after=0"
-        while batch := (answer := self.control("GET", f"/records?{query}"))["records"]:
+        while batch := (answer := self.control("GET", f"/records?{query}", number=number))["records"]:
             found += batch
             query = f"after={answer['next']}&boot={answer['boot']}"
         return found

@@ -1,0 +1,91 @@
+"""One egress process at work, from its first bottle to a stop that lets open requests finish."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+import uvloop
+
+from egress import dlp
+from egress.errors import PolicyError
+from egress.hostnames import check_askable
+
+from .config import Config
+from .control import Control
+from .dialing import Lookup, system_lookup
+from .listeners import Listeners
+from .plane import DataPlane
+
+log = logging.getLogger(__name__)
+
+
+def serve(config: Config, tcp: Sequence[socket.socket], lookup: Lookup | None = None) -> None:
+    """Serve this process's bottles until SIGTERM or SIGINT. Raises BadSetting."""
+    _raise_file_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config, tcp, lookup or system_lookup))
+
+
+async def _serve(config: Config, tcp: Sequence[socket.socket], lookup: Lookup) -> None:
+    plane = DataPlane(config, lookup=lookup)
+    listeners = Listeners(plane)
+    control = Control(plane, listeners)
+    background = [asyncio.create_task(plane.watch.run()), asyncio.create_task(plane.tick())]
+    stop = _signals(listeners, background)
+    try:
+        await asyncio.to_thread(_warm_up)  # before anybody can ask for it on the loop
+        await listeners.refresh_all()
+        if config.processes > 1:
+            listeners.open_reception()
+        await listeners.open_tcp(tcp)
+        await control.open(config.control_socket)
+        if config.processes == 1:
+            config.tell(listeners.port)
+        log.info("ready: %d bottles, TCP port %s", len(plane.bottles), listeners.port)
+        await stop.wait()
+        log.info("stopping")
+    finally:
+        if config.processes == 1:
+            config.discovery.unlink(missing_ok=True)
+        for path in (config.control_socket, config.handover_socket):
+            path.unlink(missing_ok=True)
+        listeners.close()
+        await plane.stop()
+        await control.close()
+        await listeners.finish()
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+
+
+def _signals(listeners: Listeners, background: list[asyncio.Task[None]]) -> asyncio.Event:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    async def refresh() -> None:
+        await listeners.refresh_all()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: background.append(loop.create_task(refresh())))
+    return stop
+
+
+def _warm_up() -> None:
+    """The first request would otherwise compile the searches, the first refusal load the public suffixes."""
+    dlp.shapes()
+    dlp.injections()
+    with suppress(PolicyError):
+        check_askable("münchen.example")
+
+
+def _raise_file_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 65536
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
