@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from egress import shards
+
 from . import environment, home
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -34,6 +36,7 @@ EGRESS_BIND = environment.text("EGRESS_BIND", "127.0.0.1")
 EGRESS_PORT = environment.port("EGRESS_PORT", 9101)
 # Off where no egress process shares this home: then a published table of this home's bottles counts as live.
 EGRESS_PROXY = environment.flag("EGRESS_PROXY", default=True)
+EGRESS_PROCESSES = shards.configured("EGRESS_PROCESSES")  # unless a running proxy says otherwise
 EGRESS_RECORD_DAYS = environment.whole_number("EGRESS_RECORD_DAYS", 14, at_least=1, at_most=3650)
 WEB_WORKERS = environment.whole_number("WEB_WORKERS", 1, at_least=1, at_most=64)
 

@@ -1,6 +1,6 @@
-"""The control plane's side of the egress process: have files read, hear what is live, fetch records.
+"""The control plane's side of the egress proxy: have files read, hear what is live, fetch records.
 
-Trust boundary: a Unix socket of the operator's own user (`egress/proxy/control.py` is the other side).
+Trust boundary: Unix sockets of the operator's own user (`egress/proxy/control.py` is the other side).
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+
+from . import shards
 
 ANSWER_SECONDS = 5.0
 STOPPING = "bot-bottle is stopping, and waits no longer"
@@ -32,8 +34,8 @@ def give_up() -> None:
 class DataPlaneDown(Exception):
     """The egress process does not answer; the message says what to do."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"the egress proxy does not answer ({problem}); 'make up' starts it")
+    def __init__(self, problem: str, who: str = "the egress proxy") -> None:
+        super().__init__(f"{who} does not answer ({problem}); 'make up' starts it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,67 +53,136 @@ class RecordBatch:
     dropped: int
     records: list[dict[str, Any]]
 
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> RecordBatch:
+        return cls(plain["boot"], plain["next"], plain["dropped"], plain["records"])
+
 
 class DataPlane:
-    """One egress process, by the path of its control socket."""
+    """All egress processes of a home. Each serves bottles of its own, and is asked about those."""
 
-    def __init__(self, control_socket: Path) -> None:
-        self._path = control_socket
+    def __init__(self, run: Path, configured: int) -> None:
+        """`run` has their control sockets, and says how many there are while they run."""
+        self._run = run
+        self.count = shards.running(run, configured)
+
+    def owner(self, slug: str) -> int:
+        return shards.owner(slug, self.count)
+
+    def process(self, number: int) -> EgressProcess:
+        return EgressProcess(shards.control_socket(self._run, number), number, self.count)
+
+    def processes(self) -> list[EgressProcess]:
+        return [self.process(number) for number in range(self.count)]
 
     def reload(self, slug: str) -> Ack:
         """Have the bottle's files read now. Raises DataPlaneDown."""
+        return self.process(self.owner(slug)).reload(slug)
+
+    def routes(self, slug: str) -> dict[str, Any]:
+        """The bottle's live table as its agent may see it. Raises DataPlaneDown, and KeyError if unknown."""
+        return self.process(self.owner(slug)).routes(slug)
+
+    def status(self) -> dict[str, Any]:
+        """Every bottle's version, problems and counters. Raises DataPlaneDown unless all of them answer."""
+        found = [process.status() for process in self.processes()]
+        return {
+            "bottles": {slug: state for each in found for slug, state in each["bottles"].items()},
+            "stopping": any(each["stopping"] for each in found),
+            "port": found[0]["port"],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EgressProcess:
+    """One of them, by the path of its control socket."""
+
+    control_socket: Path
+    number: int = 0
+    count: int = 1
+
+    @property
+    def who(self) -> str:
+        """As operators are told of it."""
+        return "the egress proxy" if self.count == 1 else f"egress process {self.number + 1} of {self.count}"
+
+    def serves(self, slug: str) -> bool:
+        return shards.owner(slug, self.count) == self.number
+
+    def reload(self, slug: str) -> Ack:
         plain = self._ask("POST", f"/reload/{slug}", expecting=("version", "problem"))
         return Ack(version=plain["version"], problem=plain["problem"])
 
     def routes(self, slug: str) -> dict[str, Any]:
-        """The bottle's live table as its agent may see it. Raises DataPlaneDown, and KeyError if unknown."""
         plain = self._ask("GET", f"/bottles/{slug}/routes")
         return {"version": plain["version"], "routes": plain["routes"]}
 
     def status(self) -> dict[str, Any]:
-        """Every bottle's version, problems and counters. Raises DataPlaneDown."""
         return self._ask("GET", "/status", expecting=("bottles", "stopping", "port"))
 
     def records(self, *, boot: str, after: int, wait: float) -> RecordBatch:
         """What came after a number; waits so many seconds while there is nothing. Raises DataPlaneDown."""
-        plain = self._ask(
-            "GET",
-            "/records?" + urlencode({"boot": boot, "after": after, "wait": wait}),
-            patience=wait,
-            expecting=("boot", "next", "dropped", "records"),
-        )
-        return RecordBatch(plain["boot"], plain["next"], plain["dropped"], plain["records"])
+        with closing(self.ask_for_records(boot=boot, after=after, wait=wait)) as question:
+            return RecordBatch.of(question.answer())
 
-    def _ask(
-        self, method: str, path: str, *, patience: float = 0.0, expecting: Sequence[str] = ()
-    ) -> dict[str, Any]:
+    def ask_for_records(self, *, boot: str, after: int, wait: float) -> Question:
+        """The same, for who waits for several at once. Raises DataPlaneDown."""
+        path = "/records?" + urlencode({"boot": boot, "after": after, "wait": wait})
+        return Question(self, "GET", path, wait, ("boot", "next", "dropped", "records"))
+
+    def _ask(self, method: str, path: str, *, expecting: Sequence[str] = ()) -> dict[str, Any]:
+        with closing(Question(self, method, path, 0.0, expecting)) as question:
+            return question.answer()
+
+
+class Question:
+    """Asked, and perhaps not answered yet. Has to be closed."""
+
+    def __init__(
+        self, process: EgressProcess, method: str, path: str, patience: float, expecting: Sequence[str]
+    ) -> None:
+        """Raises DataPlaneDown."""
+        self._who = process.who
+        self._seconds = ANSWER_SECONDS + patience
+        self._expecting = expecting
+        self._connection = _UnixConnection(process.control_socket, timeout=self._seconds)
+        _asking.add(self._connection)  # before the look: so `give_up` cannot miss it
         try:
-            with _connection(self._path, timeout=ANSWER_SECONDS + patience) as connection:
-                connection.request(method, path, headers={"Host": "egress"})
-                plain = json.loads(connection.getresponse().read())
-        except TimeoutError as error:
-            raise DataPlaneDown(f"nothing came within {ANSWER_SECONDS + patience:g} s") from error
-        except OSError as error:
-            raise DataPlaneDown(STOPPING if _given_up else error.strerror or str(error)) from error
-        except (http.client.HTTPException, ValueError) as error:
-            raise DataPlaneDown("its answer cannot be read") from error
-        if not isinstance(plain, dict) or any(key not in plain for key in expecting):
-            raise DataPlaneDown("its answer is not the one expected")
+            if _given_up:
+                raise DataPlaneDown(STOPPING, self._who)
+            with self._explained():
+                self._connection.request(method, path, headers={"Host": "egress"})
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """For `select`: there is something to read, or an end."""
+        return self._connection.sock.fileno()
+
+    def answer(self) -> dict[str, Any]:
+        """Waits for it. Raises DataPlaneDown."""
+        with self._explained():
+            plain = json.loads(self._connection.getresponse().read())
+        if not isinstance(plain, dict) or any(key not in plain for key in self._expecting):
+            raise DataPlaneDown("its answer is not the one expected", self._who)
         return plain
 
+    def close(self) -> None:
+        _asking.discard(self._connection)
+        self._connection.close()
 
-@contextmanager
-def _connection(path: Path, *, timeout: float) -> Iterator[_UnixConnection]:
-    """Raises DataPlaneDown when this process ends."""
-    connection = _UnixConnection(path, timeout=timeout)
-    _asking.add(connection)  # before the look: so `give_up` cannot miss it
-    try:
-        if _given_up:
-            raise DataPlaneDown(STOPPING)
-        yield connection
-    finally:
-        _asking.discard(connection)
-        connection.close()
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            raise DataPlaneDown(f"nothing came within {self._seconds:g} s", self._who) from error
+        except OSError as error:
+            why = STOPPING if _given_up else error.strerror or str(error)
+            raise DataPlaneDown(why, self._who) from error
+        except (http.client.HTTPException, ValueError) as error:
+            raise DataPlaneDown("its answer cannot be read", self._who) from error
 
 
 class _UnixConnection(http.client.HTTPConnection):

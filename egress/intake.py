@@ -5,33 +5,76 @@ One reader per home, whatever the number of workers: who holds the lock reads. T
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from botbottle.duty import Duty
 from botbottle.models import Bottle
 
 from . import store
-from .data_plane import DataPlane, DataPlaneDown, RecordBatch
+from .data_plane import ANSWER_SECONDS, DataPlane, DataPlaneDown, EgressProcess, Question, RecordBatch
 from .models import DataPlaneEvent, RecordCursor, TrafficRecord
 
 LONG_POLL_SECONDS = 5.0
 START_SECONDS = 15.0
 STATUS_SECONDS = 5.0
+RETRY_SECONDS = 1.0
+NAMED = 5
 TELL_LOSS_SECONDS = 60.0
 PRUNED_AT_ONCE = 5000
 PRUNED_IN_A_ROUND = 10
 Kind = DataPlaneEvent.Kind
 
 
+@dataclass
+class _Reader:
+    """What is known of one egress process, and the question that it has not answered yet."""
+
+    process: EgressProcess
+    question: Question | None = None
+    asked_with: RecordCursor | None = None
+    was_away: bool = False
+    due_at: float = 0.0  # the answer, or the next try
+    status_at: float = 0.0
+    problems: set[str] = field(default_factory=set)
+
+    def ask(self, wait: float) -> None:
+        """Raises DataPlaneDown."""
+        cursor, _ = RecordCursor.objects.get_or_create(pk=self.process.number + 1)
+        self.was_away = _absences().filter(process=self.process.number).exists()
+        wait = 0.0 if self.was_away else wait
+        self.due_at = time.monotonic() + RETRY_SECONDS
+        self.asked_with = cursor
+        self.question = self.process.ask_for_records(boot=cursor.boot, after=cursor.number, wait=wait)
+        self.due_at = time.monotonic() + ANSWER_SECONDS + wait
+
+    def answer(self) -> RecordBatch:
+        """Raises DataPlaneDown."""
+        assert self.question is not None  # noqa: S101
+        self.due_at = time.monotonic() + RETRY_SECONDS
+        try:
+            return RecordBatch.of(self.question.answer())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self.question is not None:
+            self.question.close()
+            self.question = None
+
+
 class Intake(Duty):
-    """Reads for all workers."""
+    """Reads for all workers, from all egress processes at once."""
 
     name = "intake"
 
@@ -40,50 +83,93 @@ class Intake(Duty):
         super().__init__()
         self._when_refused = when_refused
         self._patient_until = time.monotonic() + START_SECONDS  # both processes may just be starting
-        self._problems: set[str] = set()
-        self._status_at = 0.0
+        self._readers: list[_Reader] = []
         self._lost = 0
         self._loss_told_at = 0.0
 
     def work(self) -> bool:
         return self.take(store.data_plane(), wait=LONG_POLL_SECONDS)
 
+    def let_go(self) -> None:
+        self._forget_readers()
+        super().let_go()
+
     def take(self, plane: DataPlane, *, wait: float) -> bool:
-        """One batch into the database. False when the egress process does not answer."""
-        cursor, _ = RecordCursor.objects.get_or_create(pk=1)
-        away = _is_away()
+        """What has come first into the database. False when no egress process answers."""
+        self._meet(plane)
+        now, idle = time.monotonic(), not any(reader.question for reader in self._readers)
+        for reader in self._readers:
+            if reader.question is None and (idle or now >= reader.due_at):
+                self._unless_down(reader, partial(reader.ask, wait))
+        kept = [self._unless_down(reader, partial(self._keep, reader)) for reader in self._answered()]
+        return any(kept) or any(reader.question for reader in self._readers)
+
+    def _meet(self, plane: DataPlane) -> None:
+        """A restart may have changed how many there are."""
+        if len(self._readers) != plane.count:
+            if self._readers:
+                self._patient_until = time.monotonic() + START_SECONDS
+            self._forget_readers()
+            self._readers = [_Reader(process) for process in plane.processes()]
+
+    def _forget_readers(self) -> None:
+        for reader in self._readers:
+            reader.close()
+        self._readers = []
+
+    def _answered(self) -> list[_Reader]:
+        """Waits for the first, or until somebody has kept us waiting for too long."""
+        waiting = {reader.question.fileno(): reader for reader in self._readers if reader.question}
+        if not waiting:
+            return []
+        poll = select.poll()
+        for descriptor in waiting:
+            poll.register(descriptor, select.POLLIN)
+        due = min(reader.due_at for reader in self._readers)
+        ready = poll.poll(max(0.0, due - time.monotonic()) * 1000)
+        overdue = [reader for reader in waiting.values() if reader.due_at <= time.monotonic()]
+        return [waiting[descriptor] for descriptor, _ in ready] or overdue
+
+    def _unless_down(self, reader: _Reader, step: Callable[[], None]) -> bool:
+        """One process that is away keeps nobody from the records of the others."""
         try:
-            batch = plane.records(boot=cursor.boot, after=cursor.number, wait=0.0 if away else wait)
-            self._patient_until = 0.0
-            if batch.boot != cursor.boot or away:
-                _returned(plane, away=away, first=not cursor.boot)
-            self._look_for_problems(plane)
+            step()
         except DataPlaneDown as error:
-            if not away and not self.is_stopping and time.monotonic() > self._patient_until:
-                _note(Kind.AWAY, f"{error}. Bottles reach nothing while it is away.")
+            away = reader.was_away or self.is_stopping or time.monotonic() <= self._patient_until
+            if not away:
+                _note(Kind.AWAY, f"{error}. {_consequence(reader.process)}", reader.process)
             return False
+        return True
+
+    def _keep(self, reader: _Reader) -> None:
+        """One batch into the database. Raises DataPlaneDown."""
+        batch, cursor = reader.answer(), reader.asked_with
+        assert cursor is not None  # noqa: S101
+        if batch.boot != cursor.boot or reader.was_away:
+            _returned(reader.process, away=reader.was_away, first=not cursor.boot)
+        self._look_for_problems(reader)
         with transaction.atomic():
             _keep(batch)
-            RecordCursor.objects.filter(pk=1).update(boot=batch.boot, number=batch.next)
+            RecordCursor.objects.filter(pk=cursor.pk).update(boot=batch.boot, number=batch.next)
+        reader.due_at = 0.0
         if any(record["verdict"] == "refused" and record.get("ask") for record in batch.records):
             self._when_refused()
         self._tell_losses(batch.dropped)
-        return True
 
-    def _look_for_problems(self, plane: DataPlane) -> None:
+    def _look_for_problems(self, reader: _Reader) -> None:
         """Files that could not be read, credentials that are missing: each is told once, until it is over."""
-        if time.monotonic() < self._status_at + STATUS_SECONDS:
+        if time.monotonic() < reader.status_at + STATUS_SECONDS:
             return
-        self._status_at = time.monotonic()
+        reader.status_at = time.monotonic()
         present = {
             f"bottle {slug}: {problem}"
-            for slug, state in plane.status()["bottles"].items()
+            for slug, state in reader.process.status()["bottles"].items()
             for problem in (state["problem"], *state["credential_problems"])
             if problem
         }
-        for problem in sorted(present - self._problems):
-            _note(Kind.PROBLEM, problem)
-        self._problems = present
+        for problem in sorted(present - reader.problems):
+            _note(Kind.PROBLEM, problem, reader.process)
+        reader.problems = present
 
     def _tell_losses(self, dropped: int) -> None:
         """A flood loses records all the time: once a minute is often enough to hear of it."""
@@ -96,7 +182,9 @@ class Intake(Duty):
 def prune() -> int:
     """Forget records past their age, a batch at a time so that nobody waits for it."""
     oldest = timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS)
-    DataPlaneEvent.objects.filter(at__lt=oldest).exclude(kind=Kind.AWAY).delete()
+    DataPlaneEvent.objects.filter(at__lt=oldest).exclude(
+        pk__in=list(_absences().values_list("pk", flat=True))
+    ).delete()
     overdue = TrafficRecord.objects.filter(at__lt=oldest).order_by("at").values_list("pk", flat=True)
     forgotten = 0
     for _ in range(PRUNED_IN_A_ROUND):
@@ -107,20 +195,38 @@ def prune() -> int:
     return forgotten
 
 
-def _is_away() -> bool:
+def absence() -> DataPlaneEvent | None:
+    """The latest word of an egress process that is away; of one that there no longer is, nobody hears."""
+    return _absences().filter(process__lt=store.data_plane().count).first()
+
+
+def _absences() -> QuerySet[DataPlaneEvent]:
     """From the database: the reader before us may have noted it."""
-    coming_and_going = DataPlaneEvent.objects.filter(kind__in=(Kind.AWAY, Kind.BACK, Kind.RESTARTED))
-    latest = coming_and_going.first()
-    return latest is not None and latest.kind == Kind.AWAY
+    later = DataPlaneEvent.objects.filter(
+        process=OuterRef("process"), pk__gt=OuterRef("pk"), kind__in=(Kind.AWAY, Kind.BACK, Kind.RESTARTED)
+    )
+    return DataPlaneEvent.objects.filter(~Exists(later), kind=Kind.AWAY)
 
 
-def _returned(plane: DataPlane, *, away: bool, first: bool) -> None:
+def _returned(process: EgressProcess, *, away: bool, first: bool) -> None:
     """Perhaps a new run of the egress process, which may serve older tables than the last one did."""
-    store.note_live({slug: state["version"] for slug, state in plane.status()["bottles"].items()})
+    live = {slug: state["version"] for slug, state in process.status()["bottles"].items()}
+    store.note_live(live, process.serves)
     if away:
-        _note(Kind.BACK, "the egress proxy answers again")
+        _note(Kind.BACK, f"{process.who} answers again", process)
     elif not first:
-        _note(Kind.RESTARTED, "the egress proxy was restarted")
+        _note(Kind.RESTARTED, f"{process.who} was restarted", process)
+
+
+def _consequence(process: EgressProcess) -> str:
+    if process.count == 1:
+        return "Bottles reach nothing while it is away."
+    living = Bottle.objects.exclude(state=Bottle.State.DELETED).filter(publication__home=store.home_id())
+    served = [slug for slug in living.order_by("slug").values_list("slug", flat=True) if process.serves(slug)]
+    if not served:
+        return "No bottle is with it."
+    more = f" and {len(served) - NAMED} more" if len(served) > NAMED else ""
+    return f"Bottles that are with it reach nothing: {', '.join(served[:NAMED])}{more}. All others do."
 
 
 def _keep(batch: RecordBatch) -> None:
@@ -157,5 +263,5 @@ def _row(record: dict[str, Any], bottle_id: int) -> TrafficRecord:
     )
 
 
-def _note(kind: str, text: str) -> None:
-    DataPlaneEvent.objects.create(kind=kind, text=text[:300])
+def _note(kind: str, text: str, process: EgressProcess | None = None) -> None:
+    DataPlaneEvent.objects.create(kind=kind, text=text[:300], process=process.number if process else 0)

@@ -97,7 +97,7 @@ class TrafficRecord(models.Model):
 
 
 class RecordCursor(models.Model):
-    """A single row: how far the proxy's records were read."""
+    """How far the records of an egress process were read: the row's key is its number, counted from 1."""
 
     boot = models.CharField(max_length=32, blank=True)
     number = models.PositiveBigIntegerField(default=0)
@@ -107,7 +107,7 @@ class RecordCursor(models.Model):
 
 
 class DataPlaneEvent(models.Model):
-    """Something operators should know about the egress process. Written only by `egress.intake`."""
+    """Something operators should know about an egress process. Written only by `egress.intake`."""
 
     class Kind(models.TextChoices):
         AWAY = "away"
@@ -119,6 +119,7 @@ class DataPlaneEvent(models.Model):
     at = models.DateTimeField(auto_now_add=True)
     kind = models.CharField(max_length=16, choices=Kind)
     text = models.CharField(max_length=300)
+    process = models.PositiveSmallIntegerField(default=0, help_text="Which egress process, counted from 0.")
 
     class Meta:
         ordering = ["-at", "-pk"]

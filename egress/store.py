@@ -31,7 +31,7 @@ class NotPublished(Exception):
 
 
 class ProxyAway(NotPublished):
-    """The egress process does not answer: it would not for another bottle either."""
+    """The bottle's egress process does not answer: it would not for another of its bottles either."""
 
 
 class PublishedElsewhere(NotPublished):
@@ -130,7 +130,13 @@ def rollback(bottle: Bottle, version: int, *, author: str) -> RouteTableVersion:
 
 
 def data_plane() -> DataPlane:
-    return DataPlane(Path(settings.BOTTLE_HOME) / "run" / "egress.sock")
+    """As it is now: a restart may have changed how many processes it has."""
+    return DataPlane(Path(settings.BOTTLE_HOME) / "run", settings.EGRESS_PROCESSES)
+
+
+def process_of(bottle: Bottle) -> int:
+    """Which egress process serves it: one that does not answer would not for its other bottles either."""
+    return data_plane().owner(bottle.slug)
 
 
 def publish(bottle: Bottle) -> int:
@@ -182,13 +188,16 @@ def must_publish_again(bottle: Bottle) -> None:
     Publication.objects.filter(bottle=bottle).update(live_version=0)
 
 
-def note_live(live_versions: Mapping[str, int]) -> None:
+def note_live(live_versions: Mapping[str, int], serves: Callable[[str], bool] = lambda _: True) -> None:
     """What a restarted egress process serves, by slug: where that is less than it was, `catch_up` goes on.
 
-    Never raises a number: 0 may mean that the files are to be written again, whatever is served.
+    It speaks for the bottles that it `serves`. Never raises a number: 0 may mean that the files are to be
+    written again, whatever is served.
     """
     living = Publication.objects.filter(home=home_id()).exclude(bottle__state=Bottle.State.DELETED)
     for publication in living.select_related("bottle"):
+        if not serves(publication.bottle.slug):
+            continue
         version = live_versions.get(publication.bottle.slug, 0)
         Publication.objects.filter(pk=publication.pk, live_version__gt=version).update(live_version=version)
 
@@ -196,8 +205,8 @@ def note_live(live_versions: Mapping[str, int]) -> None:
 def catch_up() -> None:
     """Publish what lags behind, remove what outlived its bottle: what a full disk or a dead process left.
 
-    Only this home's. In no order: the first one that the proxy does not answer for ends the round, and should
-    not be the same in every round.
+    Only this home's. In no order: the first one that an egress process does not answer for ends that
+    process's round, and should not be the same in every round.
     """
     ours = Bottle.objects.filter(publication__home=home_id()).order_by("?")
     lagging = (
@@ -206,21 +215,22 @@ def catch_up() -> None:
         .filter(publication__live_version__lt=F("newest"))
     )
     over = ours.filter(state=Bottle.State.DELETED, publication__version__gt=0)
-    with suppress(ProxyAway):
-        for bottle in lagging:
-            _unless_broken(publish, bottle)
-        for deleted in over:
-            _unless_broken(unpublish, deleted)
+    away: set[int] = set()
+    _unless_away(publish, lagging, away)
+    _unless_away(unpublish, over, away)
 
 
-def _unless_broken(change: Callable[[Bottle], object], bottle: Bottle) -> None:
-    """One broken bottle does not hold up the others. Raises ProxyAway."""
-    try:
-        change(bottle)
-    except ProxyAway:
-        raise
-    except NotPublished:
-        pass  # noted, and tried again
+def _unless_away(change: Callable[[Bottle], object], bottles: Iterable[Bottle], away: set[int]) -> None:
+    """One broken bottle does not hold up the others, and one process that is away not those of another."""
+    for bottle in bottles:
+        process = process_of(bottle)
+        if process not in away:
+            try:
+                change(bottle)
+            except ProxyAway:
+                away.add(process)
+            except NotPublished:
+                pass  # noted, and tried again
 
 
 def _write(bottle: Bottle) -> int:

@@ -47,16 +47,19 @@ def retry_unfinished(*, at_once: bool = False) -> int:
 
     One try a bottle: its newest table holds what all of them granted. Returns how many are live now.
     """
-    live, away = 0, ""
+    live = 0
+    away: dict[int, str] = {}
     for bottle, decisions in _unfinished(timedelta() if at_once else GRACE).items():
-        if away:  # it would not answer for this bottle either
-            _fail(decisions, away)
+        process = store.process_of(bottle)
+        if process in away:  # it would not answer for this bottle either
+            _fail(decisions, away[process])
             continue
         try:
             live += _go_live(decisions, store.publish(bottle))
         except store.NotPublished as error:
             _fail(decisions, str(error))
-            away = str(error) if isinstance(error, store.ProxyAway) else ""
+            if isinstance(error, store.ProxyAway):
+                away[process] = str(error)
     return live
 
 

@@ -17,7 +17,7 @@ from django.db.models.functions import Left
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress import store
+from egress import intake, store
 from egress.data_plane import DataPlaneDown
 from egress.models import DataPlaneEvent, RouteTableVersion
 
@@ -100,10 +100,10 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
 
 
 def proxy_news() -> DataPlaneEvent | None:
-    """The latest word about the egress process, while operators should still see it."""
+    """The latest word about the egress proxy, while operators should still see it; an absence comes first."""
     if not settings.EGRESS_PROXY:
         return None
-    latest = DataPlaneEvent.objects.first()
+    latest = intake.absence() or DataPlaneEvent.objects.first()
     recent = latest is not None and latest.at > timezone.now() - PROXY_NEWS_AGE
     return latest if latest is not None and (recent or latest.kind == DataPlaneEvent.Kind.AWAY) else None
 

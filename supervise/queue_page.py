@@ -17,7 +17,8 @@ from django.http import QueryDict
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress.models import DataPlaneEvent, Publication
+from egress import intake
+from egress.models import Publication
 
 from .models import Proposal
 from .queries import reviews_of
@@ -167,9 +168,8 @@ def proxy_state() -> dict[str, str]:
     ]
     more = f" +{len(tables) - TABLES_SHOWN}" if len(tables) > TABLES_SHOWN else ""
     text = ", ".join(tables[:TABLES_SHOWN]) + more
-    latest = DataPlaneEvent.objects.first()
-    if latest is not None and latest.kind == DataPlaneEvent.Kind.AWAY:
-        return {"word": "away", "text": "does not answer", "all": latest.text}
+    if absence := intake.absence():
+        return {"word": "away", "text": "does not answer", "all": absence.text}
     lags = any(live != newest for _, live, newest in publications)
     return {"word": "lags" if lags else "up", "text": text or "no tables yet", "all": "\n".join(tables)}
 

@@ -10,33 +10,33 @@ from threading import Event, Thread
 import pytest
 
 from egress import data_plane
-from egress.data_plane import Ack, DataPlane, DataPlaneDown
+from egress.data_plane import Ack, DataPlaneDown, EgressProcess
 from tests.egress_control.stand_in import StandIn, record
 
 
 @pytest.fixture
-def client(plane: StandIn) -> DataPlane:
-    return DataPlane(plane.home / "run" / "egress.sock")
+def client(plane: StandIn) -> EgressProcess:
+    return EgressProcess(plane.home / "run" / "egress.sock")
 
 
-def test_a_reload_brings_the_ack(plane: StandIn, client: DataPlane) -> None:
+def test_a_reload_brings_the_ack(plane: StandIn, client: EgressProcess) -> None:
     plane.live, plane.problems = {"agent-a": 4}, {"agent-a": "routes.yaml is torn."}
     assert client.reload("agent-a") == Ack(version=4, problem="routes.yaml is torn.")
     assert plane.asked == [("POST", "/reload/agent-a")]
 
 
-def test_a_bottle_whose_files_are_gone_has_version_0(client: DataPlane) -> None:
+def test_a_bottle_whose_files_are_gone_has_version_0(client: EgressProcess) -> None:
     assert client.reload("nobody") == Ack(version=0, problem="the bottle's files are gone")
 
 
-def test_routes_of_an_unknown_bottle_are_a_key_error(plane: StandIn, client: DataPlane) -> None:
+def test_routes_of_an_unknown_bottle_are_a_key_error(plane: StandIn, client: EgressProcess) -> None:
     plane.live["agent-a"] = 3
     assert client.routes("agent-a") == {"version": 3, "routes": [{"host": "from.proxy"}]}
     with pytest.raises(KeyError):
         client.routes("nobody")
 
 
-def test_records_come_from_where_the_reader_was(plane: StandIn, client: DataPlane) -> None:
+def test_records_come_from_where_the_reader_was(plane: StandIn, client: EgressProcess) -> None:
     plane.queue, plane.dropped = [record(path=f"/{number}") for number in range(5)], 7
     batch = client.records(boot="boot-1", after=3, wait=0)
     assert (batch.boot, batch.next, batch.dropped) == ("boot-1", 5, 7)
@@ -60,7 +60,7 @@ def test_records_come_from_where_the_reader_was(plane: StandIn, client: DataPlan
     ids=["nothing", "not HTTP", "cut short", "not JSON", "no object", "another object"],
 )
 def test_an_answer_that_makes_no_sense_counts_as_none(
-    plane: StandIn, client: DataPlane, raw: bytes, why: str
+    plane: StandIn, client: EgressProcess, raw: bytes, why: str
 ) -> None:
     plane.raw = raw
     with pytest.raises(DataPlaneDown, match=re.escape(f"does not answer ({why}); 'make up' starts it")):
@@ -74,7 +74,7 @@ def test_a_process_that_is_gone_is_named_as_the_cause(home: Path, there: bool, w
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(path))
     with pytest.raises(DataPlaneDown, match=why):
-        DataPlane(path).status()
+        EgressProcess(path).status()
 
 
 def test_a_process_that_hangs_is_not_waited_for_forever(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,11 +84,11 @@ def test_a_process_that_hangs_is_not_waited_for_forever(home: Path, monkeypatch:
         hanging.bind(str(path))
         hanging.listen()
         with pytest.raises(DataPlaneDown, match=r"nothing came within 0\.05 s"):
-            DataPlane(path).status()
+            EgressProcess(path).status()
 
 
 def test_nobody_waits_for_an_answer_when_the_process_ends(
-    plane: StandIn, client: DataPlane, monkeypatch: pytest.MonkeyPatch
+    plane: StandIn, client: EgressProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang() -> None:
         asked.set()

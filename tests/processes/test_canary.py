@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from egress.data_plane import DataPlane
+from egress.data_plane import EgressProcess
 from tests.processes.bottles import Bottles, family
 from tests.processes.site import ADDRESS, HOST, Site, post_form, running_site
 from tests.requirements import require
@@ -149,7 +149,7 @@ def test_the_operator_api_does_not_give_it(site: Site) -> None:
 
 
 def test_the_proxys_own_records_and_status_do_not_hold_it(site: Site) -> None:
-    plane = DataPlane(site.server.home / "run" / "egress.sock")
+    plane = EgressProcess(site.server.home / "run" / "egress.sock")
     assert forms_in(str(plane.status())) == []
     batch = plane.records(boot="", after=0, wait=0)
     assert len(batch.records) > 10

@@ -72,7 +72,7 @@ async def test_three_hundred_calls_over_three_workers_are_decided_through_anothe
 
 def _what_was_approved_is_live_at_the_proxy(home: Path) -> None:
     """Whoever decided: the workers without a proxy wrote nothing and vouched for nothing."""
-    plane = DataPlane(home / "run" / "egress.sock")
+    plane = DataPlane(home / "run", 1)
     live = [route["host"] for team in range(3) for route in plane.routes(f"team-{team}")["routes"]]
     assert sorted(live) == sorted(f"h{number}.example.com" for number in range(CALLS) if number % 7)
 

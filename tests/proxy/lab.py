@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -214,11 +215,18 @@ class Lab:
     def processes(self) -> int:
         return json.loads((self.home / "run" / "egress.json").read_text())["processes"]
 
-    def control(self, method: str, path: str, *, number: int | None = None) -> Any:
-        """Asked of the process that serves the bottle in the path, or of `number`, or of the first."""
-        slug = next((slug for slug in TOKENS if slug in path.split("/")), None)
-        if number is None:
-            number = owner(slug, self.processes) if slug else 0
+    def control(self, method: str, path: str) -> Any:
+        """As the control plane does: asked of the process that serves the bottle, or of all of them."""
+        named = re.match(r"/(?:reload|bottles)/([^/]+)", path)
+        if named:
+            return self.control_of(owner(named[1], self.processes), method, path)
+        answers = [self.control_of(number, method, path) for number in range(self.processes)]
+        if path == "/status":
+            answers[0]["bottles"] = {slug: one for each in answers for slug, one in each["bottles"].items()}
+            answers[0] |= {key: sum(each[key] for each in answers) for key in ("connections", "strangers")}
+        return answers[0]
+
+    def control_of(self, number: int, method: str, path: str) -> Any:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(control_socket(self.home / "run", number)))
             answer = Client(connection).ask(f"{method} {path} HTTP/1.1\r\nHost: control\r\n\r\n".encode())
@@ -257,7 +265,7 @@ class Lab:
     def _records_of(self, number: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         query = "after=0"
-        while batch := (answer := self.control("GET", f"/records?{query}", number=number))["records"]:
+        while batch := (answer := self.control_of(number, "GET", f"/records?{query}"))["records"]:
             found += batch
             query = f"after={answer['next']}&boot={answer['boot']}"
         return found

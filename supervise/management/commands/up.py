@@ -79,7 +79,7 @@ def _children(opened: list[listeners.Listener]) -> list[Child]:
         for number in range(1, settings.WEB_WORKERS + 1)
     ]
     if settings.EGRESS_PROXY:
-        patience = environment.seconds("EGRESS_STOP_SECONDS", 10) + 2  # it lets open requests finish
+        patience = environment.seconds("EGRESS_STOP_SECONDS", 10) + 4  # it lets open requests finish
         children.append(
             Child("egress", [*program, "egress"], {}, [], serves=_egress_answers, stop_seconds=patience)
         )
