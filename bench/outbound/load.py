@@ -25,18 +25,21 @@ _PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Lane:
-    """`proxy` is None for the direct way. `dial` is what a CONNECT, or a connection, is opened to."""
+    """`proxy` is None for the direct way. `dial` is what a CONNECT, or a connection, is opened to.
+
+    `headers` go with a CONNECT: those of one user of the proxy, or of several who take turns.
+    """
 
     dial: tuple[str, int]
     name: str
     bundle: str
     proxy: tuple[str, int] | None
-    headers: str
+    headers: list[str]
     processes: list[int]
 
-    def connect_head(self) -> bytes:
-        authority = f"{self.dial[0]}:{self.dial[1]}"
-        return f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{self.headers}\r\n".encode()
+    def connect_head(self, number: int) -> bytes:
+        authority, headers = f"{self.dial[0]}:{self.dial[1]}", self.headers[number % len(self.headers)]
+        return f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n{headers}\r\n".encode()
 
     def get(self, path: str) -> bytes:
         host = self.name if self.dial[1] == 443 else f"{self.name}:{self.dial[1]}"
@@ -133,7 +136,7 @@ class Connection(asyncio.Protocol):
                 future.exception()  # whoever waits gets it; nobody has to
 
 
-async def open_connection(lane: Lane, context: ssl.SSLContext, request: bytes) -> Connection:
+async def open_connection(lane: Lane, context: ssl.SSLContext, request: bytes, number: int) -> Connection:
     loop = asyncio.get_running_loop()
     host, port = lane.proxy or lane.dial
     if lane.proxy is None:
@@ -142,7 +145,7 @@ async def open_connection(lane: Lane, context: ssl.SSLContext, request: bytes) -
         )
         return connection
     transport, connection = await loop.create_connection(lambda: Connection(request), host, port)
-    transport.write(lane.connect_head())
+    transport.write(lane.connect_head(number))
     await connection.opened
     secured = await loop.start_tls(transport, connection, context, server_hostname=lane.name)
     assert secured is not None
@@ -153,7 +156,7 @@ async def open_connection(lane: Lane, context: ssl.SSLContext, request: bytes) -
 async def keep_asking(lane: Lane, context: ssl.SSLContext, order: dict[str, Any]) -> dict[str, float]:
     """Kept-alive connections, each with one request under way at any time."""
     request = lane.get(order["path"])
-    opening = (open_connection(lane, context, request) for _ in range(order["connections"]))
+    opening = (open_connection(lane, context, request, number) for number in range(order["connections"]))
     connections = await asyncio.gather(*opening)
     for connection in connections:
         connection.again = True
@@ -177,10 +180,10 @@ async def keep_connecting(lane: Lane, context: ssl.SSLContext, order: dict[str, 
     request, done, received = lane.get(order["path"]), 0, 0
     stop = time.perf_counter() + order["seconds"]
 
-    async def one_after_another() -> None:
+    async def one_after_another(number: int) -> None:
         nonlocal done, received
         while not done or time.perf_counter() < stop:
-            connection = await open_connection(lane, context, request)
+            connection = await open_connection(lane, context, request, number)
             connection.ask()
             await connection.answered
             connection.transport.abort()
@@ -188,7 +191,7 @@ async def keep_connecting(lane: Lane, context: ssl.SSLContext, order: dict[str, 
             received += connection.bytes
 
     cpu, began = lane.cpu_seconds(), time.perf_counter()
-    await asyncio.gather(*(one_after_another() for _ in range(_NEW_AT_ONCE)))
+    await asyncio.gather(*(one_after_another(number) for number in range(_NEW_AT_ONCE)))
     return _figures(done, received, time.perf_counter() - began, lane.cpu_seconds() - cpu)
 
 

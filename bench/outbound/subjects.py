@@ -13,13 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.outbound.certificates import TestCa
+from egress import shards
 from egress.policy import RouteTable, Snapshot
 from egress.proxy.ca import ensure
 from egress.routes import Route
@@ -30,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 HOST = "origin.example.com"
 MITMDUMP = ROOT / ".cache" / "bench" / "mitmproxy" / "bin" / "mitmdump"
 OTHER_ROUTES = 200  # so that the table is no smaller than a real one
-SLUG, TOKEN = "bench", "bench-token"
+BOTTLES, TOKEN = 8, "bench-token"  # a bottle is served by one process, so that several are needed
 _FULL_BATCH = 1000
 _BETWEEN_READS = 0.25
 
@@ -44,7 +45,7 @@ class Subject:
     proxy: tuple[str, int] | None
     dial: tuple[str, int]
     processes: list[int]
-    headers: str = ""
+    headers: tuple[str, ...] = ("",)
 
     @property
     def label(self) -> str:
@@ -75,52 +76,70 @@ def origin(folder: Path, ca: TestCa) -> Iterator[Subject]:
 def bot_bottle(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subject]:
     """The data plane with a table of many routes, its records read as they come, searching for secrets."""
     home = folder / "home"
-    _write_bottle(home / "bottles" / SLUG, mode)
+    processes = shards.configured("EGRESS_PROCESSES")
+    slugs = _slugs(processes)
+    for slug in slugs:
+        _write_bottle(home / "bottles" / slug, mode)
+        ca.trust(home / "bottles" / slug / "ca.pem")
     listening = free_port()
     environment = _plain_environment(home) | {
         "BOTTLE_HOME": str(home), "EGRESS_PORT": str(listening), "EGRESS_UPSTREAM_CA": str(ca.path),
-        "EGRESS_PINNED_PORTS": f"443={port}", "PYTHONPATH": str(ROOT),
+        "EGRESS_PINNED_PORTS": f"443={port}", "EGRESS_PROCESSES": str(processes), "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     command = [sys.executable, "-c", "import sys; from egress.proxy.main import main; sys.exit(main())"]
-    credentials = base64.b64encode(f"{SLUG}:{TOKEN}".encode()).decode()
+    headers = tuple(_credentials(slug) for slug in slugs)
     with (
         _running(command, folder / "egress.log", listening, environment) as process,
-        _reading_records(home / "run" / "egress.sock"),
+        _reading_records(home / "run", processes),
     ):
-        ca.trust(home / "bottles" / SLUG / "ca.pem")
-        header = f"Proxy-Authorization: Basic {credentials}\r\n"
-        yield Subject("bot-bottle", mode, ("127.0.0.1", listening), (HOST, 443), [process], header)
+        yield Subject("bot-bottle", mode, ("127.0.0.1", listening), (HOST, 443), _tree(process), headers)
+
+
+def _slugs(processes: int) -> list[str]:
+    """As many for each process, taking turns."""
+    names = [f"bench-{number}" for number in range(100 * BOTTLES)]
+    of_each = [[slug for slug in names if shards.owner(slug, processes) == at] for at in range(processes)]
+    return [slug for turn in zip(*of_each, strict=False) for slug in turn][: max(BOTTLES, processes)]
+
+
+def _credentials(slug: str) -> str:
+    return f"Proxy-Authorization: Basic {base64.b64encode(f'{slug}:{TOKEN}'.encode()).decode()}\r\n"
 
 
 def _write_bottle(directory: Path, mode: str) -> None:
+    slug = directory.name
     directory.mkdir(parents=True)
     for folder in (directory.parent.parent, directory.parent, directory):
         folder.chmod(0o700)
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
-    (directory / "identity.json").write_text(json.dumps({"slug": SLUG, "token_sha256": digest}))
+    (directory / "identity.json").write_text(json.dumps({"slug": slug, "token_sha256": digest}))
     narrowed = (
         {"path_allowlist": ("/small", "/large"), "methods": ("GET", "POST")} if mode == "intercept" else {}
     )
     routes = [Route(HOST, pinned_addresses=("127.0.0.1",), **narrowed)]
     routes += [Route(f"service-{number}.example.com", ("/v1", "/v2")) for number in range(OTHER_ROUTES)]
     table = RouteTable(tuple(routes), tuple(route.host for route in routes))
-    snapshot = Snapshot(SLUG, 1, table, datetime.now(UTC).isoformat())
+    snapshot = Snapshot(slug, 1, table, datetime.now(UTC).isoformat())
     write_atomically(directory / "gate.yaml", render_gate(snapshot))
     write_atomically(directory / "routes.yaml", render_routes(snapshot))
-    ensure(directory, SLUG)
+    ensure(directory, slug)
 
 
 @contextmanager
-def _reading_records(path: Path) -> Iterator[None]:
+def _reading_records(run: Path, processes: int) -> Iterator[None]:
     """Takes every record away, as the control plane does."""
     stopping = threading.Event()
+    _wait_until((run / shards.DISCOVERY).exists, "bot-bottle does not serve")
 
     def read() -> None:
-        after, boot = 0, ""
+        places = {shards.control_socket(run, number): (0, "") for number in range(processes)}
         while not stopping.is_set():
-            batch = _ask(path, f"/records?after={after}&boot={boot}&wait=0")
-            after, boot = batch["next"], batch["boot"]
-            if len(batch["records"]) < _FULL_BATCH:
+            most = 0
+            for path, (after, boot) in places.items():
+                batch = _ask(path, f"/records?after={after}&boot={boot}&wait=0")
+                places[path] = batch["next"], batch["boot"]
+                most = max(most, len(batch["records"]))
+            if most < _FULL_BATCH:
                 stopping.wait(_BETWEEN_READS)
 
     thread = threading.Thread(target=read, daemon=True)
@@ -240,15 +259,21 @@ def _running(
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    def listens() -> bool:
         if process.poll() is not None:
             raise SystemExit(f"{process.args} ended: {log.read_text()[-2000:]}")
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    _wait_until(listens, f"{process.args} does not listen")
+
+
+def _wait_until(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(otherwise)
         time.sleep(0.05)
-    raise SystemExit(f"{process.args} does not listen: {log.read_text()[-2000:]}")
 
 
 def _plain_environment(home: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,6 +11,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from botbottle.models import Bottle
+from supervise import decisions
+from supervise.models import Decision
+from tests.asking import ask, seen
 from tests.console.conftest import browser_of
 from tests.egress_control.stand_in import StandIn
 
@@ -39,3 +43,13 @@ def plane(home: Path, settings: Any) -> Iterator[StandIn]:
     stand_in.start()
     yield stand_in
     stand_in.stop()
+
+
+@pytest.fixture
+def approve(operator: User) -> Callable[..., Decision]:
+    def look_and_approve(bottle: Bottle, host: str = "api.example.com") -> Decision:
+        proposal = ask(bottle, host)
+        decision = decisions.approve(proposal.pk, actor=operator, seen_digest=seen(proposal))
+        return Decision.objects.get(pk=decision.pk)
+
+    return look_and_approve

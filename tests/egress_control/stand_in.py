@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from egress import snapshot
+from egress.shards import control_socket
 
 Answer = Callable[[str], Any]  # from the rest of the path to what is said
 
@@ -19,8 +20,9 @@ Answer = Callable[[str], Any]  # from the rest of the path to what is said
 class StandIn:
     """Reads a bottle's files as the real one does, unless told to say something else."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, number: int = 0) -> None:
         self.home = home
+        self._socket = control_socket(home / "run", number)
         self.asked: list[tuple[str, str]] = []
         self.live: dict[str, int] = {}
         self.problems: dict[str, str] = {}
@@ -30,20 +32,21 @@ class StandIn:
         self.dropped = 0
         self.raw: bytes | None = None
         self.reloading: Callable[[], None] = lambda: None
+        self.reading: Callable[[], object] = lambda: None
         self._server: _Server | None = None
 
     # --- coming and going
 
     def start(self) -> None:
         (self.home / "run").mkdir(exist_ok=True)
-        self._server = _Server(str(self.home / "run" / "egress.sock"), self)
+        self._server = _Server(str(self._socket), self)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
-            (self.home / "run" / "egress.sock").unlink()
+            self._socket.unlink()
             self._server = None
 
     def restart(self, boot: str) -> None:
@@ -88,6 +91,7 @@ class StandIn:
         }
 
     def _records(self, query: dict[str, str]) -> dict[str, Any]:
+        self.reading()
         after = int(query["after"]) if query.get("boot") == self.boot else 0
         dropped, self.dropped = self.dropped, 0
         batch = self.queue[after : after + 3]

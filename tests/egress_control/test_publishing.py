@@ -9,29 +9,17 @@ from threading import Event
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 
 from botbottle.models import Bottle, digest_token
 from egress import store
 from egress.data_plane import DataPlane
 from egress.models import Publication
-from supervise import applying, bottles, caretaker, decisions, queries
+from supervise import applying, bottles, caretaker, queries
 from supervise.models import Decision
-from tests.asking import ask, seen
 from tests.egress_control.stand_in import StandIn
 from tests.threads import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
-
-
-@pytest.fixture
-def approve(operator: User) -> Callable[..., Decision]:
-    def look_and_approve(bottle: Bottle, host: str = "api.example.com") -> Decision:
-        proposal = ask(bottle, host)
-        decision = decisions.approve(proposal.pk, actor=operator, seen_digest=seen(proposal))
-        return Decision.objects.get(pk=decision.pk)
-
-    return look_and_approve
 
 
 @pytest.fixture(autouse=True)

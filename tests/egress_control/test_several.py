@@ -1,0 +1,236 @@
+"""The control plane with two egress processes: agent-a is with the first, agent-b with the second."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from botbottle.models import Bottle
+from egress import data_plane, intake, store
+from egress.data_plane import DataPlane, DataPlaneDown
+from egress.intake import Intake
+from egress.models import DataPlaneEvent, Publication, RecordCursor, TrafficRecord
+from supervise import applying, queries, queue_page
+from supervise.models import Decision
+from tests.egress_control.stand_in import StandIn, record
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Pair = tuple[StandIn, StandIn]
+
+
+@pytest.fixture
+def pair(home: Path, settings: Any) -> Iterator[Pair]:
+    settings.EGRESS_PROXY, settings.EGRESS_PROCESSES = True, 2
+    both = StandIn(home, 0), StandIn(home, 1)
+    for each in both:
+        each.start()
+    yield both
+    for each in both:
+        each.stop()
+    assert not data_plane._asking
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def reader(pair: Pair, agent_a: Bottle, agent_b: Bottle, clock: list[float]) -> Iterator[Intake]:
+    """It has read the first run of both."""
+    reader = Intake()
+    take_all(reader)
+    clock[0] += intake.START_SECONDS + intake.STATUS_SECONDS
+    yield reader
+    reader.let_go()
+
+
+def take_all(reader: Intake) -> None:
+    """Until nothing new can have been left out."""
+    for _ in range(6):
+        reader.take(store.data_plane(), wait=0)
+
+
+def news() -> list[tuple[str, str]]:
+    return [(event.kind, event.text) for event in DataPlaneEvent.objects.order_by("pk")]
+
+
+def live(bottle: Bottle) -> int:
+    return Publication.objects.get(bottle=bottle).live_version
+
+
+def tell(home: Path, processes: int) -> None:
+    (home / "run" / "egress.json").write_text(json.dumps({"port": 1, "processes": processes}))
+
+
+# --- asking
+
+
+def test_a_bottles_own_process_is_asked(pair: Pair, agent_a: Bottle, agent_b: Bottle) -> None:
+    assert [each.live for each in pair] == [{"agent-a": 1}, {"agent-b": 1}]
+    assert {slug: store.data_plane().routes(slug)["version"] for slug in ("agent-a", "agent-b")} == {
+        "agent-a": 1,
+        "agent-b": 1,
+    }
+    assert set(store.data_plane().status()["bottles"]) == {"agent-a", "agent-b"}
+
+
+def test_the_proxy_serves_when_all_its_processes_do(pair: Pair) -> None:
+    assert store.data_plane().status()["stopping"] is False
+    pair[1].stop()
+    with pytest.raises(DataPlaneDown, match=r"^egress process 2 of 2 does not answer \(No such file"):
+        store.data_plane().status()
+
+
+def test_how_many_there_are_is_noticed_after_a_restart(pair: Pair, home: Path, agent_a: Bottle) -> None:
+    assert store.data_plane().count == 2
+    tell(home, 3)
+    assert (store.data_plane().count, store.process_of(agent_a)) == (3, 1)
+    (home / "run" / "egress.json").unlink()
+    assert (store.data_plane().count, store.process_of(agent_a)) == (2, 0)
+
+
+def test_a_process_that_is_away_holds_up_only_its_own_bottles(
+    pair: Pair, agent_a: Bottle, agent_b: Bottle, approve: Any
+) -> None:
+    pair[0].stop()
+    made = approve(agent_a), approve(agent_b)
+    assert [decision.applied for decision in made] == ["failed", "live"]
+    Decision.objects.update(applied="waiting")
+    Publication.objects.update(live_version=0)
+    for _ in range(5):  # in whatever order they come
+        store.catch_up()
+        assert (live(agent_a), live(agent_b)) == (0, 2)
+        Publication.objects.update(live_version=0)
+    assert applying.retry_unfinished(at_once=True) == 1
+    pair[0].start()
+    assert applying.retry_unfinished(at_once=True) == 1
+    assert (live(agent_a), live(agent_b)) == (2, 2)
+
+
+# --- records
+
+
+def test_records_of_all_are_read(pair: Pair, reader: Intake) -> None:
+    for each, slug in zip(pair, ("agent-a", "agent-b"), strict=True):
+        each.queue = [record(bottle=slug, path=f"/{number}") for number in range(7)]
+    take_all(reader)
+    found = list(TrafficRecord.objects.order_by("pk").values_list("bottle__slug", "path"))
+    for slug in ("agent-a", "agent-b"):
+        assert [path for name, path in found if name == slug] == [f"/{number}" for number in range(7)]
+    assert sorted(RecordCursor.objects.values_list("pk", "number")) == [(1, 7), (2, 7)]
+    assert news() == []
+
+
+def test_another_reader_goes_on_where_the_last_one_was(pair: Pair, reader: Intake) -> None:
+    for each in pair:
+        each.queue = [record()]
+    take_all(reader)
+    another = Intake()
+    take_all(another)
+    another.let_go()
+    assert (TrafficRecord.objects.count(), news()) == (2, [])
+
+
+def test_who_has_nothing_to_say_keeps_nobody_waiting(pair: Pair, reader: Intake) -> None:
+    silence = threading.Event()
+    pair[0].reading = lambda: silence.wait(30)
+    pair[1].queue = [record(bottle="agent-b", path=f"/{number}") for number in range(9)]
+    take_all(reader)
+    assert TrafficRecord.objects.count() == 9
+    pair[0].queue = [record()]
+    silence.set()
+    take_all(reader)
+    assert TrafficRecord.objects.count() == 10
+
+
+def test_one_that_is_away_is_named_with_its_bottles_and_the_others_are_read_on(
+    pair: Pair, reader: Intake, clock: list[float]
+) -> None:
+    pair[0].stop()
+    pair[1].queue = [record(bottle="agent-b")]
+    take_all(reader)
+    assert TrafficRecord.objects.count() == 1
+    (kind, text), *more = news()
+    assert (kind, more) == ("away", [])
+    assert re.fullmatch(
+        r"egress process 1 of 2 does not answer \([^)]+\); 'make up' starts it\. "
+        r"Bottles that are with it reach nothing: agent-a\. All others do\.",
+        text,
+    )
+    clock[0] += 60
+    pair[1].restart("boot-2")
+    take_all(reader)
+    assert news()[1:] == [("restarted", "egress process 2 of 2 was restarted")]
+    assert queries.proxy_news().text == text, "it still is away"
+    pair[0].start()
+    clock[0] += 60
+    take_all(reader)
+    assert news()[2:] == [("back", "egress process 1 of 2 answers again")]
+    assert intake.absence() is None and queue_page.proxy_state()["word"] != "away"
+
+
+def test_a_restarted_process_speaks_for_its_own_bottles_only(
+    pair: Pair, reader: Intake, agent_a: Bottle, agent_b: Bottle
+) -> None:
+    pair[1].restart("boot-2")
+    take_all(reader)
+    assert (live(agent_a), live(agent_b)) == (1, 0)
+
+
+def test_one_that_there_no_longer_is_is_not_missed(pair: Pair, reader: Intake, home: Path) -> None:
+    pair[1].stop()
+    take_all(reader)
+    assert intake.absence() is not None
+    tell(home, 1)
+    take_all(reader)
+    assert intake.absence() is None
+    pair[1].start()
+    tell(home, 2)
+    take_all(reader)
+    assert [kind for kind, _ in news()] == ["away", "back"]
+
+
+def test_problems_of_all_are_told(pair: Pair, reader: Intake, clock: list[float]) -> None:
+    for each, slug in zip(pair, ("agent-a", "agent-b"), strict=True):
+        each.problems[slug] = "routes.yaml is not YAML. Version 1 stays live."
+    for _ in range(3):
+        clock[0] += intake.STATUS_SECONDS + 1
+        take_all(reader)
+    assert sorted(text for _, text in news()) == [
+        "bottle agent-a: routes.yaml is not YAML. Version 1 stays live.",
+        "bottle agent-b: routes.yaml is not YAML. Version 1 stays live.",
+    ]
+
+
+def test_a_long_absence_does_not_outlive_its_end(pair: Pair, settings: Any) -> None:
+    """When the news of the return is forgotten, so is that of the absence."""
+    for kind in ("away", "back"):
+        DataPlaneEvent.objects.create(kind=kind, text=kind, process=1)
+    settings.EGRESS_RECORD_DAYS = 0
+    intake.prune()
+    assert news() == []
+
+
+def test_the_queue_page_shows_which_one_is_away(pair: Pair, reader: Intake, olivia: Client) -> None:
+    pair[1].stop()
+    take_all(reader)
+    assert "egress process 2 of 2 does not answer" in olivia.get("/").text
+
+
+def test_asking_two_at_once_costs_no_threads(pair: Pair) -> None:
+    plane = DataPlane(pair[0].home / "run", 2)
+    questions = [process.ask_for_records(boot="", after=0, wait=0) for process in plane.processes()]
+    assert [question.answer()["boot"] for question in reversed(questions)] == ["boot-1", "boot-1"]
+    for question in questions:
+        question.close()
