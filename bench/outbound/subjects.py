@@ -1,4 +1,4 @@
-"""What is measured: bot-bottle's data plane, squid and mitmproxy, each mode a process of its own."""
+"""What is measured: bot-bottle's data plane, squid and mitmproxy, each mode with processes of its own."""
 
 from __future__ import annotations
 
