@@ -12,14 +12,14 @@ Everything is on loopback and over TLS, with the same load, the same origin and 
 
 *tunnel* passes TLS on unread; *intercept* ends it, decides on every request by its path and method and opens
 TLS to the origin. bot-bottle runs as it ships: a table of 201 routes, one record per request and all of them
-read, secrets searched for in what leaves. A bottle is served by one process, and there are as many processes as
-cores (at most 4), so the load's connections belong to 8 bottles in turn, as many with each process; processor
-time and memory are sums over all of them and their parent. squid writes its access log. mitmproxy runs without
-an addon, so it decides and records nothing. Both serve with one process, as they do unless told otherwise.
-Rounds go through all of them in turn; a ratio is the median of the ratios within the rounds. Load, proxy and
-origin share the machine's cores, so that ratios are far below 1 for everything; processor time per request is
-the steadier figure, and what new connections are compared by, because the load's own handshakes limit how many
-it can open in a second.
+read, secrets searched for in what leaves. A bottle is served by one process, and there are as many processes
+as cores (at most 4), so the load's connections belong to 8 bottles in turn, as many with each process;
+processor time and memory are sums over all of them and their parent. squid writes its access log. mitmproxy
+runs without an addon, so it decides and records nothing. Both serve with one process, as they do unless told
+otherwise. Rounds go through all of them in turn; a ratio is the median of the ratios within the rounds. Load,
+proxy and origin share the machine's cores, so that ratios are far below 1 for everything; processor time per
+request is the steadier figure, and what new connections are compared by, because the load's own handshakes
+limit how many it can open in a second.
 """
 
 from __future__ import annotations

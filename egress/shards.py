@@ -37,8 +37,3 @@ def running(run: Path, otherwise: int) -> int:
 
 def control_socket(run: Path, number: int) -> Path:
     return run / (f"egress-{number}.sock" if number else "egress.sock")
-
-
-def handover_socket(run: Path, number: int) -> Path:
-    """Where a process takes connections that another one accepted."""
-    return run / f"handover-{number}.sock"

@@ -129,6 +129,14 @@ def stop(process: subprocess.Popen[Any], seconds: float = 15) -> None:
         process.wait()
 
 
+def is_running(pid: int) -> bool:
+    """One that nobody has waited for yet is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -73,10 +73,6 @@ class Config:
         return shards.control_socket(self.run, self.number)
 
     @property
-    def handover_socket(self) -> Path:
-        return shards.handover_socket(self.run, self.number)
-
-    @property
     def discovery(self) -> Path:
         return self.run / shards.DISCOVERY
 

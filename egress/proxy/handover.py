@@ -1,31 +1,26 @@
 """Connections that one egress process accepted and another serves: the descriptor, and what was read of it.
 
-Trust boundary: private Unix sockets (0600) between processes of the operator's own user. What is handed over
-is still a stranger's: who it is is found out by the process that takes it, from the same bytes.
+Trust boundary: sockets without a name, made by the parent for its children alone. What is handed over is
+still a stranger's: who it is is found out by the process that takes it, from the same bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
-
-from egress import shards
 
 from .errors import Gone, Refusal
 from .plane import DataPlane
-from .tcp import BACKLOG
-from .unix import bind_unix, connect_unix
 from .wire import Wire
 
 log = logging.getLogger(__name__)
-_LENGTH = 4  # bytes that say how many follow
-_FIRST = 64 * 1024
-_BETWEEN_TRIES = 0.05
-_PATIENCE = 5.0  # for a neighbour that has connected and says nothing: it died
+_IN_MESSAGE = 16 * 1024  # what is more goes along as a file
+_AT_ONCE = 64
+_BETWEEN_TRIES = 0.01
 
 Taken = Callable[[socket.socket, bytes], Awaitable[None]]
 
@@ -33,39 +28,37 @@ Taken = Callable[[socket.socket, bytes], Awaitable[None]]
 async def hand_over(plane: DataPlane, number: int, wire: Wire, seen: bytes) -> None:
     """Give the connection to process `number`, which begins with `seen`. Raises Refusal, or Gone.
 
-    A process that was killed is back in a moment, so it is waited for.
+    Few at a time wait in its queue, which it finds again after a restart; when that is full, we wait.
     """
-    try:
-        async with asyncio.timeout(plane.limits.connect_seconds):
-            with await _reach(plane, number, wire) as neighbour:
-                wire.lend()  # what is in the kernel now is for the other one to read
-                await _give(neighbour, wire, seen + bytes(wire.buffer))
-    except (OSError, TimeoutError) as error:
-        wire.take_back()
-        raise Refusal(
-            "restarting", "The process that serves this bottle is being restarted. Try again.", 503
-        ) from error
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + plane.limits.connect_seconds
+    while not _sent(plane.neighbours[number], wire, seen):
+        if loop.time() > deadline:
+            raise Refusal(
+                "restarting", "The process that serves this bottle is being restarted. Try again.", 503
+            )
+        if wire.ended or plane.stopping:
+            raise Gone
+        await asyncio.sleep(_BETWEEN_TRIES)
     wire.abort()  # only our end of it: the other process has one too
 
 
-async def _reach(plane: DataPlane, number: int, wire: Wire) -> socket.socket:
-    while not wire.ended and not plane.stopping:
-        try:
-            return connect_unix(shards.handover_socket(plane.config.run, number))
-        except (BlockingIOError, FileNotFoundError, ConnectionRefusedError):  # busy, or not there yet
-            await asyncio.sleep(_BETWEEN_TRIES)
-    raise Gone
-
-
-async def _give(neighbour: socket.socket, wire: Wire, seen: bytes) -> None:
-    """Nobody waits in between as long as it fits into the socket's buffer, which is almost always."""
+def _sent(neighbour: socket.socket, wire: Wire, seen: bytes) -> bool:
+    """All at once: what the kernel has got by now, and after it, is for the other one to read."""
     if wire.transport is None or wire.transport.is_closing():
         raise Gone
     descriptor = wire.transport.get_extra_info("socket").fileno()
-    message = len(seen).to_bytes(_LENGTH, "big") + seen
-    sent = socket.send_fds(neighbour, [message], [descriptor])
-    if sent < len(message):
-        await asyncio.get_running_loop().sock_sendall(neighbour, message[sent:])
+    message = seen + bytes(wire.buffer)
+    try:
+        if len(message) <= _IN_MESSAGE:
+            socket.send_fds(neighbour, [message], [descriptor])
+        else:
+            with os.fdopen(os.memfd_create("seen"), "wb", buffering=0) as file:
+                file.write(message)
+                socket.send_fds(neighbour, [b""], [descriptor, file.fileno()])
+    except OSError:  # its queue is full, or we have no room for the file
+        return False
+    return True
 
 
 class Reception:
@@ -73,70 +66,40 @@ class Reception:
 
     def __init__(self, taken: Taken) -> None:
         self._taken = taken
-        self._listening: socket.socket | None = None
+        self._incoming: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def open(self, path: Path) -> None:
-        self._listening = bind_unix(path, mode=0o600)
-        self._listening.listen(BACKLOG)
-        asyncio.get_running_loop().add_reader(self._listening, self._accept)
+    def open(self, incoming: socket.socket) -> None:
+        self._incoming = incoming
+        asyncio.get_running_loop().add_reader(incoming, self._receive)
 
     def close(self) -> None:
-        if self._listening is not None:
-            asyncio.get_running_loop().remove_reader(self._listening)
-            self._listening.close()
-            self._listening = None
+        if self._incoming is not None:
+            asyncio.get_running_loop().remove_reader(self._incoming)
+            self._incoming.close()
+            self._incoming = None
 
-    def _accept(self) -> None:
-        assert self._listening is not None  # noqa: S101
-        with suppress(OSError):  # it is gone already
-            neighbour, _ = self._listening.accept()
-            neighbour.setblocking(False)
-            task = asyncio.get_running_loop().create_task(self._take(neighbour))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _receive(self) -> None:
+        assert self._incoming is not None  # noqa: S101
+        with suppress(BlockingIOError):
+            for _ in range(_AT_ONCE):
+                message, descriptors, _, _ = socket.recv_fds(self._incoming, _IN_MESSAGE, 2)
+                if descriptors:  # or this process has no room for any more
+                    self._take(message, descriptors)
 
-    async def _take(self, neighbour: socket.socket) -> None:
-        connection: socket.socket | None = None
+    def _take(self, message: bytes, descriptors: list[int]) -> None:
+        connection = socket.socket(fileno=descriptors[0])
+        for descriptor in descriptors[1:]:
+            with os.fdopen(descriptor, "rb") as file:
+                file.seek(0)
+                message = file.read()
+        task = asyncio.get_running_loop().create_task(self._serve(connection, message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, connection: socket.socket, seen: bytes) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
-                with neighbour:
-                    first, connection = await _first_of(neighbour)
-                    seen = await _rest_of(neighbour, first)
             await self._taken(connection, seen)
-        except (OSError, TimeoutError) as error:
-            log.warning("a connection was handed over only in part: %r", error)
-            if connection is not None:
-                connection.close()
-
-
-async def _first_of(neighbour: socket.socket) -> tuple[bytes, socket.socket]:
-    while True:
-        try:
-            first, descriptors, _, _ = socket.recv_fds(neighbour, _LENGTH + _FIRST, 1)
-        except BlockingIOError:
-            await _readable(neighbour)
-            continue
-        if not descriptors:
-            raise ConnectionError("no descriptor came")
-        return first, socket.socket(fileno=descriptors[0])
-
-
-async def _rest_of(neighbour: socket.socket, first: bytes) -> bytes:
-    received, loop = bytearray(first), asyncio.get_running_loop()
-    while len(received) < _LENGTH or len(received) < _LENGTH + int.from_bytes(received[:_LENGTH], "big"):
-        more = await loop.sock_recv(neighbour, _FIRST)
-        if not more:
-            raise ConnectionError("the rest did not come")
-        received += more
-    return bytes(received[_LENGTH:])
-
-
-async def _readable(waiting: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(waiting, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(waiting)
+        except OSError as error:
+            log.info("a connection was gone when it was handed over: %s", error.strerror)
+            connection.close()

@@ -43,9 +43,9 @@ class Listeners:
             server = await loop.create_server(lambda: self._wire(Door.TCP, None), sock=each, backlog=BACKLOG)
             self._tcp.append(server)
 
-    def open_reception(self) -> None:
+    def open_reception(self, incoming: socket.socket) -> None:
         """For bottles of ours that another process accepted a connection of."""
-        self._reception.open(self._plane.config.handover_socket)
+        self._reception.open(incoming)
 
     async def _receive(self, accepted: socket.socket, seen: bytes) -> None:
         wire = self._wire(Door.TCP, None)

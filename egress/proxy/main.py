@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from botbottle.processes import die_with_supervisor
 
 from . import parent, tcp
 from .config import Config, from_environment
+from .parent import Sockets
 
 if TYPE_CHECKING:
     from .dialing import Lookup
@@ -43,7 +43,8 @@ def run(config: Config, *, lookup: Lookup | None = None) -> int:
         die_with_supervisor(
             signal.SIGKILL
         )  # at once: its successor comes at once, and opens the same sockets
-        return _serve(replace(config, processes=part.processes, number=part.number), part.tcp(), lookup)
+        config = replace(config, processes=part.processes, number=part.number)
+        return _serve(config, Sockets.inherited(part.descriptors), lookup)
     die_with_supervisor()
     home.prepare(config.home)
     config.run.mkdir(mode=0o700, exist_ok=True)
@@ -53,13 +54,13 @@ def run(config: Config, *, lookup: Lookup | None = None) -> int:
         listening = tcp.listen(config.bind, config.port) if config.port is not None else []
         if config.processes > 1:
             return parent.run(config, listening, lock.fileno())
-        return _serve(config, listening, lookup)
+        return _serve(config, Sockets(listening), lookup)
 
 
-def _serve(config: Config, listening: list[socket.socket], lookup: Lookup | None) -> int:
+def _serve(config: Config, sockets: Sockets, lookup: Lookup | None) -> int:
     from .serving import serve  # noqa: PLC0415 - most of our memory, and a parent needs none of it
 
-    serve(config, listening, lookup)
+    serve(config, sockets, lookup)
     return 0
 
 

@@ -10,9 +10,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from botbottle.processes import Child, run_until_stopped
@@ -26,15 +26,47 @@ _TO_END_SECONDS = 2.0  # besides what its open requests may take
 
 
 @dataclass(frozen=True, slots=True)
+class Sockets:
+    """What processes inherit. What one puts into `neighbours[n]`, process n finds in `incoming[n]`.
+
+    The parent keeps them all: what waits there, or at the port, waits for the successor of one that died.
+    """
+
+    tcp: list[socket.socket]
+    incoming: list[socket.socket] = field(default_factory=list)
+    neighbours: list[socket.socket] = field(default_factory=list)
+
+    def add_pairs(self, count: int) -> None:
+        for _ in range(count):
+            pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            self.incoming.append(pair[0])
+            self.neighbours.append(pair[1])
+
+    def descriptors(self) -> dict[str, list[int]]:
+        found = {"tcp": self.tcp, "incoming": self.incoming, "neighbours": self.neighbours}
+        return {name: [each.fileno() for each in sockets] for name, sockets in found.items()}
+
+    @classmethod
+    def inherited(cls, descriptors: dict[str, list[int]]) -> Sockets:
+        return cls(
+            **{
+                name: [socket.socket(fileno=each) for each in numbers]
+                for name, numbers in descriptors.items()
+            }
+        )
+
+    def close(self) -> None:
+        for each in (*self.tcp, *self.incoming, *self.neighbours):
+            each.close()
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """What a child is told: which of how many it is, and where it finds the port."""
+    """What a child is told: which of how many it is, and by which descriptors it has its sockets."""
 
     number: int
     processes: int
-    descriptors: list[int]
-
-    def tcp(self) -> list[socket.socket]:
-        return [socket.socket(fileno=descriptor) for descriptor in self.descriptors]
+    descriptors: dict[str, list[int]]
 
 
 def part_of() -> Part | None:
@@ -43,32 +75,28 @@ def part_of() -> Part | None:
     return Part(**json.loads(told)) if told else None
 
 
-def run(config: Config, listening: Sequence[socket.socket], lock: int) -> int:
+def run(config: Config, listening: list[socket.socket], lock: int) -> int:
     """Keep all of them running until SIGTERM or SIGINT. Raises BadSetting.
 
     They hold the lock too: no successor starts while one of them still serves.
     """
     upstream_context(config)  # what is wrong with it is told once, not by each
-    children = [_child(config, number, listening, lock) for number in range(config.processes)]
+    sockets = Sockets(listening)
+    sockets.add_pairs(config.processes)
+    children = [_child(config, number, sockets, lock) for number in range(config.processes)]
     signal.signal(signal.SIGHUP, lambda *_: _read_again(children))
     port = listening[0].getsockname()[1] if listening else None
-    try:
-        run_until_stopped(
-            children, ready=lambda: config.tell(port), stopping=lambda: _no_more(config, listening)
-        )
-    finally:
-        config.discovery.unlink(missing_ok=True)
+    run_until_stopped(children, ready=lambda: config.tell(port), stopping=lambda: _no_more(config, sockets))
     return 0
 
 
-def _child(config: Config, number: int, listening: Sequence[socket.socket], lock: int) -> Child:
-    descriptors = [each.fileno() for each in listening]
-    part = Part(number, config.processes, descriptors)
+def _child(config: Config, number: int, sockets: Sockets, lock: int) -> Child:
+    part = Part(number, config.processes, sockets.descriptors())
     return Child(
         f"egress process {number + 1} of {config.processes}",
         [sys.executable, *sys.orig_argv[1:]],
         {_PART: json.dumps(asdict(part))},
-        [*descriptors, lock],
+        [*chain.from_iterable(part.descriptors.values()), lock],
         serves=partial(_answers, shards.control_socket(config.run, number)),
         stop_seconds=config.limits.stop_seconds + _TO_END_SECONDS,
     )
@@ -90,8 +118,7 @@ def _read_again(children: list[Child]) -> None:
             child.process.send_signal(signal.SIGHUP)
 
 
-def _no_more(config: Config, listening: Sequence[socket.socket]) -> None:
+def _no_more(config: Config, sockets: Sockets) -> None:
     """Nobody connects, or waits to be taken, when all of us have let go of the port."""
     config.discovery.unlink(missing_ok=True)
-    for each in listening:
-        each.close()
+    sockets.close()

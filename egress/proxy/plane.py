@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -25,8 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class DataPlane:
-    def __init__(self, config: Config, *, lookup: Lookup = system_lookup) -> None:
+    def __init__(
+        self, config: Config, *, lookup: Lookup = system_lookup, neighbours: Sequence[socket.socket] = ()
+    ) -> None:
+        """`neighbours` is where to hand connections over to, one for each process."""
         self.config = config
+        self.neighbours = neighbours
         self.limits = config.limits
         self.names = Names(lookup)
         self.upstream_tls = upstream_context(config)

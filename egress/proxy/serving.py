@@ -6,8 +6,6 @@ import asyncio
 import logging
 import resource
 import signal
-import socket
-from collections.abc import Sequence
 from contextlib import suppress
 
 import uvloop
@@ -20,20 +18,21 @@ from .config import Config
 from .control import Control
 from .dialing import Lookup, system_lookup
 from .listeners import Listeners
+from .parent import Sockets
 from .plane import DataPlane
 
 log = logging.getLogger(__name__)
 
 
-def serve(config: Config, tcp: Sequence[socket.socket], lookup: Lookup | None = None) -> None:
+def serve(config: Config, sockets: Sockets, lookup: Lookup | None = None) -> None:
     """Serve this process's bottles until SIGTERM or SIGINT. Raises BadSetting."""
     _raise_file_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, tcp, lookup or system_lookup))
+        runner.run(_serve(config, sockets, lookup or system_lookup))
 
 
-async def _serve(config: Config, tcp: Sequence[socket.socket], lookup: Lookup) -> None:
-    plane = DataPlane(config, lookup=lookup)
+async def _serve(config: Config, sockets: Sockets, lookup: Lookup) -> None:
+    plane = DataPlane(config, lookup=lookup, neighbours=sockets.neighbours)
     listeners = Listeners(plane)
     control = Control(plane, listeners)
     background = [asyncio.create_task(plane.watch.run()), asyncio.create_task(plane.tick())]
@@ -41,9 +40,9 @@ async def _serve(config: Config, tcp: Sequence[socket.socket], lookup: Lookup) -
     try:
         await asyncio.to_thread(_warm_up)  # before anybody can ask for it on the loop
         await listeners.refresh_all()
-        if config.processes > 1:
-            listeners.open_reception()
-        await listeners.open_tcp(tcp)
+        if sockets.neighbours:
+            listeners.open_reception(sockets.incoming[config.number])
+        await listeners.open_tcp(sockets.tcp)
         await control.open(config.control_socket)
         if config.processes == 1:
             config.tell(listeners.port)
@@ -53,8 +52,7 @@ async def _serve(config: Config, tcp: Sequence[socket.socket], lookup: Lookup) -
     finally:
         if config.processes == 1:
             config.discovery.unlink(missing_ok=True)
-        for path in (config.control_socket, config.handover_socket):
-            path.unlink(missing_ok=True)
+        config.control_socket.unlink(missing_ok=True)
         listeners.close()
         await plane.stop()
         await control.close()

@@ -18,7 +18,7 @@ import pytest
 
 from tests.agents import Agent, Operator, crowd
 from tests.processes.site import HOST, Site, running_site
-from tests.servers import ROOT, running_server, stop, wait_until
+from tests.servers import ROOT, is_running, running_server, stop, wait_until
 
 pytestmark = pytest.mark.process
 ALLOWED, FORBIDDEN = f"https://{HOST}/allowed/x", f"https://{HOST}/elsewhere"
@@ -199,13 +199,6 @@ def test_no_child_survives_a_killed_supervisor(tmp_path: Path) -> None:
         server.process.kill()
         server.process.wait()
         wait_until(lambda: not [pid for pid in children if is_running(pid)], what="the children's end")
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_proxy_that_hangs_does_not_hold_up_the_servers_end(tmp_path: Path) -> None:

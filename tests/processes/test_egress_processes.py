@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from egress.shards import owner
 from tests.processes.site import HOST, Site, running_site
 from tests.proxy.test_several import numbered
-from tests.servers import stop, wait_until
+from tests.servers import is_running, stop, wait_until
 
 pytestmark = pytest.mark.process
 ALLOWED = f"https://{HOST}/allowed/x"
@@ -83,7 +82,7 @@ def test_with_the_parent_all_are_started_anew(site: Site) -> None:
     wait_until(lambda: site.pids("egress") not in ([], [parent]), what="the restart")
     wait_until(lambda: (allowed(site), refused(site)) == (200, 403), what="the return")
     assert not set(before.values()) & set(processes(site).values())
-    assert not [pid for pid in before.values() if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in before.values() if is_running(pid)]
 
 
 def test_nothing_is_left_when_all_is_stopped(site: Site) -> None:
@@ -91,6 +90,6 @@ def test_nothing_is_left_when_all_is_stopped(site: Site) -> None:
     pids = [site.pid("egress"), *processes(site).values()]
     stop(site.server.process, 30)
     assert site.server.process.returncode == 0
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in pids if is_running(pid)]
     left = [path.name for path in (site.server.home / "run").iterdir() if path.suffix in (".sock", ".json")]
     assert left == []

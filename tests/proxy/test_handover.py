@@ -4,38 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvloop
 
-from egress import shards
-from egress.proxy import handover
 from egress.proxy.config import Limits
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.handover import Reception, hand_over
+from egress.proxy.parent import Sockets
 from egress.proxy.wire import Doorbell, Watch, Wire
 
-Scene = Callable[[Path], Awaitable[None]]
+Scene = Callable[[Sockets], Awaitable[None]]
 
 
-def play(scene: Scene) -> None:
-    """On the event loop that the proxy runs on; the directory's name is short, as a socket's must be."""
-    with (
-        TemporaryDirectory(prefix="b-") as run,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        runner.run(scene(Path(run)))
+@pytest.fixture
+def play() -> Iterator[Callable[[Scene], None]]:
+    """On the event loop that the proxy runs on, with the sockets of two processes; nothing stays open."""
+
+    def play(scene: Scene) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            sockets = Sockets([])
+            sockets.add_pairs(2)
+            runner.run(scene(sockets))
+            sockets.close()
+
+    play(_nothing)  # the loop's library keeps a few of its own from now on
+    before = open_descriptors()
+    yield play
+    assert open_descriptors() == before
 
 
-def plane(run: Path, *, patience: float = 10, stopping: bool = False) -> Any:
+async def _nothing(_: Sockets) -> None:
+    pass
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def plane(sockets: Sockets, *, patience: float = 10) -> Any:
     limits = Limits(connect_seconds=patience)
-    return SimpleNamespace(config=SimpleNamespace(run=run), limits=limits, stopping=stopping)
+    return SimpleNamespace(neighbours=sockets.neighbours, limits=limits, stopping=False)
 
 
 @asynccontextmanager
@@ -61,22 +75,24 @@ async def accepted() -> AsyncIterator[tuple[socket.socket, Wire]]:
 
 
 class Neighbour:
-    def __init__(self) -> None:
+    """Process 1, which keeps what it gets."""
+
+    def __init__(self, sockets: Sockets) -> None:
         self.got: asyncio.Queue[tuple[socket.socket, bytes]] = asyncio.Queue()
         self.reception = Reception(self._take)
+        self.reception.open(sockets.incoming[1].dup())
 
     async def _take(self, connection: socket.socket, seen: bytes) -> None:
         await self.got.put((connection, seen))
 
 
 @pytest.mark.parametrize("waiting", [b"", b"x", b"y" * 700_000], ids=["nothing", "a byte", "very much"])
-def test_the_neighbour_gets_the_connection_and_every_byte_of_it(waiting: bytes) -> None:
-    async def scene(run: Path) -> None:
-        loop, neighbour = asyncio.get_running_loop(), Neighbour()
-        neighbour.reception.open(shards.handover_socket(run, 1))
+def test_the_neighbour_gets_the_connection_and_every_byte_of_it(play: Any, waiting: bytes) -> None:
+    async def scene(sockets: Sockets) -> None:
+        loop, neighbour = asyncio.get_running_loop(), Neighbour(sockets)
         async with accepted() as (client, wire):
             wire.buffer += waiting
-            await hand_over(plane(run), 1, wire, b"HEAD")
+            await hand_over(plane(sockets), 1, wire, b"HEAD")
             connection, seen = await neighbour.got.get()
             assert seen == b"HEAD" + waiting
             connection.setblocking(False)
@@ -91,54 +107,69 @@ def test_the_neighbour_gets_the_connection_and_every_byte_of_it(waiting: bytes) 
     play(scene)
 
 
-def test_its_door_is_for_the_operators_user_alone() -> None:
-    async def scene(run: Path) -> None:
-        neighbour = Neighbour()
-        neighbour.reception.open(shards.handover_socket(run, 1))
-        assert shards.handover_socket(run, 1).stat().st_mode & 0o777 == 0o600
-        neighbour.reception.close()
+def test_a_neighbour_that_is_just_being_restarted_finds_it_afterwards(play: Any) -> None:
+    async def scene(sockets: Sockets) -> None:
+        async with accepted() as (_, wire):
+            await hand_over(plane(sockets), 1, wire, b"HEAD")
+            neighbour = Neighbour(sockets)
+            connection, seen = await neighbour.got.get()
+            assert seen == b"HEAD"
+            connection.close()
+            neighbour.reception.close()
 
     play(scene)
 
 
-def test_a_neighbour_that_is_just_being_restarted_is_waited_for() -> None:
-    async def scene(run: Path) -> None:
-        neighbour = Neighbour()
+def fill(sockets: Sockets) -> int:
+    """So many messages wait for process 1 that there is no room for any more."""
+    count = 0
+    with suppress(BlockingIOError):
+        while True:
+            sockets.neighbours[1].send(b"not a connection")
+            count += 1
+    return count
+
+
+def test_a_neighbour_with_a_full_queue_is_waited_for(play: Any) -> None:
+    async def scene(sockets: Sockets) -> None:
         async with accepted() as (_, wire):
-            handing = asyncio.create_task(hand_over(plane(run), 1, wire, b"HEAD"))
+            assert fill(sockets)
+            handing = asyncio.create_task(hand_over(plane(sockets), 1, wire, b"HEAD"))
             await asyncio.sleep(0.2)
             assert not handing.done()
-            neighbour.reception.open(shards.handover_socket(run, 1))
+            neighbour = Neighbour(sockets)
             await handing
             connection, seen = await neighbour.got.get()
             assert seen == b"HEAD"
             connection.close()
-        neighbour.reception.close()
+            neighbour.reception.close()
 
     play(scene)
 
 
-def test_a_neighbour_that_stays_away_is_told_to_the_client() -> None:
-    async def scene(run: Path) -> None:
+def test_a_neighbour_that_takes_nothing_is_told_to_the_client(play: Any) -> None:
+    async def scene(sockets: Sockets) -> None:
         loop = asyncio.get_running_loop()
         async with accepted() as (client, wire):
+            fill(sockets)
             with pytest.raises(Refusal) as refused:
-                await hand_over(plane(run, patience=0.1), 1, wire, b"HEAD")
+                await hand_over(plane(sockets, patience=0.1), 1, wire, b"HEAD")
             assert (refused.value.reason, refused.value.status) == ("restarting", 503)
             wire.write(b"sorry")
             assert await loop.sock_recv(client, 100) == b"sorry"
             await loop.sock_sendall(client, b"more")
             await wire.bell.wait()
-            assert wire.buffer == b"more", "it is read from again"
+            assert wire.buffer == b"more", "it is still read from"
 
     play(scene)
 
 
 @pytest.mark.parametrize("why", ["the client left", "we stop"])
-def test_nobody_waits_for_a_neighbour_in_vain(why: str) -> None:
-    async def scene(run: Path) -> None:
+def test_nobody_waits_for_a_neighbour_in_vain(play: Any, why: str) -> None:
+    async def scene(sockets: Sockets) -> None:
         async with accepted() as (client, wire):
-            ours = plane(run)
+            fill(sockets)
+            ours = plane(sockets)
             handing = asyncio.create_task(hand_over(ours, 1, wire, b"HEAD"))
             await asyncio.sleep(0.1)
             if why == "we stop":
@@ -151,28 +182,16 @@ def test_nobody_waits_for_a_neighbour_in_vain(why: str) -> None:
     play(scene)
 
 
-@pytest.mark.parametrize(
-    "sent", [b"", b"\0\0", b"\0\0\0\x05abc"], ids=["nothing", "half a length", "half of it"]
-)
-def test_what_was_handed_over_only_in_part_is_let_go(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The neighbour died in the middle of it."""
-    monkeypatch.setattr(handover, "_PATIENCE", 0.2)
+def test_a_connection_that_broke_on_the_way_is_let_go(play: Any) -> None:
+    async def scene(sockets: Sockets) -> None:
+        async def fail(_: socket.socket, __: bytes) -> None:
+            raise ConnectionResetError
 
-    async def scene(run: Path) -> None:
-        loop, neighbour = asyncio.get_running_loop(), Neighbour()
-        neighbour.reception.open(shards.handover_socket(run, 1))
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with socket.socket(socket.AF_UNIX) as dying:
-            dying.connect(str(shards.handover_socket(run, 1)))
-            if sent:
-                socket.send_fds(dying, [sent], [theirs.fileno()])
-            theirs.close()
-        assert await asyncio.wait_for(loop.sock_recv(ours, 1), 5) == b""
-        assert neighbour.got.empty()
-        neighbour.reception.close()
-        ours.close()
+        reception = Reception(fail)
+        reception.open(sockets.incoming[1].dup())
+        async with accepted() as (client, wire):
+            await hand_over(plane(sockets), 1, wire, b"HEAD")
+            assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1), 5) == b""
+        reception.close()
 
-    before = len(list(Path("/proc/self/fd").iterdir()))
     play(scene)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -30,7 +30,7 @@ from tests.proxy.lab import (
     request,
     running_lab,
 )
-from tests.servers import ROOT, free_port
+from tests.servers import ROOT, free_port, is_running
 
 pytestmark = pytest.mark.process
 HOSTS = {"agent-a": "api.example.com", "agent-b": "other.example.com"}
@@ -246,14 +246,16 @@ def test_a_killed_process_comes_back_and_the_others_never_notice(lab: Lab) -> No
     assert lab.client("agent-a").ask(get("http://api.example.com/allowed", "api.example.com")).status == 200
 
 
-def test_a_bottle_whose_process_does_not_come_back_is_told_so(tmp_path: Path) -> None:
-    with running_lab(tmp_path / "h", EGRESS_PROCESSES="2", EGRESS_CONNECT_SECONDS="0.3") as lab:
-        (lab.home / "run" / "handover-0.sock").unlink()
+def test_when_too_many_wait_for_a_process_the_others_are_told_so(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h", EGRESS_PROCESSES="2", EGRESS_CONNECT_SECONDS="0.5") as lab:
         with held(lab, "agent-a"):
-            client = lab.tcp_client()
-            client.send(ask("agent-a"))
-            answer = client.answer()
-            assert (answer.status, answer.reason) == (503, "restarting")
+            waiting = [lab.tcp_client() for _ in range(40)]
+            for client in waiting:
+                client.send(ask("agent-a", "/allowed", "X-Long: " + "x" * 15_000))
+            told = waiting.pop().answer()
+            assert (told.status, told.reason) == (503, "restarting")
+        statuses = [client.answer().status for client in waiting]
+        assert set(statuses) == {200, 503}, "who waited in its queue is served"
 
 
 def test_a_stop_lets_requests_of_all_finish_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -274,7 +276,7 @@ def test_a_stop_lets_requests_of_all_finish_and_leaves_nothing_behind(tmp_path: 
             client.send(b"cd")
             assert client.answer().json["body"] == "abcd"
         assert lab.process.wait(20) == 0
-        assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+        assert not [pid for pid in children if is_running(pid)]
         assert [entry.name for entry in (lab.home / "run").iterdir()] == ["egress.lock"]
         assert not list((lab.home / "bottles").glob("*/sockets/*"))
 
@@ -292,7 +294,7 @@ def test_with_its_parent_killed_all_end_and_another_can_start(tmp_path: Path) ->
         before = set(processes(lab).values())
         lab.restart(kill=True)
         assert not before & set(processes(lab).values())
-        assert not [pid for pid in before if Path(f"/proc/{pid}").exists()]
+        assert not [pid for pid in before if is_running(pid)]
         for slug in TOKENS:
             assert lab.tcp_client().ask(ask(slug)).status == 200
 
