@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from . import shards
 
 ANSWER_SECONDS = 5.0
+HURRY_SECONDS = 0.5
 STOPPING = "bot-bottle is stopping, and waits no longer"
 _asking: set[_UnixConnection] = set()
 _given_up = False
@@ -159,6 +160,10 @@ class Question:
     def fileno(self) -> int:
         """For `select`: there is something to read, or an end."""
         return self._connection.sock.fileno()
+
+    def lose_patience(self) -> None:
+        """For who knows that the answer is there, or has waited for long enough."""
+        self._connection.sock.settimeout(HURRY_SECONDS)
 
     def answer(self) -> dict[str, Any]:
         """Waits for it. Raises DataPlaneDown."""

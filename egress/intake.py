@@ -41,6 +41,7 @@ class _Reader:
     """What is known of one egress process, and the question that it has not answered yet."""
 
     process: EgressProcess
+    patient_until: float  # it may just be starting
     question: Question | None = None
     asked_with: RecordCursor | None = None
     was_away: bool = False
@@ -63,6 +64,7 @@ class _Reader:
         assert self.question is not None  # noqa: S101
         self.due_at = time.monotonic() + RETRY_SECONDS
         try:
+            self.question.lose_patience()  # whatever is to come has begun to: nobody else is kept waiting
             return RecordBatch.of(self.question.answer())
         finally:
             self.close()
@@ -82,7 +84,7 @@ class Intake(Duty):
         """`when_refused` is called after a batch with refusals that can be asked for is in the database."""
         super().__init__()
         self._when_refused = when_refused
-        self._patient_until = time.monotonic() + START_SECONDS  # both processes may just be starting
+        self._begun_at = time.monotonic()
         self._readers: list[_Reader] = []
         self._lost = 0
         self._loss_told_at = 0.0
@@ -107,10 +109,9 @@ class Intake(Duty):
     def _meet(self, plane: DataPlane) -> None:
         """A restart may have changed how many there are."""
         if len(self._readers) != plane.count:
-            if self._readers:
-                self._patient_until = time.monotonic() + START_SECONDS
+            since = time.monotonic() if self._readers else self._begun_at
             self._forget_readers()
-            self._readers = [_Reader(process) for process in plane.processes()]
+            self._readers = [_Reader(process, since + START_SECONDS) for process in plane.processes()]
 
     def _forget_readers(self) -> None:
         for reader in self._readers:
@@ -126,17 +127,16 @@ class Intake(Duty):
         for descriptor in waiting:
             poll.register(descriptor, select.POLLIN)
         due = min(reader.due_at for reader in self._readers)
-        ready = poll.poll(max(0.0, due - time.monotonic()) * 1000)
-        overdue = [reader for reader in waiting.values() if reader.due_at <= time.monotonic()]
-        return [waiting[descriptor] for descriptor, _ in ready] or overdue
+        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, due - time.monotonic()) * 1000)}
+        now = time.monotonic()
+        return [reader for each, reader in waiting.items() if each in ready or reader.due_at <= now]
 
     def _unless_down(self, reader: _Reader, step: Callable[[], None]) -> bool:
         """One process that is away keeps nobody from the records of the others."""
         try:
             step()
         except DataPlaneDown as error:
-            away = reader.was_away or self.is_stopping or time.monotonic() <= self._patient_until
-            if not away:
+            if not (reader.was_away or self.is_stopping or time.monotonic() <= reader.patient_until):
                 _note(Kind.AWAY, f"{error}. {_consequence(reader.process)}", reader.process)
             return False
         return True
@@ -144,6 +144,7 @@ class Intake(Duty):
     def _keep(self, reader: _Reader) -> None:
         """One batch into the database. Raises DataPlaneDown."""
         batch, cursor = reader.answer(), reader.asked_with
+        reader.patient_until = 0.0
         assert cursor is not None  # noqa: S101
         if batch.boot != cursor.boot or reader.was_away:
             _returned(reader.process, away=reader.was_away, first=not cursor.boot)

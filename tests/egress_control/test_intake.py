@@ -204,6 +204,14 @@ def test_a_proxy_that_is_still_starting_is_not_away(
     assert kinds() == ["away"]
 
 
+def test_one_that_has_answered_once_is_away_when_it_no_longer_does(plane: StandIn, agent_a: Bottle) -> None:
+    soon_after_the_start = Intake()
+    assert take(soon_after_the_start)
+    plane.stop()
+    assert not take(soon_after_the_start)
+    assert kinds() == ["away"]
+
+
 def test_problems_of_bottles_are_told_once_each_until_they_are_over(
     plane: StandIn, reader: Intake, clock: list[float]
 ) -> None:

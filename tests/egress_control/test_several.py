@@ -57,7 +57,7 @@ def reader(pair: Pair, agent_a: Bottle, agent_b: Bottle, clock: list[float]) -> 
 
 def take_all(reader: Intake) -> None:
     """Until nothing new can have been left out."""
-    for _ in range(6):
+    for _ in range(20):
         reader.take(store.data_plane(), wait=0)
 
 
@@ -152,6 +152,22 @@ def test_who_has_nothing_to_say_keeps_nobody_waiting(pair: Pair, reader: Intake)
     silence.set()
     take_all(reader)
     assert TrafficRecord.objects.count() == 10
+
+
+def test_one_that_hangs_is_away_after_a_while_and_holds_nobody_up(
+    pair: Pair, reader: Intake, clock: list[float]
+) -> None:
+    hanging = threading.Event()
+    pair[0].reading = lambda: hanging.wait(30)
+    for number in range(3):
+        pair[1].queue.append(record(bottle="agent-b"))
+        take_all(reader)
+        assert TrafficRecord.objects.count() == number + 1
+        clock[0] += data_plane.ANSWER_SECONDS + 1
+    take_all(reader)
+    hanging.set()
+    assert [kind for kind, _ in news()] == ["away"]
+    assert news()[0][1].startswith("egress process 1 of 2 does not answer (nothing came within 5 s)")
 
 
 def test_one_that_is_away_is_named_with_its_bottles_and_the_others_are_read_on(
