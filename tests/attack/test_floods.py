@@ -66,7 +66,9 @@ def test_a_connection_that_does_not_say_whose_it_is_is_not_kept_for_long(attacke
 
 
 def test_silent_strangers_make_room_for_who_comes_after_them(tmp_path: Path) -> None:
-    with running_lab(tmp_path / "h", EGRESS_MAX_CONNECTIONS="5") as lab:
+    with running_lab(
+        tmp_path / "h", EGRESS_MAX_CONNECTIONS="5", EGRESS_PROCESSES="1"
+    ) as lab:  # each has its own
         strangers = [lab.tcp_client() for _ in range(10)]
         assert [client.everything() for client in strangers[:5]] == [b""] * 5
         assert lab.control("GET", "/status")["strangers"] == 5
