@@ -83,7 +83,9 @@ class Reception:
         assert self._incoming is not None  # noqa: S101
         with suppress(BlockingIOError):
             for _ in range(_AT_ONCE):
-                message, descriptors, _, _ = socket.recv_fds(self._incoming, _IN_MESSAGE, 2)
+                message, descriptors, _, _ = socket.recv_fds(
+                    self._incoming, _IN_MESSAGE, 2, socket.MSG_CMSG_CLOEXEC
+                )
                 if descriptors:  # or this process has no room for any more
                     self._take(message, descriptors)
 

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 from botbottle import environment, home
 from botbottle.environment import BadSetting
 from botbottle.processes import die_with_supervisor
+from egress import shards
 
 from . import parent, tcp
 from .config import Config, from_environment
@@ -40,9 +41,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 def run(config: Config, *, lookup: Lookup | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Raises BadSetting. `lookup` is how names become addresses."""
     if part := parent.part_of():
-        die_with_supervisor(
-            signal.SIGKILL
-        )  # at once: its successor comes at once, and opens the same sockets
+        die_with_supervisor(signal.SIGKILL)  # its successor comes at once too, and opens the same sockets
         config = replace(config, processes=part.processes, number=part.number)
         return _serve(config, Sockets.inherited(part.descriptors), lookup)
     die_with_supervisor()
@@ -50,7 +49,7 @@ def run(config: Config, *, lookup: Lookup | None = None) -> int:
     config.run.mkdir(mode=0o700, exist_ok=True)
     config.bottles.mkdir(mode=0o700, exist_ok=True)
     with _alone(config.run / "egress.lock") as lock:
-        config.discovery.unlink(missing_ok=True)  # left by one that was killed
+        _forget_the_killed(config)
         listening = tcp.listen(config.bind, config.port) if config.port is not None else []
         if config.processes > 1:
             return parent.run(config, listening, lock.fileno())
@@ -62,6 +61,13 @@ def _serve(config: Config, sockets: Sockets, lookup: Lookup | None) -> int:
 
     serve(config, sockets, lookup)
     return 0
+
+
+def _forget_the_killed(config: Config) -> None:
+    """What it said is no longer true, and it may have been more processes."""
+    config.discovery.unlink(missing_ok=True)
+    for number in range(config.processes, shards.MOST):
+        shards.control_socket(config.run, number).unlink(missing_ok=True)
 
 
 @contextmanager

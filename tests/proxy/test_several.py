@@ -299,6 +299,15 @@ def test_with_its_parent_killed_all_end_and_another_can_start(tmp_path: Path) ->
             assert lab.tcp_client().ask(ask(slug)).status == 200
 
 
+def test_a_start_with_fewer_leaves_nothing_of_more_that_were_killed(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h", EGRESS_PROCESSES="3") as lab:
+        lab._environment["EGRESS_PROCESSES"] = "1"
+        lab.restart(kill=True)
+        assert [path.name for path in (lab.home / "run").glob("*.sock")] == ["egress.sock"]
+        for slug in TOKENS:
+            assert lab.tcp_client().ask(ask(slug)).status == 200
+
+
 def test_a_bad_setting_is_told_once(tmp_path: Path) -> None:
     finished = subprocess.run(
         [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=30,
