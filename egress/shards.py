@@ -1,4 +1,4 @@
-"""Which of several egress processes serves a bottle, and where each is found. Pure: both planes ask."""
+"""Which of several egress processes serves a bottle, and where each is found: both planes ask here."""
 
 from __future__ import annotations
 
