@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
+import sys
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
@@ -44,7 +45,7 @@ class Limits:
 class Config:
     """`pinned_ports` are the ports on which origins with pinned addresses listen instead of 443 and 80.
 
-    `number` is which of the `processes` this is.
+    `number` is which of the `processes` this is. `as_json`: say on stdout where it is, once it serves.
     """
 
     home: Path
@@ -59,6 +60,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     processes: int = 1
     number: int = 0
+    as_json: bool = False
 
     @property
     def bottles(self) -> Path:
@@ -80,6 +82,9 @@ class Config:
         """Where we are, and how many, for all who look for us."""
         text = json.dumps({"port": port, "processes": self.processes}) + "\n"
         write_atomically(self.discovery, text)
+        if self.as_json:
+            sys.stdout.write(json.dumps({"bind": self.bind, "port": port}) + "\n")
+            sys.stdout.flush()
 
     def owner(self, slug: str) -> int:
         return shards.owner(slug, self.processes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,10 +33,16 @@ def main(arguments: Sequence[str] = ()) -> int:
         level = logging.DEBUG if environment.flag("EGRESS_DEBUG") else logging.INFO
         logging.basicConfig(level=level, stream=sys.stderr, format="egress %(levelname)s %(message)s")
         logging.getLogger("asyncio").setLevel(logging.WARNING)
-        return run(from_environment())
+        return run(replace(from_environment(), as_json=options.json))
     except BadSetting as problem:
         sys.stderr.write(f"bot-bottle: {problem}\n")
         return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("manage.py egress", description="Serve the bottles' only way out.")
+    parser.add_argument("--json", action="store_true", help="say where it is as one line of JSON")
+    return parser
 
 
 def run(config: Config, *, lookup: Lookup | None = None) -> int:
