@@ -150,9 +150,7 @@ class BotBottle(Subject):
         }
 
     def processes(self) -> list[int]:
-        up = self._process.pid
-        children = Path(f"/proc/{up}/task/{up}/children").read_text().split()
-        return [up, *map(int, children)]
+        return _with_descendants(self._process.pid)
 
     @classmethod
     @contextmanager
@@ -217,6 +215,12 @@ class Baseline(Subject):
             yield cls(directory, started)
         finally:
             _stop(started)
+
+
+def _with_descendants(pid: int) -> list[int]:
+    """The proxy's processes are children of its own parent."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(each for child in children for each in _with_descendants(int(child)))]
 
 
 def _environment(home: Path) -> dict[str, str]:
