@@ -129,5 +129,5 @@ async def test_events_go_over_the_servers_loop_before_any_call_waits(monkeypatch
     for duty in (server.Caretaker, server.Intake, server.Sender):
         monkeypatch.setattr(duty, "start", lambda _: started.append(events._loop))
     started: list[Any] = []
-    server.WebServer(None, [])._begin()
+    server.WebServer(None, [], lambda: None)._begin()
     assert set(started) == {asyncio.get_running_loop()}
