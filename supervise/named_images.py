@@ -26,7 +26,9 @@ from .models import Proposal
 
 log = logging.getLogger(__name__)
 PAGE_SECONDS = 1.5  # that a page waits, however many cards it has
-SILENT_SECONDS = 1.0  # after which the engine counts as gone
+DECISION_SECONDS = 10.0  # that a decision waits: it is about one card, and final
+SILENT_SECONDS = 1.0  # after which the engine counts as gone, for a page
+LONG_SILENT_SECONDS = 5.0  # the same, for a decision
 ROUND_SECONDS = 5.0  # that the engine is asked on for the next page
 FRESH_SECONDS = 30.0
 KEPT_SECONDS = 600.0  # for a decision while the engine does not answer
@@ -66,7 +68,7 @@ class _Engine:
     def answers(self, questions: Mapping[_Question, str], *, again: bool) -> dict[_Question, Names]:
         """As many as there are in time. `again`: what was said before counts only if it does not answer."""
         begun = monotonic()
-        self._ask(questions, begun if again else begun - FRESH_SECONDS)
+        self._ask(questions, begun if again else begun - FRESH_SECONDS, again=again)
         oldest = begun - (KEPT_SECONDS if again else FRESH_SECONDS)
         known = {each: self._known(each, oldest) for each in questions}
         missing = _not_compared(self._reason if self._rests() else TOO_LATE)
@@ -79,17 +81,19 @@ class _Engine:
     def _rests(self) -> bool:
         return monotonic() < self._rests_until
 
-    def _ask(self, questions: Mapping[_Question, str], since: float) -> None:
+    def _ask(self, questions: Mapping[_Question, str], since: float, *, again: bool) -> None:
         """Returns when all is known, or time is up: the engine is asked in another thread."""
-        deadline = monotonic() + PAGE_SECONDS
-        if not self._open(questions, since) or not self._asking.acquire(timeout=PAGE_SECONDS):
+        patience = DECISION_SECONDS if again else PAGE_SECONDS
+        deadline = monotonic() + patience
+        if not self._open(questions, since) or not self._asking.acquire(timeout=patience):
             return
         open_questions = self._open(questions, since)  # another page may have asked the same meanwhile
-        if self._rests() or not open_questions:
+        if not open_questions or (self._rests() and not again):
             self._asking.release()
             return
+        silent = LONG_SILENT_SECONDS if again else SILENT_SECONDS
         thread = threading.Thread(
-            target=self._round, args=(open_questions,), name="named-images", daemon=True
+            target=self._round, args=(open_questions, silent), name="named-images", daemon=True
         )
         thread.start()
         thread.join(max(0.0, deadline - monotonic()))
@@ -97,13 +101,13 @@ class _Engine:
     def _open(self, questions: Mapping[_Question, str], since: float) -> dict[_Question, str]:
         return {each: text for each, text in questions.items() if self._known(each, since) is None}
 
-    def _round(self, questions: Mapping[_Question, str]) -> None:
+    def _round(self, questions: Mapping[_Question, str], silent: float) -> None:
         deadline = monotonic() + ROUND_SECONDS
         try:
             for question, text in questions.items():
                 if monotonic() > deadline:
                     return
-                self._keep(question, _compared(question, text))
+                self._keep(question, _compared(question, text, silent))
         except Unavailable as error:
             self._rest(str(error))
         except Exception as error:
@@ -159,10 +163,10 @@ def _texts(proposals: Sequence[Proposal], edited: str) -> list[tuple[Proposal, s
     return [*texts, *((each, edited) for each in proposals if edited)]
 
 
-def _compared(question: _Question, text: str) -> Names:
+def _compared(question: _Question, text: str, silent: float) -> Names:
     own = rebuilt.images(question.backend, Path(settings.BOTTLE_HOME), question.slug)
     try:
-        return Names(tuple(own.compare(text, question.image, SILENT_SECONDS)))
+        return Names(tuple(own.compare(text, question.image, silent)))
     except Unavailable:
         raise
     except BackendError as error:

@@ -16,6 +16,7 @@ from supervise import decisions
 from supervise.models import Proposal
 from tests.asking import ask, ask_gate, ask_image, seen
 
+pytestmark = pytest.mark.fuzz
 MEGABYTE = 1024 * 1024
 
 # What is written, and what must be readable of it.

@@ -23,6 +23,7 @@ from egress.proxy.tunnel import Tunnel
 from egress.proxy.wire import Doorbell, Watch, Wire
 from egress.routes import Route
 
+pytestmark = pytest.mark.fuzz
 MEGABYTE = 1024 * 1024
 PATIENCE = 60
 
