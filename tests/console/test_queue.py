@@ -108,6 +108,7 @@ FILTERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize(("query", "shown"), FILTERS, ids=lambda value: str(value)[:30])
 def test_the_address_filters(
     olivia: Client, operator: User, two_bottles: tuple[Bottle, Bottle], query: str, shown: list[str]

@@ -22,7 +22,7 @@ from supervise.consumers import FORBIDDEN, PAUSE_SECONDS
 from tests.asking import ask, seen
 from tests.console.conftest import browser_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 HERE = "http://127.0.0.1:8000"
 
 

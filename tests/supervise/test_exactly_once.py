@@ -18,7 +18,7 @@ from supervise.models import Approval, AuditEvent, Decision, Proposal
 from tests.asking import ask, ask_image, seen
 from tests.threads import together
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 
 
 def test_of_two_operators_one_decides_and_the_other_learns_who(
