@@ -277,7 +277,7 @@ def test_a_tag_that_moved_is_flagged_before_the_yes(world: World, tmp_path: Path
         world.server.manage("proposals", "approve", proposal, "--digest", before["seen_digest"])
     with world.console() as browser:  # the web process may have an answer of half a minute ago
         for page in ("/", f"/proposals/{proposal}/"):
-            wait_until(lambda page=page: flag in unescape(browser.get(page).text), seconds=60, what=page)
+            wait_until(lambda page=page: flag in unescape(browser.get(page).text), seconds=120, what=page)
     python.tag("base", "1")
     assert world.review(proposal)["seen_digest"] == before["seen_digest"]
     world.approve(proposal)
