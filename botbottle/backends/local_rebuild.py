@@ -33,8 +33,8 @@ def rebuild(home: Path, slug: str, text: str, tell: Progress, *, image: str = ""
             name = docker_build.rebuild(client, home, slug, text, tell, last=_sources(image))
             target = home / "bottles" / slug / f"{PREFIX}{digest_of(text)[:12]}"
             if not _marker(target).exists():
+                built = docker_sources.find(client, name)  # before the export: it takes a while
                 _export(client, name, target, tell)
-                built = docker_sources.find(client, name)
                 _marker(target, _SOURCES).write_text(built.labels[docker_sources.LABEL] if built else "")
                 _marker(target).write_text(digest_of(text))
             return str(target)

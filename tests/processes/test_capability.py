@@ -411,7 +411,9 @@ def test_a_local_bottle_gets_a_root_filesystem_of_its_own_and_goes_back_to_the_h
     second = world.ask(slug, "RUN true", base="rootfs:1")
     assert "moved tag" not in str(world.review(second))
     world.client.images.get(SHELL_IMAGE).tag("rootfs", "1")
-    assert world.review(second)["warnings"][0].startswith("moved tag: rootfs:1 ")
+    sources = (Path(row["image"]).with_name(f".{Path(row['image']).name}.sources")).read_text()
+    warnings = world.review(second)["warnings"]
+    assert warnings[0].startswith("moved tag: rootfs:1 "), (warnings, sources)
     world.client.images.remove("rootfs:1")
     assert world.ok("rollback-image", slug) == f"{slug}: live\n"
     assert world.command("exec", "-T", slug, "--", "newtool").code == 127
