@@ -23,6 +23,7 @@ from botbottle.models import Bottle
 from egress import store
 
 from . import audit, events
+from .models_rebuilds import Rebuild
 from .sanitize import storable, storable_json
 from .story import BY_ITSELF, Story, tell
 
@@ -142,13 +143,19 @@ def _remove_orphans() -> None:
             backend = backends.get(name, Path(settings.BOTTLE_HOME))
             for slug in backend.orphans(known):
                 # Asked again: its record may be younger than our list.
-                if not living.filter(backend=name, slug=slug).exists():
+                if not living.filter(backend=name, slug=slug).exists() and not _is_being_rebuilt(slug):
                     backend.remove(slug)
                     _record_orphan(name, slug)
         except BackendError as error:
             log.debug("backend %s: orphans cannot be looked for: %s", name, error)
         except Exception:
             log.exception("Orphans of the backend %s could not be looked for.", name)
+
+
+def _is_being_rebuilt(slug: str) -> bool:
+    """A local bottle's root filesystem is made by the Docker engine: what is there for it is no orphan."""
+    over = (Rebuild.Phase.LIVE, Rebuild.Phase.FAILED)
+    return Rebuild.objects.filter(bottle__slug=slug).exclude(phase__in=over).exists()
 
 
 def _record_orphan(backend: str, slug: str) -> None:
