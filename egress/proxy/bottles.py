@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from egress import snapshot as snapshots
+from egress.dlp import Scanner
 from egress.errors import BadSnapshot
 from egress.policy import RouteTable, Snapshot
 
@@ -56,6 +57,15 @@ class Identity:
     supervise: bool  # whether it may ask for anything
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What requests are searched for: true of one table, and until its secrets have to be looked up again."""
+
+    snapshot: Snapshot
+    until: float
+    scanner: Scanner
+
+
 class Connection(Protocol):
     """One that the bottle's own side opened."""
 
@@ -82,6 +92,7 @@ class Bottle:
         self.connections: set[Connection] = set()
         self.is_gone = False
         self.held_bytes = 0
+        self.search: Search | None = None
         self.identity = Identity(None, supervise=False)
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()

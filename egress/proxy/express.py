@@ -7,6 +7,7 @@ out of the ordinary, on either side, goes to the connection's task.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from egress.dlp import Scanner
 from egress.errors import BadPath
@@ -16,8 +17,16 @@ from egress.routes import Route
 
 from .bottles import Bottle
 from .errors import Refusal
-from .exchange import REPEATABLE, Exchange
-from .head import Field, RequestHead, ResponseHead, parse_request, parse_response
+from .exchange import Exchange
+from .head import (
+    RequestHead,
+    ResponseHead,
+    UsualLine,
+    is_accepted,
+    parse_request,
+    parse_response,
+    usual_line,
+)
 from .inspection import conceal, search_head
 from .origin import METHOD_OVERRIDES, Origin
 from .plane import DataPlane
@@ -30,17 +39,38 @@ from .writing import request_bytes, response_bytes
 _END = b"\r\n\r\n"
 
 
+class _Habit(NamedTuple):
+    """What is true of requests with these fields, under one table and with one set of secrets."""
+
+    fields: bytes  # everything that follows the first line
+    snapshot: Snapshot
+    scanner: Scanner
+    route: Route
+    key: Key
+    sent: bytes  # to the origin, in place of `fields`
+
+
+class _Answer(NamedTuple):
+    """A head that came, how it was read, and what is sent on in its place."""
+
+    raw: bytes
+    to_head: bool
+    head: ResponseHead
+    sent: bytes
+
+
 class Express:
     """A flow, while it is busy.
 
     For a request that can be repeated, has no body and needs no credential or lease, when there is a kept
     connection to send it on, and for an answer that arrives in one piece.
+
+    A tool sends the same fields again and again, and an origin the same head: what was found out about the
+    last ones is not found out twice. The line of a request is read, decided on and searched every time.
     """
 
     tunnelled = False
     route: Route
-    head: RequestHead
-    target: Target
     record: Record
 
     def __init__(self, plane: DataPlane, bottle: Bottle, client: Wire, host: str) -> None:
@@ -50,18 +80,29 @@ class Express:
         self._bottle = bottle
         self._client = client
         self._host = host
-        self._host_bytes = host.encode("ascii")
+        self._raw = b""  # the request under way
+        self._to_head = False
         self._upstream: Wire | None = None
+        self._key: Key = ("https", host, ())
         self._gave_up = False
         self._is_cut = False
-        self._snapshot: Snapshot | None = None  # what the next three were found out by
+        self._habit: _Habit | None = None
+        self._answer: _Answer | None = None
+        self._snapshot: Snapshot | None = None  # which the route was found by
         self._route: Route | None = None
-        self._harmless: list[Field] | None = None
-        self._searched_by: Scanner | None = None
+
+    @property
+    def head(self) -> RequestHead:
+        return parse_request(self._raw, max_fields=self._limits.head_fields)
+
+    @property
+    def target(self) -> Target:
+        return inner_target(self.head, "https", self._host, PORTS["https"])
 
     @property
     def request(self) -> Request:
-        return self.target.asked_with(self.head.method)
+        head = self.head
+        return inner_target(head, "https", self._host, PORTS["https"]).asked_with(head.method)
 
     @property
     def busy(self) -> bool:
@@ -82,6 +123,8 @@ class Express:
             self._upstream.abort()
         self._client.bell.ring()
 
+    # --- the request
+
     def take(self, data: bytes) -> bool:
         """Whether this was a request that is now on its way. If not, nothing has happened yet."""
         client = self._client
@@ -89,76 +132,92 @@ class Express:
             return False
         if len(data) > self._limits.head_bytes or data.find(_END) != len(data) - 4:
             return False
-        try:
-            head = parse_request(data, max_fields=self._limits.head_fields)
-            if head.method not in REPEATABLE or head.length or b"upgrade" in head.single:
-                return False
-            target = inner_target(head, "https", self._host, 443)
-        except Refusal:
+        first, _, fields = data.partition(b"\r\n")
+        line = usual_line(first)
+        if line is None:
             return False
-        route = self._allowed(head, target)
-        return route is not None and head.keeps_alive and self._send(head, target, route)
-
-    def _allowed(self, head: RequestHead, target: Target) -> Route | None:
-        """By the same rules as every request; what depends on the host alone is asked once for each table."""
-        if self._snapshot is not self._bottle.snapshot:
-            self._look_up(self._bottle.snapshot)
-        route = self._route
-        if route is None or not route.admits_method(head.method):
-            return None
-        try:
-            if not route.admits_path(canonical_path(target.path)):
-                return None
-        except BadPath:
-            return None
-        return route if self._may_leave(head, target, route) else None
-
-    def _look_up(self, snapshot: Snapshot) -> None:
-        verdict = decide_connect(self._host, PORTS["https"], snapshot, now=datetime.now(UTC))
-        route = verdict.route if verdict.allowed else None
-        ordinary = route is not None and not (route.auth or route.lease or route.dlp.incoming)
-        self._route = route if ordinary else None
-        self._snapshot, self._harmless = snapshot, None
-
-    def _may_leave(self, head: RequestHead, target: Target, route: Route) -> bool:
-        """Tools send the same headers again and again: those of the last request are not looked at twice."""
-        scanner = self._plane.scanners.scanner(self._bottle) if route.dlp.searches_requests else None
-        if head.travelling is self._harmless and scanner is self._searched_by:
-            return scanner is None or scanner.find_in_url(target.host, target.origin_form) is None
-        if route.methods and any(key.replace(b"_", b"-") in METHOD_OVERRIDES for key, _, _ in head.fields):
+        habit = self._habit
+        if habit is None or not self._holds(habit, data, fields):
+            self._habit = habit = self._learn(data, fields)
+        if habit is None or not self._may_leave(line, habit):
             return False
-        if scanner is not None and search_head(scanner, target, head, head.travelling) is not None:
-            return False
-        self._harmless, self._searched_by = head.travelling, scanner
-        return True
-
-    def _send(self, head: RequestHead, target: Target, route: Route) -> bool:
-        client, bottle = self._client, self._bottle
-        upstream = bottle.pool.take(self._key(route), client.bell, repeatable=True)
+        upstream = self._bottle.pool.take(habit.key, client.bell, repeatable=True)
         if upstream is None:
             return False
-        self.head, self.target, self.route = head, target, route
-        self.record = record = Record(bottle.slug)
-        record.method, record.scheme, record.host, record.path = (
-            head.method,
-            "https",
-            target.host,
-            target.path,
+        self._raw = data
+        self._begin(line, habit)
+        self._upstream = upstream
+        upstream.sink = self._take_answer
+        upstream.write(b"%b\r\n%b" % (first, habit.sent))
+        return True
+
+    def _holds(self, habit: _Habit, data: bytes, fields: bytes) -> bool:
+        bottle = self._bottle
+        return (
+            fields == habit.fields
+            and habit.snapshot is bottle.snapshot
+            and habit.scanner is self._plane.scanners.scanner(bottle)
+            and is_accepted(data)
         )
-        record.route, record.version = route.host, bottle.snapshot.version
+
+    def _learn(self, data: bytes, fields: bytes) -> _Habit | None:
+        """None if such a request is not for the short way."""
+        try:
+            head = parse_request(data, max_fields=self._limits.head_fields)
+            target = inner_target(head, "https", self._host, PORTS["https"])
+        except Refusal:
+            return None
+        route = self._usual_route()
+        if route is None or head.length or b"upgrade" in head.single or not head.keeps_alive:
+            return None
+        if route.methods and any(key.replace(b"_", b"-") in METHOD_OVERRIDES for key, _, _ in head.fields):
+            return None
+        scanner = self._plane.scanners.scanner(self._bottle)
+        if route.dlp.searches_requests and search_head(scanner, target, head, head.travelling) is not None:
+            return None
+        sent = request_bytes(head, target.origin_form, self._host.encode("ascii"), head.travelling)
+        return _Habit(
+            fields, self._bottle.snapshot, scanner, route,
+            ("https", self._host, route.pinned_addresses), sent.partition(b"\r\n")[2],
+        )  # fmt: skip
+
+    def _usual_route(self) -> Route | None:
+        """By the same rules as for every request; what depends on the host alone is asked once per table."""
+        snapshot = self._bottle.snapshot
+        if self._snapshot is not snapshot:
+            verdict = decide_connect(self._host, PORTS["https"], snapshot, now=datetime.now(UTC))
+            route = verdict.route if verdict.allowed else None
+            ordinary = route is not None and not (route.auth or route.lease or route.dlp.incoming)
+            self._snapshot, self._route = snapshot, route if ordinary else None
+        return self._route
+
+    def _may_leave(self, line: UsualLine, habit: _Habit) -> bool:
+        route = habit.route
+        if not route.admits_method(line.method):
+            return False
+        try:
+            if not route.admits_path(canonical_path(line.path)):
+                return False
+        except BadPath:
+            return False
+        return (
+            not route.dlp.searches_requests or habit.scanner.find_in_url(self._host, line.origin_form) is None
+        )
+
+    def _begin(self, line: UsualLine, habit: _Habit) -> None:
+        client, bottle, route = self._client, self._bottle, habit.route
+        self.route, self._key, self._to_head = route, habit.key, line.method == "HEAD"
+        self.record = record = Record(bottle.slug)
+        record.method, record.scheme, record.host, record.path = line.method, "https", self._host, line.path
+        record.route, record.version = route.host, habit.snapshot.version
         record.url_is_clean = route.dlp.searches_requests
         record.verdict, record.reason = "allowed", "ok"
         bottle.counters["requests"] += 1
         bottle.flows.add(self)
         self.served = True
-        self._upstream = upstream
-        upstream.sink = self._take_answer
         client.deadline = client.clock() + self._limits.response_seconds
-        upstream.write(request_bytes(head, target.origin_form, self._host_bytes, head.travelling))
-        return True
 
-    def _key(self, route: Route) -> Key:
-        return ("https", self._host, route.pinned_addresses)
+    # --- the answer
 
     def _take_answer(self, data: bytes) -> None:
         answer = self._whole_answer(data)
@@ -169,35 +228,40 @@ class Express:
             upstream.stop_draining(data)
             client.bell.ring()
             return
-        record.status, record.bytes_in = answer.status, answer.length
+        record.status, record.bytes_in = answer.head.status, answer.head.length
         record.note_first_byte()
-        body = data[len(data) - answer.length :] if answer.length else b""
-        client.write(response_bytes(answer, answer.travelling, close=False) + body)
+        client.write(answer.sent + data[len(answer.raw) :])
         self._upstream = None
         self._bottle.flows.remove(self)
         if not record.url_is_clean:
             conceal(self._plane.scanners.scanner(self._bottle), record)
         self._plane.records.add(record)
-        if answer.keeps_alive and not upstream.ended:
-            self._bottle.pool.give_back(self._key(self.route), upstream)
+        if answer.head.keeps_alive and not upstream.ended:
+            self._bottle.pool.give_back(self._key, upstream)
         else:
             upstream.close()
         client.deadline = client.clock() + self._limits.keep_alive_seconds
         if client.buffer or client.ended or self._plane.stopping:
             client.bell.ring()
 
-    def _whole_answer(self, data: bytes) -> ResponseHead | None:
-        """The head of an answer that is in `data` from its first byte to its last, and nothing after it."""
+    def _whole_answer(self, data: bytes) -> _Answer | None:
+        """An answer that is in `data` from its first byte to its last, and nothing after it."""
         end = data.find(_END) + 4
-        if not 4 <= end <= self._limits.head_bytes:
+        answer = self._answer
+        if answer is None or answer.raw != data[:end] or answer.to_head is not self._to_head:
+            self._answer = answer = self._read_answer(data[:end])
+        return answer if answer is not None and len(data) - end == answer.head.length else None
+
+    def _read_answer(self, raw: bytes) -> _Answer | None:
+        if not 4 < len(raw) <= self._limits.head_bytes:
             return None
         try:
-            answer = parse_response(
-                data[:end], max_fields=self._limits.head_fields, to_head=self.head.method == "HEAD"
-            )
+            head = parse_response(raw, max_fields=self._limits.head_fields, to_head=self._to_head)
         except Refusal:
             return None
-        return answer if answer.status >= 200 and len(data) - end == answer.length else None
+        if head.status < 200:
+            return None
+        return _Answer(raw, self._to_head, head, response_bytes(head, head.travelling, close=False))
 
     def hand_over(self) -> Exchange:
         """The request under way, for the task to go on with. What came of its answer is in the buffer."""
@@ -206,12 +270,11 @@ class Express:
         self._upstream, self._gave_up = None, False
         upstream.sink = None
         self._bottle.flows.remove(self)
-        origin = Origin(
-            self._plane, self._bottle, self.target, self.route, head=self.head, record=self.record
-        )
+        head, target = self.head, self.target
+        origin = Origin(self._plane, self._bottle, target, self.route, head=head, record=self.record)
         exchange = Exchange(
-            self._client, self.head, origin, self._limits, self.record,
-            request=self.request, route=self.route, sent_on=upstream,
+            self._client, head, origin, self._limits, self.record,
+            request=target.asked_with(head.method), route=self.route, sent_on=upstream,
         )  # fmt: skip
         if self._is_cut:
             exchange.cut()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import httptools
 
@@ -21,6 +22,9 @@ _FIELDS = rb"((?:" + _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n)*+)\r\n"
 _REQUEST = re.compile(rb"([A-Z][A-Z-]{0,31}) ([\x21-\x7e]++) HTTP/(1\.[01])\r\n" + _FIELDS)
 _RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n" + _FIELDS)
 _FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ \t]*+\r\n")
+_USUAL_LINE = re.compile(
+    rb"(GET|HEAD|OPTIONS) (/[\x21\x22\x24-\x3e\x40-\x7e]*+)(\?[\x21\x22\x24-\x7e]*+)? HTTP/1\.1"
+)
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
 
 # Read by this proxy, so two of them, or one named in Connection, would leave open which one counts.
@@ -154,6 +158,32 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     except ValueError as error:
         raise BadAnswer(f"The origin's answer was refused: {error}.") from error
     return head
+
+
+class UsualLine(NamedTuple):
+    """The first line of a request for a path that can be repeated. `origin_form` is path and query."""
+
+    method: str
+    path: str
+    origin_form: bytes
+
+
+def usual_line(line: bytes) -> UsualLine | None:
+    """None for everything else, which `parse_request` reads."""
+    match = _USUAL_LINE.fullmatch(line)
+    if match is None:
+        return None
+    method, path, query = match.groups()
+    return UsualLine(method.decode("ascii"), path.decode("ascii"), path + query if query else path)
+
+
+def is_accepted(raw: bytes) -> bool:
+    """For a request whose line and whose fields were read strictly, but not together: llhttp's opinion."""
+    try:
+        _ask_llhttp(httptools.HttpRequestParser, raw)
+    except ValueError:
+        return False
+    return True
 
 
 _Parsed = tuple[list[Field], dict[bytes, bytes], frozenset[bytes], list[Field], bytes, int]

@@ -5,9 +5,7 @@ Trust boundary: the bottle must not send a secret, the origin must not send back
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import monotonic
-from weakref import WeakKeyDictionary
 
 from egress.decoding import Unreadable, codings_of, memory_of
 from egress.dlp import OVERLAP, BodyScan, Finding, Found, Scanner, Steps, injections
@@ -16,7 +14,7 @@ from egress.routes import AGENT_SCHEMES, Auth, Route
 from egress.scrubbing import Scrubber
 from egress.websocket_frames import FrameScan
 
-from .bottles import Bottle
+from .bottles import Bottle, Search
 from .credentials import Secrets
 from .errors import BadAnswer, Refusal
 from .head import Field, Head, RequestHead, ResponseHead
@@ -38,33 +36,25 @@ _REMEMBERED_BLOCKS, _REMEMBERED_BYTES = 512, 2048
 _SECRETS_SECONDS = 1.0  # how soon a changed secret is known on routes that do not add it
 
 
-@dataclass(slots=True)
-class _Known:
-    snapshot: Snapshot
-    until: float
-    scanner: Scanner
-
-
 class Scanners:
     """One scanner per bottle, made anew when its table or one of its secrets has changed."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
-        self._known: WeakKeyDictionary[Bottle, _Known] = WeakKeyDictionary()
 
     def scanner(self, bottle: Bottle, added: str | None = None) -> Scanner:
         """`added` is the secret about to be used, which the scanner has to know whatever the clock says."""
-        known = self._known.get(bottle)
-        if known is not None and known.snapshot is bottle.snapshot and monotonic() < known.until:
-            scanner = known.scanner
+        search = bottle.search
+        if search is not None and search.snapshot is bottle.snapshot and monotonic() < search.until:
+            scanner = search.scanner
             if added is None or added in scanner.secrets:
                 return scanner
         secrets = self._secrets_of(bottle.snapshot)
-        if known is not None and known.scanner.secrets == secrets:
-            scanner = known.scanner
+        if search is not None and search.scanner.secrets == secrets:
+            scanner = search.scanner
         else:
             scanner = Scanner(secrets)
-        self._known[bottle] = _Known(bottle.snapshot, monotonic() + _SECRETS_SECONDS, scanner)
+        bottle.search = Search(bottle.snapshot, monotonic() + _SECRETS_SECONDS, scanner)
         return scanner
 
     def _secrets_of(self, snapshot: Snapshot) -> frozenset[str]:
