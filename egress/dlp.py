@@ -122,7 +122,7 @@ class Scanner:
         )  # whole blocks that were searched before; bounded by whoever adds
 
     def kind_in(self, text: bytes) -> str | None:
-        if self.literals.first(text) is not None:
+        if self.secrets and self.literals.first(text) is not None:
             return PROVISIONED
         number = shapes().first(text)
         return None if number is None else _KINDS[number]

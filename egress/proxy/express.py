@@ -21,11 +21,10 @@ from .exchange import Exchange
 from .head import (
     RequestHead,
     ResponseHead,
-    UsualLine,
     is_accepted,
     parse_request,
     parse_response,
-    usual_line,
+    read_usual_line,
 )
 from .inspection import conceal, search_head
 from .origin import METHOD_OVERRIDES, Origin
@@ -133,19 +132,20 @@ class Express:
         if len(data) > self._limits.head_bytes or data.find(_END) != len(data) - 4:
             return False
         first, _, fields = data.partition(b"\r\n")
-        line = usual_line(first)
+        line = read_usual_line(first)
         if line is None:
             return False
+        method, path, origin_form = line
         habit = self._habit
         if habit is None or not self._holds(habit, data, fields):
             self._habit = habit = self._learn(data, fields)
-        if habit is None or not self._may_leave(line, habit):
+        if habit is None or not self._may_leave(habit, method, path, origin_form):
             return False
         upstream = self._bottle.pool.take(habit.key, client.bell, repeatable=True)
         if upstream is None:
             return False
         self._raw = data
-        self._begin(line, habit)
+        self._begin(habit, method, path)
         self._upstream = upstream
         upstream.sink = self._take_answer
         upstream.write(b"%b\r\n%b" % (first, habit.sent))
@@ -191,24 +191,22 @@ class Express:
             self._snapshot, self._route = snapshot, route if ordinary else None
         return self._route
 
-    def _may_leave(self, line: UsualLine, habit: _Habit) -> bool:
+    def _may_leave(self, habit: _Habit, method: str, path: str, origin_form: bytes) -> bool:
         route = habit.route
-        if not route.admits_method(line.method):
+        if not route.admits_method(method):
             return False
         try:
-            if not route.admits_path(canonical_path(line.path)):
+            if not route.admits_path(canonical_path(path)):
                 return False
         except BadPath:
             return False
-        return (
-            not route.dlp.searches_requests or habit.scanner.find_in_url(self._host, line.origin_form) is None
-        )
+        return not route.dlp.searches_requests or habit.scanner.find_in_url(self._host, origin_form) is None
 
-    def _begin(self, line: UsualLine, habit: _Habit) -> None:
+    def _begin(self, habit: _Habit, method: str, path: str) -> None:
         client, bottle, route = self._client, self._bottle, habit.route
-        self.route, self._key, self._to_head = route, habit.key, line.method == "HEAD"
+        self.route, self._key, self._to_head = route, habit.key, method == "HEAD"
         self.record = record = Record(bottle.slug)
-        record.method, record.scheme, record.host, record.path = line.method, "https", self._host, line.path
+        record.method, record.scheme, record.host, record.path = method, "https", self._host, path
         record.route, record.version = route.host, habit.snapshot.version
         record.url_is_clean = route.dlp.searches_requests
         record.verdict, record.reason = "allowed", "ok"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import httptools
 
@@ -23,7 +22,7 @@ _REQUEST = re.compile(rb"([A-Z][A-Z-]{0,31}) ([\x21-\x7e]++) HTTP/(1\.[01])\r\n"
 _RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n" + _FIELDS)
 _FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ \t]*+\r\n")
 _USUAL_LINE = re.compile(
-    rb"(GET|HEAD|OPTIONS) (/[\x21\x22\x24-\x3e\x40-\x7e]*+)(\?[\x21\x22\x24-\x7e]*+)? HTTP/1\.1"
+    rb"(GET|HEAD|OPTIONS) ((/[\x21\x22\x24-\x3e\x40-\x7e]*+)(?:\?[\x21\x22\x24-\x7e]*+)?) HTTP/1\.1"
 )
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
 
@@ -160,21 +159,13 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     return head
 
 
-class UsualLine(NamedTuple):
-    """The first line of a request for a path that can be repeated. `origin_form` is path and query."""
-
-    method: str
-    path: str
-    origin_form: bytes
-
-
-def usual_line(line: bytes) -> UsualLine | None:
-    """None for everything else, which `parse_request` reads."""
+def read_usual_line(line: bytes) -> tuple[str, str, bytes] | None:
+    """The method, path and origin form of a request that can be repeated. All others are None here."""
     match = _USUAL_LINE.fullmatch(line)
     if match is None:
         return None
-    method, path, query = match.groups()
-    return UsualLine(method.decode("ascii"), path.decode("ascii"), path + query if query else path)
+    method, origin_form, path = match.groups()
+    return method.decode("ascii"), path.decode("ascii"), origin_form
 
 
 def is_accepted(raw: bytes) -> bool:

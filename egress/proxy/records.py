@@ -72,6 +72,8 @@ class Record:
         )
 
     def _rarely(self) -> str:
+        if not (self.ask or self.finding or self.warnings):
+            return ""
         said = {"ask": self.ask, "finding": self.finding, "warnings": self.warnings}
         return "".join(f",{_quoted(name)}:{json.dumps(value)}" for name, value in said.items() if value)
 

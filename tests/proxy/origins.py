@@ -270,6 +270,13 @@ async def _echo(seen: Seen, send: Send) -> bool:
     return True
 
 
+async def _same_head(seen: Seen, send: Send) -> bool:
+    """To a HEAD, the head of the answer to a GET."""
+    answer = _plain(b"here")
+    await send(answer[:-4] if seen.method == "HEAD" else answer)
+    return True
+
+
 async def _big(seen: Seen, send: Send) -> bool:
     size = int(seen.target.rpartition("/")[2])
     await send(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode())
@@ -355,6 +362,7 @@ async def _many_hints(seen: Seen, send: Send) -> bool:
 
 ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "big": _big,
+    "same-head": _same_head,
     "chunked": _chunked,
     "events": _events,
     "until-close": _until_close,

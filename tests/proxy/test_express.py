@@ -11,6 +11,7 @@ from tests.proxy.lab import Client, Lab, eventually, get, pinned, request, runni
 
 pytestmark = pytest.mark.process
 HOST = "api.example.com"
+TOKEN = "ghp_" + "a1B2" * 9
 WIDE = pinned(HOST, methods=["GET", "HEAD", "OPTIONS", "POST"])
 
 
@@ -125,16 +126,68 @@ def test_a_new_table_counts_from_the_next_request(lab: Lab, warm: Client) -> Non
 
 
 def test_a_secret_is_found_in_headers_and_urls_that_were_clean_before(lab: Lab, warm: Client) -> None:
-    token = "ghp_" + "a1B2" * 9
     assert warm.ask(get("/x", HOST, "X-Note: none")).status == 200
-    assert warm.ask(get("/x", HOST, f"X-Note: {token}")).reason == "dlp"
-    assert warm.ask(get(f"/x?{token}", HOST, "X-Note: none")).reason == "dlp"
+    assert warm.ask(get("/x", HOST, f"X-Note: {TOKEN}")).reason == "dlp"
+    assert warm.ask(get(f"/x?{TOKEN}", HOST, "X-Note: none")).reason == "dlp"
     assert len(lab.requests) == 1
 
 
 def test_a_method_override_is_taken_out(lab: Lab, warm: Client) -> None:
     warm.ask(get("/x", HOST, "X-HTTP-Method-Override: DELETE"))
     assert lab.requests[0].values("x-http-method-override") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("DELETE /x HTTP/1.1", "method"),
+        ("TRACE /x HTTP/1.1", "method"),
+        ("GET /x HTTP/1.0", "bad-version"),
+        ("GET  /x HTTP/1.1", "bad-head"),
+        ("GET\t/x HTTP/1.1", "bad-head"),
+        ("get /x HTTP/1.1", "bad-head"),
+        ("GET /x#y HTTP/1.1", "bad-target"),
+        ("GET /x\x7f HTTP/1.1", "bad-head"),
+        ("GET x HTTP/1.1", "bad-head"),
+        ("OPTIONS * HTTP/1.1", "bad-target"),
+        ("GET https://other.example.com/x HTTP/1.1", "bad-target"),
+        ("GET /x/../y HTTP/1.1", "bad-path"),
+        ("GET /x/%2e%2e/y HTTP/1.1", "bad-path"),
+        ("GET //x HTTP/1.1", "bad-path"),
+        ("GET /x;y HTTP/1.1", "bad-path"),
+        (f"GET /x?{TOKEN} HTTP/1.1", "dlp"),
+        (f"GET /{TOKEN} HTTP/1.1", "dlp"),
+    ],
+)
+def test_known_headers_vouch_for_no_line(lab: Lab, warm: Client, line: str, reason: str) -> None:
+    known = get("/x", HOST)
+    assert [warm.ask(known).status, warm.ask(known).status] == [200, 200]
+    answer = warm.ask(line.encode() + b"\r\n" + known.partition(b"\r\n")[2])
+    assert answer.reason == reason
+    assert len(lab.requests) == 2
+
+
+def test_known_headers_are_searched_again_when_a_secret_is_new(tmp_path: Path) -> None:
+    secret = "set-while-it-ran-93b1"
+    with running_lab(tmp_path / "h") as lab:
+        route = pinned("secret.example.com", auth={"scheme": "Bearer", "token_ref": "LATE"})
+        lab.publish("agent-a", [WIDE, route])
+        client = warmed(lab)
+        assert client.ask(get("/x", HOST, f"X-Note: {secret}")).status == 200
+        folder = lab.home / "secrets"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / "LATE").touch(0o600)
+        (folder / "LATE").write_text(secret)
+        stopped = eventually(
+            lambda: client.ask(get("/x", HOST, f"X-Note: {secret}")).reason == "dlp", "the new secret"
+        )
+        assert stopped
+
+
+def test_the_same_head_answers_a_get_and_a_head(warm: Client) -> None:
+    for method in ("GET", "GET", "HEAD", "HEAD", "GET"):
+        answer = warm.ask(request(method, "/same-head", HOST))
+        assert (answer.headers["content-length"], answer.body) == ("4", b"" if method == "HEAD" else b"here")
 
 
 def test_headers_are_looked_at_again_under_a_new_table(lab: Lab) -> None:
