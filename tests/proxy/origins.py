@@ -277,6 +277,12 @@ async def _same_head(seen: Seen, send: Send) -> bool:
     return True
 
 
+async def _body_to_all(seen: Seen, send: Send) -> bool:
+    """Also to a HEAD, which is wrong."""
+    await send(_plain(b"here"))
+    return True
+
+
 async def _big(seen: Seen, send: Send) -> bool:
     size = int(seen.target.rpartition("/")[2])
     await send(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode())
@@ -363,6 +369,7 @@ async def _many_hints(seen: Seen, send: Send) -> bool:
 ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "big": _big,
     "same-head": _same_head,
+    "body-to-all": _body_to_all,
     "chunked": _chunked,
     "events": _events,
     "until-close": _until_close,

@@ -190,6 +190,12 @@ def test_the_same_head_answers_a_get_and_a_head(warm: Client) -> None:
         assert (answer.headers["content-length"], answer.body) == ("4", b"" if method == "HEAD" else b"here")
 
 
+def test_a_body_that_answers_a_head_goes_nowhere(warm: Client) -> None:
+    for method in ("GET", "GET", "HEAD"):
+        assert warm.ask(request(method, "/body-to-all", HOST)).headers["content-length"] == "4"
+    assert warm.ask(get("/x", HOST)).json["target"] == "/x"
+
+
 def test_headers_are_looked_at_again_under_a_new_table(lab: Lab) -> None:
     lab.publish("agent-a", [pinned(HOST, path_allowlist=["/x", "/first"])])
     client, override = warmed(lab), "X-HTTP-Method-Override: DELETE"
