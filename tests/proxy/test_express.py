@@ -194,6 +194,7 @@ def test_a_body_that_answers_a_head_goes_nowhere(warm: Client) -> None:
     for method in ("GET", "GET", "HEAD"):
         assert warm.ask(request(method, "/body-to-all", HOST)).headers["content-length"] == "4"
     assert warm.ask(get("/x", HOST)).json["target"] == "/x"
+    assert warm.received.count(b"here") == 2
 
 
 def test_headers_are_looked_at_again_under_a_new_table(lab: Lab) -> None:
