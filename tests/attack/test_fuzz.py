@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from egress.proxy.body import ChunkedBody, chunk, last_chunk
 from egress.proxy.clienthello import BadHello, HelloReader
 from egress.proxy.errors import BadRequest
-from egress.proxy.head import CHUNKED, RequestHead, parse_request
+from egress.proxy.head import CHUNKED, RequestHead, parse_request, read_usual_line
 from egress.proxy.targets import forward_target, inner_target
 from egress.proxy.writing import request_bytes
 from tests.attack.test_authority import hello, records
@@ -129,6 +129,19 @@ def _llhttp_target(sent: bytes) -> bytes:
     with contextlib.suppress(httptools.HttpParserUpgrade):
         httptools.HttpRequestParser(reader).feed_data(sent)
     return reader.url
+
+
+@settings(max_examples=800, deadline=None)
+@given(mutated(st.sampled_from(LINES[:4])))
+@example(b"GET /allowed?a=b HTTP/1.1")
+@example(b"HEAD /%2e HTTP/1.1")
+def test_a_usual_line_means_what_it_means_in_a_whole_head(line: bytes) -> None:
+    usual = read_usual_line(line)
+    if usual is None:
+        return
+    head = parse_request(line + b"\r\nHost: api.example.com\r\n\r\n", max_fields=50)
+    target = inner_target(head, "https", HOST, 443)
+    assert usual == (head.method, target.path, target.origin_form)
 
 
 @settings(max_examples=800, deadline=None)
