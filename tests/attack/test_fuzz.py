@@ -135,6 +135,10 @@ def _llhttp_target(sent: bytes) -> bytes:
 @given(mutated(st.sampled_from(LINES[:4])))
 @example(b"GET /allowed?a=b HTTP/1.1")
 @example(b"HEAD /%2e HTTP/1.1")
+@example(b"GET /a b HTTP/1.1")
+@example(b"GET /a#b HTTP/1.1")
+@example(b"GET /a?b#c HTTP/1.1")
+@example(b"GET /a\x7f HTTP/1.1")
 def test_a_usual_line_means_what_it_means_in_a_whole_head(line: bytes) -> None:
     usual = read_usual_line(line)
     if usual is None:
