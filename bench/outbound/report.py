@@ -1,16 +1,17 @@
-"""The numbers of a run: medians over rounds, ratios to the direct way of the same round, and the bars."""
+"""The numbers of a run: medians over rounds, ratios to the direct way beside each, and the bars."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 SMALL, CROWD, LARGE, NEW = "c16", "c64", "10 MB", "new"
-DIRECT, OURS, THEIRS = "direct", "bot-bottle", "mitmproxy"
+DIRECT, OURS, THEIRS, YARDSTICK = "direct", "bot-bottle", "mitmproxy", "squid"
 Figures = dict[str, float]
+_OF_DIRECT = "of_direct"
 _UNITS = {SMALL: "per_second", CROWD: "per_second", LARGE: "megabytes_per_second", NEW: "per_second"}
 
 
@@ -33,7 +34,7 @@ class Bar:
 
 @dataclass
 class Report:
-    """`measured[label][what]` has one entry per round, in the order of rounds."""
+    """`measured[label][what]` has one entry per round, in the order of rounds; the direct way has more."""
 
     cores: int
     rounds: int
@@ -43,7 +44,13 @@ class Report:
     )
     memory: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, label: str, what: str, figures: Figures) -> None:
+    def add(
+        self, label: str, what: str, figures: Figures, *, beside: tuple[Figures, Figures] | None = None
+    ) -> None:
+        """`beside` is what the direct way did just before and just after."""
+        if beside is not None:
+            unit = _UNITS[what]
+            figures = {**figures, _OF_DIRECT: figures[unit] / mean(each[unit] for each in beside)}
         self.measured[label][what].append(figures)
 
     # --- figures
@@ -54,15 +61,24 @@ class Report:
     def cpu(self, label: str, what: str) -> float:
         return median(each["cpu_us"] for each in self.measured[label][what])
 
-    def ratio(self, label: str, what: str, base: str = DIRECT) -> float:
-        """The median of the ratios of each round: what slowed the machine slowed both."""
-        pairs = zip(self.measured[label][what], self.measured[base][what], strict=True)
-        return median(ours[_UNITS[what]] / theirs[_UNITS[what]] for ours, theirs in pairs)
+    def of_direct(self, label: str, what: str) -> float:
+        return median(each[_OF_DIRECT] for each in self.measured[label][what])
 
-    def _saved(self, label: str, what: str, rival: str) -> float:
-        """How many times more of the processor the rival takes for the same."""
-        pairs = zip(self.measured[label][what], self.measured[rival][what], strict=True)
-        return median(theirs["cpu_us"] / max(ours["cpu_us"], 0.1) for ours, theirs in pairs)
+    def _against(self, label: str, what: str, rival: str) -> float:
+        """The median of the ratios of each round: what slowed the machine slowed both."""
+        unit = _UNITS[what]
+        return median(ours[unit] / theirs[unit] for ours, theirs in self._pairs(label, what, rival))
+
+    def _cost(self, label: str, what: str, rival: str) -> float:
+        """How much of the processor it takes, in terms of what the rival takes."""
+        pairs = self._pairs(label, what, rival)
+        return median(max(ours["cpu_us"], 0.1) / max(theirs["cpu_us"], 0.1) for ours, theirs in pairs)
+
+    def _pairs(self, label: str, what: str, rival: str) -> Iterator[tuple[Figures, Figures]]:
+        return zip(self.measured[label][what], self.measured[rival][what], strict=True)
+
+    def _rival(self, mode: str, name: str) -> str | None:
+        return next((label for label in self.measured if label.startswith(f"{mode}, {name}")), None)
 
     def bars(self) -> list[Bar]:
         found: list[Bar] = []
@@ -71,20 +87,23 @@ class Report:
             if label not in self.measured:
                 continue
             found += [
-                Bar(f"{mode}: c16 against direct", self.ratio(label, SMALL), needs.against_direct),
-                Bar(f"{mode}: c64 against direct", self.ratio(label, CROWD), needs.against_direct),
-                Bar(f"{mode}: 10 MB against direct", self.ratio(label, LARGE), needs.large),
+                Bar(f"{mode}: c16 against direct", self.of_direct(label, SMALL), needs.against_direct),
+                Bar(f"{mode}: c64 against direct", self.of_direct(label, CROWD), needs.against_direct),
+                Bar(f"{mode}: 10 MB against direct", self.of_direct(label, LARGE), needs.large),
                 Bar(f"{mode}: CPU per request, µs", self.cpu(label, SMALL), needs.cpu_us, at_most=True),
             ]
-            rival = next((other for other in self.measured if other.startswith(f"{mode}, {THEIRS}")), None)
-            if rival is not None:
+            if squid := self._rival(mode, YARDSTICK):
+                there = self._cost(label, SMALL, squid) * needs.yardstick_us
+                what = f"{mode}: CPU per request, µs, where squid takes {needs.yardstick_us:.0f}"
+                found.append(Bar(what, there, needs.cpu_us, at_most=True))
+            if rival := self._rival(mode, THEIRS):
                 found.append(
-                    Bar(f"{mode}: c16 against mitmproxy", self.ratio(label, SMALL, rival), needs.rival)
+                    Bar(f"{mode}: c16 against mitmproxy", self._against(label, SMALL, rival), needs.rival)
                 )
                 if needs.rival_new:
                     # By processor time: the load's own handshakes limit how many it can open in a second.
-                    ratio = self._saved(label, NEW, rival)
-                    found.append(Bar(f"{mode}: new connections against mitmproxy", ratio, needs.rival_new))
+                    saved = 1 / self._cost(label, NEW, rival)
+                    found.append(Bar(f"{mode}: new connections against mitmproxy", saved, needs.rival_new))
         return found
 
     # --- what is written
@@ -102,7 +121,10 @@ class Report:
         direct = label == DIRECT
         cells = [label]
         for what in (SMALL, CROWD, LARGE):
-            cells += [f"{self.rate(label, what):.0f}", "1" if direct else f"{self.ratio(label, what):.2f}"]
+            cells += [
+                f"{self.rate(label, what):.0f}",
+                "1" if direct else f"{self.of_direct(label, what):.2f}",
+            ]
         cells.append(f"{self.rate(label, NEW):.0f}")
         if direct:
             return [*cells, "", "", ""]
@@ -132,13 +154,14 @@ class _Needs:
     against_direct: float
     large: float
     cpu_us: float
+    yardstick_us: float  # what squid took on the machine that the bars were set on
     rival: float
     rival_new: float = 0
 
 
 _NEEDS = {
-    "tunnel": _Needs(against_direct=0.35, large=0.75, cpu_us=40, rival=2),
-    "intercept": _Needs(against_direct=0.20, large=0.5, cpu_us=100, rival=15, rival_new=8),
+    "tunnel": _Needs(against_direct=0.35, large=0.75, cpu_us=40, yardstick_us=33, rival=2),
+    "intercept": _Needs(against_direct=0.20, large=0.5, cpu_us=100, yardstick_us=103, rival=15, rival_new=8),
 }
 
 

@@ -23,6 +23,7 @@ from bench.outbound.certificates import TestCa
 from egress import shards
 from egress.policy import RouteTable, Snapshot
 from egress.proxy.ca import ensure
+from egress.proxy.records import BATCH
 from egress.routes import Route
 from egress.snapshot import render_gate, render_routes, write_atomically
 
@@ -32,7 +33,6 @@ HOST = "origin.example.com"
 MITMDUMP = ROOT / ".cache" / "bench" / "mitmproxy" / "bin" / "mitmdump"
 OTHER_ROUTES = 200  # so that the table is no smaller than a real one
 BOTTLES, TOKEN = 8, "bench-token"  # a bottle is served by one process, so that several are needed
-_FULL_BATCH = 1000
 _BETWEEN_READS = 0.25
 
 
@@ -139,7 +139,7 @@ def _reading_records(run: Path, processes: int) -> Iterator[None]:
                 batch = _ask(path, f"/records?after={after}&boot={boot}&wait=0")
                 places[path] = batch["next"], batch["boot"]
                 most = max(most, len(batch["records"]))
-            if most < _FULL_BATCH:
+            if most < BATCH:
                 stopping.wait(_BETWEEN_READS)
 
     thread = threading.Thread(target=read, daemon=True)

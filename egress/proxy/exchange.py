@@ -319,6 +319,7 @@ class Exchange:
 
     def _settle(self, upstream: Wire, answer: ResponseHead, keep: bool) -> bool:
         self._client.feed_from(None)
+        upstream.feed_from(None)
         if keep and answer.keeps_alive and not upstream.buffer and not upstream.ended:
             self._destination.give_back(upstream)
         else:

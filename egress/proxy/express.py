@@ -45,6 +45,7 @@ class _Habit(NamedTuple):
     snapshot: Snapshot
     scanner: Scanner
     route: Route
+    searched: bool  # so is the line, then
     key: Key
     sent: bytes  # to the origin, in place of `fields`
 
@@ -55,6 +56,7 @@ class _Answer(NamedTuple):
     raw: bytes
     to_head: bool
     head: ResponseHead
+    keeps_alive: bool
     sent: bytes
 
 
@@ -172,12 +174,12 @@ class Express:
             return None
         if route.methods and any(key.replace(b"_", b"-") in METHOD_OVERRIDES for key, _, _ in head.fields):
             return None
-        scanner = self._plane.scanners.scanner(self._bottle)
-        if route.dlp.searches_requests and search_head(scanner, target, head, head.travelling) is not None:
+        scanner, searched = self._plane.scanners.scanner(self._bottle), route.dlp.searches_requests
+        if searched and search_head(scanner, target, head, head.travelling) is not None:
             return None
         sent = request_bytes(head, target.origin_form, self._host.encode("ascii"), head.travelling)
         return _Habit(
-            fields, self._bottle.snapshot, scanner, route,
+            fields, self._bottle.snapshot, scanner, route, searched,
             ("https", self._host, route.pinned_addresses), sent.partition(b"\r\n")[2],
         )  # fmt: skip
 
@@ -200,7 +202,7 @@ class Express:
                 return False
         except BadPath:
             return False
-        return not route.dlp.searches_requests or habit.scanner.find_in_url(self._host, origin_form) is None
+        return not habit.searched or habit.scanner.find_in_url(self._host, origin_form) is None
 
     def _begin(self, habit: _Habit, method: str, path: str) -> None:
         client, bottle, route = self._client, self._bottle, habit.route
@@ -208,7 +210,7 @@ class Express:
         self.record = record = Record(bottle.slug)
         record.method, record.scheme, record.host, record.path = method, "https", self._host, path
         record.route, record.version = route.host, habit.snapshot.version
-        record.url_is_clean = route.dlp.searches_requests
+        record.url_is_clean = habit.searched
         record.verdict, record.reason = "allowed", "ok"
         bottle.counters["requests"] += 1
         bottle.flows.add(self)
@@ -234,7 +236,7 @@ class Express:
         if not record.url_is_clean:
             conceal(self._plane.scanners.scanner(self._bottle), record)
         self._plane.records.add(record)
-        if answer.head.keeps_alive and not upstream.ended:
+        if answer.keeps_alive and not upstream.ended:
             self._bottle.pool.give_back(self._key, upstream)
         else:
             upstream.close()
@@ -259,7 +261,8 @@ class Express:
             return None
         if head.status < 200:
             return None
-        return _Answer(raw, self._to_head, head, response_bytes(head, head.travelling, close=False))
+        sent = response_bytes(head, head.travelling, close=False)
+        return _Answer(raw, self._to_head, head, head.keeps_alive, sent)
 
     def hand_over(self) -> Exchange:
         """The request under way, for the task to go on with. What came of its answer is in the buffer."""

@@ -76,11 +76,11 @@ class Pool:
         return None
 
     def give_back(self, key: Key, wire: Wire) -> None:
+        """Nothing is written to it any more."""
         if self._count >= self._most:
             wire.close()
             return
         wire.deadline = math.inf
-        wire.feed_from(None)
         wire.bell = _nobody
         wire.sink = wire.spoil
         self._idle.setdefault(key, []).append((wire, wire.clock()))

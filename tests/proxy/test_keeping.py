@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def test_a_record_survives_any_text(host: str, path: str) -> None:
     record = Record("b0")
     record.host, record.path, record.route = host, path, host
     record.ask, record.warnings = {"tool": path}, (host,)
-    record.note_end()
+    record.ended = time.perf_counter()
     plain = json.loads(record.as_json())
     assert (plain["host"], plain["path"], plain["route"]) == (host, path[:1024], host)
     assert (plain["ask"], plain["warnings"], plain["first_byte_ms"]) == ({"tool": path}, [host], None)
