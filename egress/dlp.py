@@ -138,7 +138,8 @@ class Scanner:
         return Finding(in_url, "url") if in_url else Finding(kind, "header")
 
     def find_in_url(self, host: str, origin_form: bytes) -> Finding | None:
-        kind = self._kind_in_quoted(b"%b\n%b" % (host.encode("ascii"), origin_form))
+        url = b"%b\n%b" % (host.encode("ascii"), origin_form)
+        kind = self._kind_in_quoted(url) if b"%" in url else self.kind_in(url)
         return None if kind is None else Finding(kind, "url")
 
     def _kind_in_quoted(self, text: bytes) -> str | None:

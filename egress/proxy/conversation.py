@@ -271,7 +271,7 @@ class Conversation:
             return await exchange.run()
         finally:
             self._under_way = None
-            bottle.flows.remove(exchange)
+            bottle.flows.discard(exchange)
 
     async def _relay(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
         self._aim(target)
@@ -342,7 +342,7 @@ class Conversation:
             else:
                 tunnel.cut()
         finally:
-            bottle.flows.remove(tunnel)
+            bottle.flows.discard(tunnel)
 
     async def _look_inside(self, bottle: Bottle, host: str) -> bool:
         """End the bottle's TLS here, with a certificate of its own CA, and serve the requests inside.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Generator, Iterator
+from time import perf_counter
 
 from egress.dlp import Steps
 from egress.policy import Request
@@ -240,7 +241,7 @@ class Exchange:
         keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._sent_all
         fields = self._destination.answer_fields(answer)
         self._record.status = answer.status
-        self._record.note_first_byte()
+        self._record.first_byte = perf_counter()
         if 0 <= answer.length <= len(upstream.buffer):  # the whole of it is here, as of most answers
             payload = upstream.take(answer.length)
             if payload:
@@ -347,7 +348,7 @@ class Exchange:
         assert upstream is not None  # noqa: S101
         self._started = True
         self._record.status = 101
-        self._record.note_first_byte()
+        self._record.first_byte = perf_counter()
         self._patience = self._limits.tunnel_idle_seconds
         switching = [*self._destination.answer_fields(answer), *UPGRADE]
         self._client.write(response_bytes(answer, switching, close=False))

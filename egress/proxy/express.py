@@ -7,15 +7,15 @@ out of the ordinary, on either side, goes to the connection's task.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from time import monotonic, perf_counter
 from typing import NamedTuple
 
-from egress.dlp import Scanner
 from egress.errors import BadPath
 from egress.paths import canonical_path
 from egress.policy import PORTS, Request, Snapshot, decide_connect
 from egress.routes import Route
 
-from .bottles import Bottle
+from .bottles import Bottle, Search
 from .errors import Refusal
 from .exchange import Exchange
 from .head import (
@@ -42,8 +42,7 @@ class _Habit(NamedTuple):
     """What is true of requests with these fields, under one table and with one set of secrets."""
 
     fields: bytes  # everything that follows the first line
-    snapshot: Snapshot
-    scanner: Scanner
+    search: Search
     route: Route
     searched: bool  # so is the line, then
     key: Key
@@ -154,11 +153,12 @@ class Express:
         return True
 
     def _holds(self, habit: _Habit, data: bytes, fields: bytes) -> bool:
-        bottle = self._bottle
+        bottle, search = self._bottle, habit.search
         return (
             fields == habit.fields
-            and habit.snapshot is bottle.snapshot
-            and habit.scanner is self._plane.scanners.scanner(bottle)
+            and search is bottle.search
+            and search.snapshot is bottle.snapshot
+            and monotonic() < search.until
             and is_accepted(data)
         )
 
@@ -174,12 +174,12 @@ class Express:
             return None
         if route.methods and any(key.replace(b"_", b"-") in METHOD_OVERRIDES for key, _, _ in head.fields):
             return None
-        scanner, searched = self._plane.scanners.scanner(self._bottle), route.dlp.searches_requests
-        if searched and search_head(scanner, target, head, head.travelling) is not None:
+        search, searched = self._plane.scanners.search(self._bottle), route.dlp.searches_requests
+        if searched and search_head(search.scanner, target, head, head.travelling) is not None:
             return None
         sent = request_bytes(head, target.origin_form, self._host.encode("ascii"), head.travelling)
         return _Habit(
-            fields, self._bottle.snapshot, scanner, route, searched,
+            fields, search, route, searched,
             ("https", self._host, route.pinned_addresses), sent.partition(b"\r\n")[2],
         )  # fmt: skip
 
@@ -202,14 +202,14 @@ class Express:
                 return False
         except BadPath:
             return False
-        return not habit.searched or habit.scanner.find_in_url(self._host, origin_form) is None
+        return not habit.searched or habit.search.scanner.find_in_url(self._host, origin_form) is None
 
     def _begin(self, habit: _Habit, method: str, path: str) -> None:
         client, bottle, route = self._client, self._bottle, habit.route
         self.route, self._key, self._to_head = route, habit.key, method == "HEAD"
         self.record = record = Record(bottle.slug)
         record.method, record.scheme, record.host, record.path = method, "https", self._host, path
-        record.route, record.version = route.host, habit.snapshot.version
+        record.route, record.version = route.host, habit.search.snapshot.version
         record.url_is_clean = habit.searched
         record.verdict, record.reason = "allowed", "ok"
         bottle.counters["requests"] += 1
@@ -229,10 +229,10 @@ class Express:
             client.bell.ring()
             return
         record.status, record.bytes_in = answer.head.status, answer.head.length
-        record.note_first_byte()
+        record.first_byte = perf_counter()
         client.write(answer.sent + data[len(answer.raw) :])
         self._upstream = None
-        self._bottle.flows.remove(self)
+        self._bottle.flows.discard(self)
         if not record.url_is_clean:
             conceal(self._plane.scanners.scanner(self._bottle), record)
         self._plane.records.add(record)
@@ -270,7 +270,7 @@ class Express:
         assert upstream is not None  # noqa: S101
         self._upstream, self._gave_up = None, False
         upstream.sink = None
-        self._bottle.flows.remove(self)
+        self._bottle.flows.discard(self)
         head, target = self.head, self.target
         origin = Origin(self._plane, self._bottle, target, self.route, head=head, record=self.record)
         exchange = Exchange(

@@ -44,24 +44,12 @@ def _terms(route: Route) -> tuple[Auth | None, Dlp, tuple[str, ...]]:
     return route.auth, route.dlp, route.pinned_addresses
 
 
-class Flows:
-    def __init__(self) -> None:
-        self._open: set[Flow] = set()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, flow: Flow) -> None:
-        self._open.add(flow)
-
-    def remove(self, flow: Flow) -> None:
-        self._open.discard(flow)
-
+class Flows(set[Flow]):
     def cut_forbidden(self, snapshot: Snapshot, now: datetime, *, leased_only: bool = False) -> int:
         """Cut what the snapshot no longer allows; returns how many."""
         forbidden = [
             flow
-            for flow in self._open
+            for flow in self
             if not (leased_only and not _is_leased(flow, snapshot)) and not is_allowed(flow, snapshot, now)
         ]
         for flow in forbidden:

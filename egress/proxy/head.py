@@ -171,8 +171,8 @@ def read_usual_line(line: bytes) -> tuple[str, str, bytes] | None:
 def is_accepted(raw: bytes) -> bool:
     """For a request whose line and whose fields were read strictly, but not together: llhttp's opinion."""
     try:
-        _ask_llhttp(httptools.HttpRequestParser, raw)
-    except ValueError:
+        httptools.HttpRequestParser(_nobody).feed_data(raw)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return False
     return True
 

@@ -44,18 +44,20 @@ class Scanners:
 
     def scanner(self, bottle: Bottle, added: str | None = None) -> Scanner:
         """`added` is the secret about to be used, which the scanner has to know whatever the clock says."""
+        return self.search(bottle, added).scanner
+
+    def search(self, bottle: Bottle, added: str | None = None) -> Search:
         search = bottle.search
-        if search is not None and search.snapshot is bottle.snapshot and monotonic() < search.until:
-            scanner = search.scanner
-            if added is None or added in scanner.secrets:
-                return scanner
+        fresh = search is not None and search.snapshot is bottle.snapshot and monotonic() < search.until
+        if search is not None and fresh and (added is None or added in search.scanner.secrets):
+            return search
         secrets = self._secrets_of(bottle.snapshot)
         if search is not None and search.scanner.secrets == secrets:
             scanner = search.scanner
         else:
             scanner = Scanner(secrets)
         bottle.search = Search(bottle.snapshot, monotonic() + _SECRETS_SECONDS, scanner)
-        return scanner
+        return bottle.search
 
     def _secrets_of(self, snapshot: Snapshot) -> frozenset[str]:
         found: set[str] = set()

@@ -123,7 +123,9 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.sink is not None and self._work is None:
-            self._give(data)
+            self._work = self.sink(data)
+            if self._work is not None:
+                self._begin_work()
             return
         if self.express is not None and self.express(data):
             return
@@ -252,16 +254,15 @@ class Wire(asyncio.Protocol):
         waiting = bytes(self.buffer)
         self.buffer.clear()
         self.release(_UNREAD)
-        if waiting:
-            self._give(waiting)
-
-    def _give(self, data: bytes) -> None:
-        assert self.sink is not None  # noqa: S101
-        self._work = self.sink(data)
-        if self._work is not None:
-            self._begin(self._work_on)
+        if waiting and self.sink is not None:
+            self._work = self.sink(waiting)
             if self._work is not None:
-                self.hold(_BUSY)
+                self._begin_work()
+
+    def _begin_work(self) -> None:
+        self._begin(self._work_on)
+        if self._work is not None:
+            self.hold(_BUSY)
 
     def _work_on(self) -> bool:
         if self._work is None:
