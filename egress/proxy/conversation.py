@@ -125,6 +125,7 @@ class Conversation:
     async def _one_request(self) -> bool:
         self._head = self._target = None
         self._record = Record(self._slug)
+        self._record.begin()
         try:
             raw = await self._next_head()
             if self._lane is not None and self._lane.busy:
@@ -158,11 +159,11 @@ class Conversation:
             wire.express = None
 
     async def _go_on(self, lane: Express) -> bool:
-        """With a request that turned out not to be for the short way."""
         assert self._bottle is not None  # noqa: S101
-        self._head, self._record = lane.head, lane.record
-        self._aim(lane.target)
-        return await self._run(self._bottle, lane.hand_over())
+        handed = lane.hand_over()
+        self._head, self._record = handed.head, handed.record
+        self._aim(handed.target)
+        return await self._run(self._bottle, handed.exchange)
 
     # --- who asks, and for what
 

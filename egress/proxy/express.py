@@ -7,7 +7,7 @@ out of the ordinary, on either side, goes to the connection's task.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, time
 from typing import NamedTuple
 
 from egress.errors import BadPath
@@ -49,6 +49,17 @@ class _Habit(NamedTuple):
     sent: bytes  # to the origin, in place of `fields`
 
 
+class _Asked(NamedTuple):
+    """The request under way, and when it came."""
+
+    raw: bytes
+    method: str
+    path: str
+    habit: _Habit
+    at: float
+    clock: float
+
+
 class _Answer(NamedTuple):
     """A head that came, how it was read, and what is sent on in its place."""
 
@@ -57,6 +68,15 @@ class _Answer(NamedTuple):
     head: ResponseHead
     keeps_alive: bool
     sent: bytes
+
+
+class Handed(NamedTuple):
+    """A request that turned out not to be for the short way."""
+
+    head: RequestHead
+    target: Target
+    record: Record
+    exchange: Exchange
 
 
 class Express:
@@ -70,20 +90,15 @@ class Express:
     """
 
     tunnelled = False
-    route: Route
-    record: Record
 
     def __init__(self, plane: DataPlane, bottle: Bottle, client: Wire, host: str) -> None:
-        self.served = False
         self._plane = plane
         self._limits = plane.limits
         self._bottle = bottle
         self._client = client
         self._host = host
-        self._raw = b""  # the request under way
-        self._to_head = False
+        self._asked: _Asked | None = None  # last
         self._upstream: Wire | None = None
-        self._key: Key = ("https", host, ())
         self._gave_up = False
         self._is_cut = False
         self._habit: _Habit | None = None
@@ -92,17 +107,17 @@ class Express:
         self._route: Route | None = None
 
     @property
-    def head(self) -> RequestHead:
-        return parse_request(self._raw, max_fields=self._limits.head_fields)
-
-    @property
-    def target(self) -> Target:
-        return inner_target(self.head, "https", self._host, PORTS["https"])
-
-    @property
     def request(self) -> Request:
-        head = self.head
-        return inner_target(head, "https", self._host, PORTS["https"]).asked_with(head.method)
+        assert self._asked is not None  # noqa: S101
+        return Request("https", self._host, PORTS["https"], self._asked.method, self._asked.path)
+
+    @property
+    def route(self) -> Route | None:
+        return self._asked.habit.route if self._asked is not None else None
+
+    @property
+    def served(self) -> bool:
+        return self._asked is not None
 
     @property
     def busy(self) -> bool:
@@ -145,9 +160,11 @@ class Express:
         upstream = self._bottle.pool.take(habit.key, client.bell, repeatable=True)
         if upstream is None:
             return False
-        self._raw = data
-        self._begin(habit, method, path)
+        self._asked = _Asked(data, method, path, habit, time(), perf_counter())
         self._upstream = upstream
+        self._bottle.counters["requests"] += 1
+        self._bottle.flows.add(self)
+        client.deadline = client.clock() + self._limits.response_seconds
         upstream.sink = self._take_answer
         upstream.write(b"%b\r\n%b" % (first, habit.sent))
         return True
@@ -204,32 +221,18 @@ class Express:
             return False
         return not habit.searched or habit.search.scanner.find_in_url(self._host, origin_form) is None
 
-    def _begin(self, habit: _Habit, method: str, path: str) -> None:
-        client, bottle, route = self._client, self._bottle, habit.route
-        self.route, self._key, self._to_head = route, habit.key, method == "HEAD"
-        self.record = record = Record(bottle.slug)
-        record.method, record.scheme, record.host, record.path = method, "https", self._host, path
-        record.route, record.version = route.host, habit.search.snapshot.version
-        record.url_is_clean = habit.searched
-        record.verdict, record.reason = "allowed", "ok"
-        bottle.counters["requests"] += 1
-        bottle.flows.add(self)
-        self.served = True
-        client.deadline = client.clock() + self._limits.response_seconds
-
     # --- the answer
 
     def _take_answer(self, data: bytes) -> None:
-        answer = self._whole_answer(data)
-        upstream, client, record = self._upstream, self._client, self.record
-        assert upstream is not None  # noqa: S101
+        asked, upstream, client = self._asked, self._upstream, self._client
+        assert asked is not None and upstream is not None  # noqa: S101
+        answer = self._whole_answer(data, to_head=asked.method == "HEAD")
         if answer is None or self._is_cut:
             self._gave_up = True
             upstream.stop_draining(data)
             client.bell.ring()
             return
-        record.status, record.bytes_in = answer.head.status, answer.head.length
-        record.first_byte = perf_counter()
+        record = self._record(asked, perf_counter(), answer.head.status, answer.head.length)
         client.write(answer.sent + data[len(answer.raw) :])
         self._upstream = None
         self._bottle.flows.discard(self)
@@ -237,46 +240,56 @@ class Express:
             conceal(self._plane.scanners.scanner(self._bottle), record)
         self._plane.records.add(record)
         if answer.keeps_alive and not upstream.ended:
-            self._bottle.pool.give_back(self._key, upstream)
+            self._bottle.pool.give_back(asked.habit.key, upstream)
         else:
             upstream.close()
         client.deadline = client.clock() + self._limits.keep_alive_seconds
         if client.buffer or client.ended or self._plane.stopping:
             client.bell.ring()
 
-    def _whole_answer(self, data: bytes) -> _Answer | None:
+    def _record(self, asked: _Asked, first_byte: float = 0.0, status: int = 0, length: int = 0) -> Record:
+        habit = asked.habit
+        return Record(
+            self._bottle.slug, asked.at, asked.clock, first_byte, 0.0, habit.search.snapshot.version,
+            asked.method, "https", self._host, asked.path, habit.route.host, "allowed", "ok",
+            status, 0, length, url_is_clean=habit.searched,
+        )  # fmt: skip
+
+    def _whole_answer(self, data: bytes, *, to_head: bool) -> _Answer | None:
         """An answer that is in `data` from its first byte to its last, and nothing after it."""
         end = data.find(_END) + 4
         answer = self._answer
-        if answer is None or answer.raw != data[:end] or answer.to_head is not self._to_head:
-            self._answer = answer = self._read_answer(data[:end])
+        if answer is None or answer.raw != data[:end] or answer.to_head is not to_head:
+            self._answer = answer = self._read_answer(data[:end], to_head=to_head)
         return answer if answer is not None and len(data) - end == answer.head.length else None
 
-    def _read_answer(self, raw: bytes) -> _Answer | None:
+    def _read_answer(self, raw: bytes, *, to_head: bool) -> _Answer | None:
         if not 4 < len(raw) <= self._limits.head_bytes:
             return None
         try:
-            head = parse_response(raw, max_fields=self._limits.head_fields, to_head=self._to_head)
+            head = parse_response(raw, max_fields=self._limits.head_fields, to_head=to_head)
         except Refusal:
             return None
         if head.status < 200:
             return None
         sent = response_bytes(head, head.travelling, close=False)
-        return _Answer(raw, self._to_head, head, head.keeps_alive, sent)
+        return _Answer(raw, to_head, head, head.keeps_alive, sent)
 
-    def hand_over(self) -> Exchange:
+    def hand_over(self) -> Handed:
         """The request under way, for the task to go on with. What came of its answer is in the buffer."""
-        upstream = self._upstream
-        assert upstream is not None  # noqa: S101
+        asked, upstream = self._asked, self._upstream
+        assert asked is not None and upstream is not None  # noqa: S101
         self._upstream, self._gave_up = None, False
         upstream.sink = None
         self._bottle.flows.discard(self)
-        head, target = self.head, self.target
-        origin = Origin(self._plane, self._bottle, target, self.route, head=head, record=self.record)
+        route, record = asked.habit.route, self._record(asked)
+        head = parse_request(asked.raw, max_fields=self._limits.head_fields)
+        target = inner_target(head, "https", self._host, PORTS["https"])
+        origin = Origin(self._plane, self._bottle, target, route, head=head, record=record)
         exchange = Exchange(
-            self._client, head, origin, self._limits, self.record,
-            request=target.asked_with(head.method), route=self.route, sent_on=upstream,
+            self._client, head, origin, self._limits, record,
+            request=self.request, route=route, sent_on=upstream,
         )  # fmt: skip
         if self._is_cut:
             exchange.cut()
-        return exchange
+        return Handed(head, target, record, exchange)
