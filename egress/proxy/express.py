@@ -166,7 +166,7 @@ class Express:
         self._bottle.flows.add(self)
         client.deadline = client.clock() + self._limits.response_seconds
         upstream.sink = self._take_answer
-        upstream.write(b"%b\r\n%b" % (first, habit.sent))
+        self._plane.outbox.put(upstream, b"%b\r\n%b" % (first, habit.sent))
         return True
 
     def _holds(self, habit: _Habit, data: bytes, fields: bytes) -> bool:
@@ -233,7 +233,7 @@ class Express:
             client.bell.ring()
             return
         record = self._record(asked, perf_counter(), answer.head.status, answer.head.length)
-        client.write(answer.sent + data[len(answer.raw) :])
+        self._plane.outbox.put(client, answer.sent + data[len(answer.raw) :])
         self._upstream = None
         self._bottle.flows.discard(self)
         if not record.url_is_clean:

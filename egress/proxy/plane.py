@@ -17,6 +17,7 @@ from .credentials import Secrets
 from .dialing import Lookup, Names, system_lookup
 from .gate_file import GateFile
 from .inspection import Scanners
+from .outbox import Outbox
 from .records import Records
 from .strangers import Strangers
 from .turns import Turns
@@ -38,6 +39,7 @@ class DataPlane:
         self.secrets = Secrets(config.home / "secrets")
         self.scanners = Scanners(self.secrets)
         self.watch = Watch()
+        self.outbox = Outbox()
         self.turns = Turns()
         self.records = Records()
         self.bottles: dict[str, Bottle] = {}

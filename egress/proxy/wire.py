@@ -94,6 +94,7 @@ class Wire(asyncio.Protocol):
         self.sink: Sink | None = None
         self.express: Callable[[bytes], bool] | None = None  # asked first whether it takes what arrives
         self.on_end: Callable[[], None] | None = None
+        self.unsent = b""  # waits in an outbox
         self.deadline = math.inf
         self.expired = False
         self.ended = False  # nothing more will be read
@@ -190,12 +191,20 @@ class Wire(asyncio.Protocol):
             self.release(_UNREAD)
         return taken
 
+    def flush(self) -> None:
+        """Write what waits in an outbox, if it is not written yet."""
+        if self.unsent:
+            self.write(b"")
+
     def write(self, data: bytes) -> None:
+        if self.unsent:
+            data, self.unsent = self.unsent + data, b""
         if self.transport is not None and not self.closed:
             self.transport.write(data)
 
     def when_written(self, then: Callable[[], None]) -> None:
         """Call it once everything that was written so far has left."""
+        self.flush()
         self._when_written = then
         if self.transport is not None and not self.closed:
             self.transport.set_write_buffer_limits(high=0)
@@ -211,10 +220,12 @@ class Wire(asyncio.Protocol):
 
     def close(self) -> None:
         """Flush, then close."""
+        self.flush()
         if self.transport is not None and not self.closed:
             self.transport.close()
 
     def abort(self) -> None:
+        self.unsent = b""
         if self.transport is not None and not self.closed:
             self.transport.abort()
 
