@@ -8,8 +8,8 @@ from .wire import Wire
 
 
 class Outbox:
-    """The same code runs several times in a row, out of the processor's caches, and those who wait for messages
-    are woken for several at once: small requests on many connections cost a fifth less.
+    """The same code runs several times in a row, out of the processor's caches, and those who wait
+    for messages wake up once for several: small requests on many connections cost a fifth less.
     """
 
     def __init__(self) -> None:

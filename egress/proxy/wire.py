@@ -225,7 +225,6 @@ class Wire(asyncio.Protocol):
             self.transport.close()
 
     def abort(self) -> None:
-        self.unsent = b""
         if self.transport is not None and not self.closed:
             self.transport.abort()
 

@@ -76,12 +76,3 @@ async def test_it_counts_as_written() -> None:
         outbox.put(one.wire, b"a")
         one.wire.when_written(lambda: told.append(one.arrived()))
         assert told == [b"a"]
-
-
-async def test_it_does_not_outlive_an_aborted_wire() -> None:
-    outbox = Outbox()
-    async with ends() as one:
-        outbox.put(one.wire, b"a")
-        one.wire.abort()
-        await asyncio.sleep(0)
-        assert one.arrived() in (b"", b"nothing")
