@@ -35,7 +35,7 @@ MITMDUMP = ROOT / ".cache" / "bench" / "mitmproxy" / "bin" / "mitmdump"
 OTHER_ROUTES = 200  # so that the table is no smaller than a real one
 BOTTLES, TOKEN = 8, "bench-token"  # a bottle is served by one process, so that several are needed
 _BETWEEN_READS = 0.25
-# What the reader does with records is not the data plane's cost: it reads where the next ones are, and no more.
+# What is done with records is not the data plane's cost: where the next ones are is read, and no more.
 _BATCH_START = re.compile(
     rb'{"boot":"(?P<boot>[^"]*)","next":(?P<next>[0-9]+),"dropped":(?P<dropped>[0-9]+),'
 )
