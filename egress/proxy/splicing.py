@@ -15,7 +15,7 @@ from .wire import Wire
 
 POSSIBLE = hasattr(os, "splice")
 BULK_BYTES = 64 * 1024  # that much in one read: copying is what limits this transfer
-MOST = 64  # at once, in this process: each takes four descriptors and a pipe, and bottles could open very many
+MOST = 64  # at once, in this process: each takes four descriptors and a pipe, and bottles could want many
 _PIPE_BYTES = 1024 * 1024  # as wide as they get without privileges: a quarter costs a fifth more time
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK if POSSIBLE else 0
 
