@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +25,14 @@ def home(settings: Any) -> Iterator[Path]:
     with TemporaryDirectory(prefix="bottle-") as directory:  # short: the path of a socket has a limit
         settings.BOTTLE_HOME = Path(directory)
         yield Path(directory)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """One number that the test moves on."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
 
 
 @pytest.fixture

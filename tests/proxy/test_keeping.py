@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from inspect import isbuiltin
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egress.proxy.ca import Authority, ensure
-from egress.proxy.config import from_environment
+from egress.proxy.config import from_environment, upstream_context
 from egress.proxy.records import Record, Records
 from egress.proxy.uses import Uses
 from egress.routes import Lease, Route
@@ -152,6 +154,18 @@ def test_a_record_survives_any_text(host: str, path: str) -> None:
     plain = json.loads(record.as_json())
     assert (plain["host"], plain["path"], plain["route"]) == (host, path[:1024], host)
     assert (plain["ask"], plain["warnings"], plain["first_byte_ms"]) == ({"tool": path}, [host], None)
+
+
+# --- TLS
+
+
+def test_uvloop_is_given_the_functions_of_openssl_themselves(tmp_path: Path) -> None:
+    leaf = Authority(tmp_path, "agent-a").context_for("api.example.com")
+    upstream = upstream_context(from_environment())
+    inside = leaf.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
+    outside = upstream.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="api.example.com")
+    for made in (inside, outside):
+        assert all(isbuiltin(each) for each in (made.read, made.write, made.pending))
 
 
 # --- settings and imports

@@ -304,6 +304,18 @@ def test_what_was_seen_counts_while_the_engine_does_not_answer(
     decisions.approve(proposal.pk, actor=operator, seen_digest=digest)
 
 
+def test_a_decision_asks_an_engine_that_pages_leave_alone(
+    bottle: Bottle, engine: Engine, operator: User
+) -> None:
+    proposal = ask_image(bottle, TEXT)
+    digest = seen(proposal)
+    engine.error = Unavailable(AWAY)
+    assert looked(ask_image(bottle, "FROM agents:2\n")).notes  # from now on
+    engine.error, engine.told = None, [MOVED]  # back before a page would ask again
+    with pytest.raises(StaleReview):
+        decisions.approve(proposal.pk, actor=operator, seen_digest=digest)
+
+
 def test_the_engine_is_asked_before_anything_is_locked(
     bottle: Bottle, engine: Engine, operator: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
