@@ -119,8 +119,9 @@ class _Round:
     def _measure(self, what: str, lane: subjects.Subject) -> Figures:
         order = {**ORDERS[what], "seconds": self.plan.seconds, "lane": lane.lane(self.bundle)}
         finished = subprocess.run(
-            [sys.executable, LOAD], input=json.dumps(order), capture_output=True, text=True, check=False
-        )
+            [sys.executable, LOAD], input=json.dumps(order), env=os.environ | subjects.STEADY,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
         if finished.returncode != 0:
             raise SystemExit(f"{what} over {lane.label} failed:\n{finished.stderr[-3000:]}")
         return dict(json.loads(finished.stdout))

@@ -35,6 +35,9 @@ MITMDUMP = ROOT / ".cache" / "bench" / "mitmproxy" / "bin" / "mitmdump"
 OTHER_ROUTES = 200  # so that the table is no smaller than a real one
 BOTTLES, TOKEN = 8, "bench-token"  # a bottle is served by one process, so that several are needed
 _BETWEEN_READS = 0.25
+# Every read of TLS in uvloop takes 256 KB for a moment. Depending on what a process did before, the C library
+# maps and unmaps them each time, which doubles what the load costs in some runs and not in others. Not so.
+STEADY = {"MALLOC_MMAP_THRESHOLD_": str(8 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 # What is done with records is not the data plane's cost: where the next ones are is read, and no more.
 _BATCH_START = re.compile(
     rb'{"boot":"(?P<boot>[^"]*)","next":(?P<next>[0-9]+),"dropped":(?P<dropped>[0-9]+),'
@@ -70,7 +73,9 @@ class Subject:
 def origin(folder: Path, ca: TestCa) -> Iterator[Subject]:
     port = free_port()
     pem = ca.leaf(HOST)
-    with _running([sys.executable, HERE / "origin.py", pem, str(port)], folder / "origin.log", port):
+    environment = _plain_environment(folder) | STEADY
+    command = [sys.executable, HERE / "origin.py", pem, str(port)]
+    with _running(command, folder / "origin.log", port, environment):
         yield Subject("direct", "", None, ("127.0.0.1", port), [])
 
 
