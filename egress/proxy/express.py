@@ -18,14 +18,7 @@ from egress.routes import Route
 from .bottles import Bottle, Search
 from .errors import Refusal
 from .exchange import Exchange
-from .head import (
-    RequestHead,
-    ResponseHead,
-    is_accepted,
-    parse_request,
-    parse_response,
-    read_usual_line,
-)
+from .head import RequestHead, ResponseHead, is_accepted, parse_request, parse_response, read_usual_line
 from .inspection import conceal, search_head
 from .origin import METHOD_OVERRIDES, Origin
 from .plane import DataPlane

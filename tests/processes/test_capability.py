@@ -55,7 +55,8 @@ class Tools(Site):
 @dataclass
 class World(Bottles):
     client: docker.DockerClient
-    waiting: subprocess.Popen[str] = field(init=False)
+    waiting: subprocess.Popen[str] = field(init=False)  # the newest of the calls
+    calls: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def bottle(self, slug: str, *, backend: str = "docker", **keys: Any) -> str:
         """Started with a workspace on a branch, with something not committed in it."""
@@ -101,6 +102,7 @@ class World(Bottles):
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         self.waiting = process
+        self.calls.append(process)
         listed = ("proposals", "list", "--bottle", slug, "--json")
         (asked,) = wait_until(lambda: json.loads(self.server.manage(*listed)), what="the ask")
         return str(asked["id"])
@@ -152,10 +154,13 @@ class World(Bottles):
         return int(wait_until(alone, seconds=120, what="one process")[0])
 
     def end(self, slug: str) -> None:
-        if self.waiting.poll() is None:
-            self.waiting.kill()
-        self.waiting.communicate()
+        self.hang_up()
         self.ok("delete", slug)
+
+    def hang_up(self) -> None:
+        while self.calls:
+            with self.calls.pop() as call:
+                call.kill()
 
     @contextmanager
     def console(self) -> Iterator[httpx.Client]:
@@ -218,6 +223,13 @@ def world(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[
         yield World(server, client)
     assert client.containers.list(all=True) == [], "nothing is left behind"
     client.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_open(world: World) -> Iterator[None]:
+    """Also by a test that failed, or another one would be blamed for it."""
+    yield
+    world.hang_up()
 
 
 def test_an_approved_binary_arrives_on_the_same_workspace_and_leaves_by_a_rollback(world: World) -> None:
