@@ -49,6 +49,10 @@ class Destination(Protocol):
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         """What of the body (or, after an upgrade, of the stream) may leave now. Raises Refusal."""
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether `incoming` leaves this answer as it is. Known with the head of the answer."""
+
     def incoming(self, payload: bytes, *, last: bool) -> Steps:
         """What of the answer may be passed on now. Raises Refusal."""
 

@@ -257,7 +257,10 @@ class Exchange:
         if not self._answered_all:
             self._client.feed_from(upstream)
             # Small answers leave in one piece with their head.
-            upstream.drain_into(self._take_answer_data, self._destination.begin)
+            if self._destination.passes_on and not isinstance(self._answer_body, ChunkedBody):
+                upstream.drain_into(self._pass_on)
+            else:
+                upstream.drain_into(self._take_answer_data, self._destination.begin)
         if self._failure is not None:
             self._started = not self._unsent
             raise self._failure
@@ -266,6 +269,16 @@ class Exchange:
         if not self._answered_all:
             await self._until_answered(upstream)
         return self._settle(upstream, answer, keep)
+
+    def _pass_on(self, data: bytes) -> None:
+        """Of a body that is only counted: too little work to take turns for."""
+        self._touch()
+        payload = self._answer_body.feed(data)
+        self._record.bytes_in += len(payload)
+        self._client.write(self._unsent + payload)
+        self._unsent = b""
+        if self._answer_body.finished:
+            self._end_answer()
 
     def _take_answer_data(self, data: bytes) -> Generator[None, None, None]:
         body = self._answer_body
@@ -280,10 +293,13 @@ class Exchange:
             self._fail_answer(refusal)
             return
         if body.finished:
-            assert self._upstream is not None  # noqa: S101
-            self._answered_all = True
-            self._upstream.stop_draining(body.rest)
-            self._client.bell.ring()
+            self._end_answer()
+
+    def _end_answer(self) -> None:
+        assert self._upstream is not None  # noqa: S101
+        self._answered_all = True
+        self._upstream.stop_draining(self._answer_body.rest)
+        self._client.bell.ring()
 
     def _send_answer(self, payload: bytes, *, last: bool) -> Steps:
         payload = yield from self._destination.incoming(payload, last=last)

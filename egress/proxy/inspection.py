@@ -230,6 +230,11 @@ class Inspection:
         self._keep("decoder of the answer", memory_of(codings))
         return BodyScan(self._scanner, codings=codings, secrets_only=True)
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether this answer is none of our business, as its head says."""
+        return self._read is None and self._returning is None and self._scrubber is None
+
     def incoming(self, payload: bytes, *, last: bool) -> Steps:
         if self._read is not None:
             self._search_for_orders(payload)

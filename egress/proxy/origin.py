@@ -198,6 +198,10 @@ class Origin:
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         return self._inspection.outgoing(payload, last=last)
 
+    @property
+    def passes_on(self) -> bool:
+        return self._inspection.passes_on
+
     def incoming(self, payload: bytes, *, last: bool) -> Steps:
         return self._inspection.incoming(payload, last=last)
 

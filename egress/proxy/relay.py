@@ -80,6 +80,10 @@ class WebProcess:
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         return unchanged(payload)
 
+    @property
+    def passes_on(self) -> bool:
+        return True
+
     def incoming(self, payload: bytes, *, last: bool) -> Steps:
         return unchanged(payload)
 
