@@ -122,7 +122,7 @@ class Scanner:
         )  # whole blocks that were searched before; bounded by whoever adds
 
     def kind_in(self, text: bytes) -> str | None:
-        if self.secrets and self.literals.first(text) is not None:
+        if self.literals.first(text) is not None:
             return PROVISIONED
         number = shapes().first(text)
         return None if number is None else _KINDS[number]
@@ -138,8 +138,7 @@ class Scanner:
         return Finding(in_url, "url") if in_url else Finding(kind, "header")
 
     def find_in_url(self, host: str, origin_form: bytes) -> Finding | None:
-        url = b"%b\n%b" % (host.encode("ascii"), origin_form)
-        kind = self._kind_in_quoted(url) if b"%" in url else self.kind_in(url)
+        kind = self._kind_in_quoted(b"%b\n%b" % (host.encode("ascii"), origin_form))
         return None if kind is None else Finding(kind, "url")
 
     def _kind_in_quoted(self, text: bytes) -> str | None:

@@ -48,8 +48,12 @@ class Scanners:
 
     def search(self, bottle: Bottle, added: str | None = None) -> Search:
         search = bottle.search
-        fresh = search is not None and search.snapshot is bottle.snapshot and monotonic() < search.until
-        if search is not None and fresh and (added is None or added in search.scanner.secrets):
+        if (
+            search is not None
+            and search.snapshot is bottle.snapshot
+            and monotonic() < search.until
+            and (added is None or added in search.scanner.secrets)
+        ):
             return search
         secrets = self._secrets_of(bottle.snapshot)
         if search is not None and search.scanner.secrets == secrets:

@@ -264,10 +264,8 @@ class Wire(asyncio.Protocol):
         waiting = bytes(self.buffer)
         self.buffer.clear()
         self.release(_UNREAD)
-        if waiting and self.sink is not None:
-            self._work = self.sink(waiting)
-            if self._work is not None:
-                self._begin_work()
+        if waiting:
+            self.data_received(waiting)
 
     def _begin_work(self) -> None:
         self._begin(self._work_on)
