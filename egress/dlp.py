@@ -60,6 +60,7 @@ class Matcher:
     ) -> None:
         self.expressions = tuple(expressions)
         self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        self._scan = self._database.scan  # asked for every request
         if self.expressions:
             self._database.compile(
                 expressions=self.expressions,
@@ -71,19 +72,20 @@ class Matcher:
 
     def first(self, text: bytes) -> int | None:
         """The number of an expression that matches."""
+        if not self.expressions:
+            return None
         found: list[int] = []
-        if self.expressions:
-            try:
-                self._database.scan(text, _first, 0, found)
-            except hyperscan.ScanTerminated:
-                return found[0]
+        try:
+            self._scan(text, _first, 0, found)
+        except hyperscan.ScanTerminated:
+            return found[0]
         return None
 
     def ends(self, text: bytes) -> list[tuple[int, int]]:
         """All matches: the expression's number and where the match ends."""
         found: list[tuple[int, int]] = []
         if self.expressions:
-            self._database.scan(text, _each, 0, found)
+            self._scan(text, _each, 0, found)
         return found
 
 
@@ -117,6 +119,7 @@ class Scanner:
         self.secrets = frozenset(secrets)
         forms = sorted({form for secret in self.secrets for form in forms_of(secret)})
         self.literals = Matcher(forms, literal=True, caseless=True)
+        self._shapes = shapes()
         self.clean_headers: set[bytes] = (
             set()
         )  # whole blocks that were searched before; bounded by whoever adds
@@ -124,7 +127,7 @@ class Scanner:
     def kind_in(self, text: bytes) -> str | None:
         if self.literals.first(text) is not None:
             return PROVISIONED
-        number = shapes().first(text)
+        number = self._shapes.first(text)
         return None if number is None else _KINDS[number]
 
     def find_in_head(self, host: str, origin_form: bytes, headers: Headers) -> Finding | None:
@@ -132,16 +135,16 @@ class Scanner:
         url = b"%b\n%b" % (host.encode("ascii"), origin_form)  # apart: a webhook may be sent to its owner
         lines = [b"%b: %b" % header for header in headers]
         lines += [_credentials(value) for _, value in headers if value[:6].lower() == b"basic "]
-        if (kind := self._kind_in_quoted(b"\n".join([url, *lines]))) is None:
+        if (kind := self.kind_in_quoted(b"\n".join([url, *lines]))) is None:
             return None
-        in_url = self._kind_in_quoted(url)
+        in_url = self.kind_in_quoted(url)
         return Finding(in_url, "url") if in_url else Finding(kind, "header")
 
     def find_in_url(self, host: str, origin_form: bytes) -> Finding | None:
-        kind = self._kind_in_quoted(b"%b\n%b" % (host.encode("ascii"), origin_form))
+        kind = self.kind_in_quoted(b"%b\n%b" % (host.encode("ascii"), origin_form))
         return None if kind is None else Finding(kind, "url")
 
-    def _kind_in_quoted(self, text: bytes) -> str | None:
+    def kind_in_quoted(self, text: bytes) -> str | None:
         """As it is, and with escapes undone once and twice."""
         if b"%" in text:
             once = unquote_to_bytes(text)

@@ -118,6 +118,6 @@ class Control:
 
 
 def _response(status: int, answer: Any) -> bytes:
-    body = (answer.as_json() if isinstance(answer, Batch) else json.dumps(answer)).encode("ascii")
+    body = answer.as_json() if isinstance(answer, Batch) else json.dumps(answer).encode("ascii")
     start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
     return f"{start}Content-Length: {len(body)}\r\n\r\n".encode("ascii") + body

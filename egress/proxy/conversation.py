@@ -29,7 +29,7 @@ from .inspection import Inspection, check_url, conceal
 from .origin import Origin, connect
 from .plane import DataPlane
 from .reading import linger, read_head
-from .records import Record
+from .records import blank_record
 from .refusals import answer, refusal_for
 from .relay import WebProcess
 from .targets import Target, agent_target, connect_target, forward_target, inner_target
@@ -63,7 +63,7 @@ class Conversation:
         self._inside = inside
         self._head: RequestHead | None = None
         self._target: Target | None = None
-        self._record = Record("")
+        self._record = blank_record("")
         self._entered: Bottle | None = None
         self._is_cut = False
         self._under_way: Flow | Conversation | None = None
@@ -124,7 +124,7 @@ class Conversation:
 
     async def _one_request(self) -> bool:
         self._head = self._target = None
-        self._record = Record(self._slug)
+        self._record = blank_record(self._slug)
         self._record.begin()
         try:
             raw = await self._next_head()
@@ -186,7 +186,7 @@ class Conversation:
             raise Gone
         bottle = self._identify(head)
         self._record.bottle = bottle.slug
-        self._record.version = bottle.snapshot.version
+        self._record.table_version = bottle.snapshot.version
         bottle.counters["requests"] += 1
         if self._door is Door.AGENT_SOCKET:
             return await self._relay(bottle, head, agent_target(head))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Generator, Iterator
-from time import perf_counter
 
 from egress.dlp import Steps
 from egress.policy import Request
@@ -240,8 +239,7 @@ class Exchange:
         assert upstream is not None  # noqa: S101
         keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._sent_all
         fields = self._destination.answer_fields(answer)
-        self._record.status = answer.status
-        self._record.first_byte = perf_counter()
+        self._record.answered(answer.status)
         if 0 <= answer.length <= len(upstream.buffer):  # the whole of it is here, as of most answers
             payload = upstream.take(answer.length)
             if payload:
@@ -363,8 +361,7 @@ class Exchange:
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
         self._started = True
-        self._record.status = 101
-        self._record.first_byte = perf_counter()
+        self._record.answered(101)
         self._patience = self._limits.tunnel_idle_seconds
         switching = [*self._destination.answer_fields(answer), *UPGRADE]
         self._client.write(response_bytes(answer, switching, close=False))

@@ -18,7 +18,7 @@ from egress.routes import Route
 from .bottles import Bottle, Search
 from .errors import Refusal
 from .exchange import Exchange
-from .head import RequestHead, ResponseHead, is_accepted, parse_request, parse_response, read_usual_line
+from .head import RequestHead, is_accepted, parse_request, parse_response, read_usual_line
 from .inspection import conceal, search_head
 from .origin import METHOD_OVERRIDES, Origin
 from .plane import DataPlane
@@ -42,23 +42,14 @@ class _Habit(NamedTuple):
     sent: bytes  # to the origin, in place of `fields`
 
 
-class _Asked(NamedTuple):
-    """The request under way, and when it came."""
-
-    raw: bytes
-    method: str
-    path: str
-    habit: _Habit
-    at: float
-    clock: float
-
-
 class _Answer(NamedTuple):
     """A head that came, how it was read, and what is sent on in its place."""
 
     raw: bytes
     to_head: bool
-    head: ResponseHead
+    size: int  # with its body
+    status: int
+    length: int
     keeps_alive: bool
     sent: bytes
 
@@ -90,27 +81,30 @@ class Express:
         self._bottle = bottle
         self._client = client
         self._host = host
-        self._asked: _Asked | None = None  # last
+        self._url_start = host.encode("ascii") + b"\n"
+        # The last request, which is under way while there is an upstream.
+        self._habit: _Habit | None = None
+        self._raw = b""
+        self._method = self._path = ""
+        self._at = self._clock = 0.0
         self._upstream: Wire | None = None
         self._gave_up = False
         self._is_cut = False
-        self._habit: _Habit | None = None
         self._answer: _Answer | None = None
         self._snapshot: Snapshot | None = None  # which the route was found by
         self._route: Route | None = None
 
     @property
     def request(self) -> Request:
-        assert self._asked is not None  # noqa: S101
-        return Request("https", self._host, PORTS["https"], self._asked.method, self._asked.path)
+        return Request("https", self._host, PORTS["https"], self._method, self._path)
 
     @property
     def route(self) -> Route | None:
-        return self._asked.habit.route if self._asked is not None else None
+        return self._habit.route if self._habit is not None else None
 
     @property
     def served(self) -> bool:
-        return self._asked is not None
+        return bool(self._raw)
 
     @property
     def busy(self) -> bool:
@@ -135,45 +129,48 @@ class Express:
 
     def take(self, data: bytes) -> bool:
         """Whether this was a request that is now on its way. If not, nothing has happened yet."""
-        client = self._client
-        if self._upstream is not None or client.buffer or client.choked or self._plane.stopping:
+        client, plane, bottle = self._client, self._plane, self._bottle
+        if self._upstream is not None or client.buffer or client.choked or plane.stopping:
             return False
-        if len(data) > self._limits.head_bytes or data.find(_END) != len(data) - 4:
-            return False
-        first, _, fields = data.partition(b"\r\n")
-        line = read_usual_line(first)
+        line = read_usual_line(data)
         if line is None:
             return False
-        method, path, origin_form = line
+        method, path, origin_form, start = line
         habit = self._habit
-        if habit is None or not self._holds(habit, data, fields):
-            self._habit = habit = self._learn(data, fields)
+        if habit is None or not self._holds(habit, data, start):
+            self._habit = habit = self._learn(data, start)
         if habit is None or not self._may_leave(habit, method, path, origin_form):
             return False
-        upstream = self._bottle.pool.take(habit.key, client.bell, repeatable=True)
+        upstream = bottle.pool.take(habit.key, client.bell, repeatable=True)
         if upstream is None:
             return False
-        self._asked = _Asked(data, method, path, habit, time(), perf_counter())
+        self._raw, self._method, self._path = data, method, path
+        self._at, self._clock = time(), perf_counter()
         self._upstream = upstream
-        self._bottle.counters["requests"] += 1
-        self._bottle.flows.add(self)
+        bottle.counters["requests"] += 1
+        bottle.flows.add(self)
         client.deadline = client.clock() + self._limits.response_seconds
         upstream.sink = self._take_answer
-        self._plane.outbox.put(upstream, b"%b\r\n%b" % (first, habit.sent))
+        plane.outbox.put(upstream, data[:start] + habit.sent)
         return True
 
-    def _holds(self, habit: _Habit, data: bytes, fields: bytes) -> bool:
-        bottle, search = self._bottle, habit.search
+    def _holds(self, habit: _Habit, data: bytes, start: int) -> bool:
+        """Whether it is true of these fields too, now."""
+        bottle, search, fields = self._bottle, habit.search, habit.fields
         return (
-            fields == habit.fields
+            len(data) == start + len(fields)
+            and data.endswith(fields)
             and search is bottle.search
             and search.snapshot is bottle.snapshot
             and monotonic() < search.until
+            and len(data) <= self._limits.head_bytes
             and is_accepted(data)
         )
 
-    def _learn(self, data: bytes, fields: bytes) -> _Habit | None:
-        """None if such a request is not for the short way."""
+    def _learn(self, data: bytes, start: int) -> _Habit | None:
+        """None if such a request is not for the short way, or is not all that arrived."""
+        if len(data) > self._limits.head_bytes or data.find(_END) != len(data) - len(_END):
+            return None
         try:
             head = parse_request(data, max_fields=self._limits.head_fields)
             target = inner_target(head, "https", self._host, PORTS["https"])
@@ -189,7 +186,7 @@ class Express:
             return None
         sent = request_bytes(head, target.origin_form, self._host.encode("ascii"), head.travelling)
         return _Habit(
-            fields, search, route, searched,
+            data[start:], search, route, searched,
             ("https", self._host, route.pinned_addresses), sent.partition(b"\r\n")[2],
         )  # fmt: skip
 
@@ -212,52 +209,55 @@ class Express:
                 return False
         except BadPath:
             return False
-        return not habit.searched or habit.search.scanner.find_in_url(self._host, origin_form) is None
+        return (
+            not habit.searched or habit.search.scanner.kind_in_quoted(self._url_start + origin_form) is None
+        )
 
     # --- the answer
 
     def _take_answer(self, data: bytes) -> None:
-        asked, upstream, client = self._asked, self._upstream, self._client
-        assert asked is not None and upstream is not None  # noqa: S101
-        answer = self._whole_answer(data, to_head=asked.method == "HEAD")
+        upstream, client, plane, habit = self._upstream, self._client, self._plane, self._habit
+        assert upstream is not None and habit is not None  # noqa: S101
+        answer = self._whole_answer(data)
         if answer is None or self._is_cut:
             self._gave_up = True
             upstream.stop_draining(data)
             client.bell.ring()
             return
-        record = self._record(asked, perf_counter(), answer.head.status, answer.head.length)
-        self._plane.outbox.put(client, answer.sent + data[len(answer.raw) :])
+        head, sent = answer.raw, answer.sent
+        plane.outbox.put(client, data if head == sent else sent + data[len(head) :])
         self._upstream = None
         self._bottle.flows.discard(self)
-        if not record.url_is_clean:
-            conceal(self._plane.scanners.scanner(self._bottle), record)
-        self._plane.records.add(record)
+        record = self._record(habit, answer.status, answer.length, (perf_counter() - self._clock) * 1000)
+        if not habit.searched:
+            conceal(plane.scanners.scanner(self._bottle), record)
+        plane.records.add(record)
         if answer.keeps_alive and not upstream.ended:
-            self._bottle.pool.give_back(asked.habit.key, upstream)
+            self._bottle.pool.give_back(habit.key, upstream)
         else:
             upstream.close()
         client.deadline = client.clock() + self._limits.keep_alive_seconds
-        if client.buffer or client.ended or self._plane.stopping:
+        if client.buffer or client.ended or plane.stopping:
             client.bell.ring()
 
-    def _record(self, asked: _Asked, first_byte: float = 0.0, status: int = 0, length: int = 0) -> Record:
-        habit = asked.habit
+    def _record(
+        self, habit: _Habit, status: int = 0, length: int = 0, first_byte_ms: float | None = None
+    ) -> Record:
         return Record(
-            self._bottle.slug, asked.at, asked.clock, first_byte, 0.0, habit.search.snapshot.version,
-            asked.method, "https", self._host, asked.path, habit.route.host, "allowed", "ok",
-            status, 0, length, url_is_clean=habit.searched,
+            self._bottle.slug, self._at, self._method, "https", self._host, self._path, habit.route.host,
+            habit.search.snapshot.version, "allowed", "ok", status, 0, length, first_byte_ms, 0.0,
+            clock=self._clock,
         )  # fmt: skip
 
-    def _whole_answer(self, data: bytes, *, to_head: bool) -> _Answer | None:
+    def _whole_answer(self, data: bytes) -> _Answer | None:
         """An answer that is in `data` from its first byte to its last, and nothing after it."""
-        end = data.find(_END) + 4
-        answer = self._answer
-        if answer is None or answer.raw != data[:end] or answer.to_head is not to_head:
-            self._answer = answer = self._read_answer(data[:end], to_head=to_head)
-        return answer if answer is not None and len(data) - end == answer.head.length else None
+        answer, to_head = self._answer, self._method == "HEAD"
+        if answer is None or not data.startswith(answer.raw) or answer.to_head is not to_head:
+            self._answer = answer = self._read_answer(data[: data.find(_END) + len(_END)], to_head=to_head)
+        return answer if answer is not None and len(data) == answer.size else None
 
     def _read_answer(self, raw: bytes, *, to_head: bool) -> _Answer | None:
-        if not 4 < len(raw) <= self._limits.head_bytes:
+        if not len(_END) < len(raw) <= self._limits.head_bytes:
             return None
         try:
             head = parse_response(raw, max_fields=self._limits.head_fields, to_head=to_head)
@@ -266,22 +266,23 @@ class Express:
         if head.status < 200:
             return None
         sent = response_bytes(head, head.travelling, close=False)
-        return _Answer(raw, to_head, head, head.keeps_alive, sent)
+        return _Answer(raw, to_head, len(raw) + head.length, head.status, head.length, head.keeps_alive, sent)
 
     def hand_over(self) -> Handed:
         """The request under way, for the task to go on with. What came of its answer is in the buffer."""
-        asked, upstream = self._asked, self._upstream
-        assert asked is not None and upstream is not None  # noqa: S101
+        habit, upstream = self._habit, self._upstream
+        assert habit is not None and upstream is not None  # noqa: S101
         self._upstream, self._gave_up = None, False
         upstream.sink = None
         self._bottle.flows.discard(self)
-        route, record = asked.habit.route, self._record(asked)
-        head = parse_request(asked.raw, max_fields=self._limits.head_fields)
+        record = self._record(habit)
+        record.url_is_clean = habit.searched
+        head = parse_request(self._raw, max_fields=self._limits.head_fields)
         target = inner_target(head, "https", self._host, PORTS["https"])
-        origin = Origin(self._plane, self._bottle, target, route, head=head, record=record)
+        origin = Origin(self._plane, self._bottle, target, habit.route, head=head, record=record)
         exchange = Exchange(
             self._client, head, origin, self._limits, record,
-            request=self.request, route=route, sent_on=upstream,
+            request=self.request, route=habit.route, sent_on=upstream,
         )  # fmt: skip
         if self._is_cut:
             exchange.cut()

@@ -22,7 +22,7 @@ _REQUEST = re.compile(rb"([A-Z][A-Z-]{0,31}) ([\x21-\x7e]++) HTTP/(1\.[01])\r\n"
 _RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n" + _FIELDS)
 _FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ \t]*+\r\n")
 _USUAL_LINE = re.compile(
-    rb"(GET|HEAD|OPTIONS) ((/[\x21\x22\x24-\x3e\x40-\x7e]*+)(?:\?[\x21\x22\x24-\x7e]*+)?) HTTP/1\.1"
+    rb"(GET|HEAD|OPTIONS) ((/[\x21\x22\x24-\x3e\x40-\x7e]*+)(?:\?[\x21\x22\x24-\x7e]*+)?) HTTP/1\.1\r\n"
 )
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
 
@@ -118,6 +118,8 @@ class ResponseHead(Head):
 class _Nobody:
     """llhttp is only asked whether it accepts the head."""
 
+    __slots__ = ()
+
 
 _nobody = _Nobody()
 
@@ -159,13 +161,16 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     return head
 
 
-def read_usual_line(line: bytes) -> tuple[str, str, bytes] | None:
-    """The method, path and origin form of a request that can be repeated. All others are None here."""
-    match = _USUAL_LINE.fullmatch(line)
+def read_usual_line(raw: bytes) -> tuple[str, str, bytes, int] | None:
+    """Of a head that can be repeated: the method, path and origin form, and where its fields begin.
+
+    All others are None here.
+    """
+    match = _USUAL_LINE.match(raw)
     if match is None:
         return None
     method, origin_form, path = match.groups()
-    return method.decode("ascii"), path.decode("ascii"), origin_form
+    return method.decode("ascii"), path.decode("ascii"), origin_form, match.end()
 
 
 def is_accepted(raw: bytes) -> bool:

@@ -193,8 +193,11 @@ class Wire(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what waits in an outbox, if it is not written yet."""
-        if self.unsent:
-            self.write(b"")
+        data = self.unsent
+        if data:
+            self.unsent = b""
+            if self.transport is not None and not self.closed:
+                self.transport.write(data)
 
     def write(self, data: bytes) -> None:
         if self.unsent:

@@ -140,12 +140,13 @@ def _llhttp_target(sent: bytes) -> bytes:
 @example(b"GET /a?b#c HTTP/1.1")
 @example(b"GET /a\x7f HTTP/1.1")
 def test_a_usual_line_means_what_it_means_in_a_whole_head(line: bytes) -> None:
-    usual = read_usual_line(line)
+    raw = line + b"\r\nHost: api.example.com\r\n\r\n"
+    usual = read_usual_line(raw)
     if usual is None:
         return
-    head = parse_request(line + b"\r\nHost: api.example.com\r\n\r\n", max_fields=50)
+    head = parse_request(raw, max_fields=50)
     target = inner_target(head, "https", HOST, 443)
-    assert usual == (head.method, target.path, target.origin_form)
+    assert usual == (head.method, target.path, target.origin_form, len(line) + 2)
 
 
 @settings(max_examples=800, deadline=None)

@@ -18,7 +18,7 @@ import uvloop
 from egress.policy import Request
 from egress.proxy import splicing
 from egress.proxy.config import Limits
-from egress.proxy.records import Record
+from egress.proxy.records import Record, blank_record
 from egress.proxy.tunnel import Tunnel
 from egress.proxy.wire import Doorbell, Watch, Wire
 from egress.routes import Route
@@ -62,7 +62,7 @@ async def open_tunnel(kind: str) -> Ends:
     for near in (near_client, near_origin):
         _, wire = await loop.create_connection(lambda: Wire(bell, watch), sock=near)
         wires.append(wire)
-    record = Record("agent-a")
+    record = blank_record("agent-a")
     request = Request("https", "bare.example.com", 443, "CONNECT", "/")
     tunnel = Tunnel(*wires, Limits(), record, request=request, route=Route("bare.example.com"))
     return Ends(client, origin, tunnel, record)
