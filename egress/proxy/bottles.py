@@ -10,6 +10,7 @@ import hmac
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -120,13 +121,21 @@ class Bottle:
         """Read the files again and swap, or keep what is live and say why. Cuts what is now forbidden."""
         async with self._loading:
             try:
-                self._take_identity(read_identity(self.directory, self.slug))
                 fresh, texts = await _load_steadily(self.directory, self.slug)
                 self._swap(fresh)
-                current_config.write(self.directory, texts)
             except (OSError, ValueError) as error:
                 self.problem = f"{_sentence(error)} Version {self.snapshot.version} stays live."
+                texts = {}
+            # Each of the other files by itself: what is wrong with it keeps no route from being taken away.
+            self._also(lambda: self._take_identity(read_identity(self.directory, self.slug)))
+            self._also(lambda: current_config.write(self.directory, texts))
             return self.ack()
+
+    def _also(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except (OSError, ValueError) as error:
+            self.problem = self.problem or f"{_sentence(error)} Version {self.snapshot.version} is live."
 
     def ack(self) -> Ack:
         return Ack(self.slug, self.snapshot.version, self.loaded_at, self.problem)

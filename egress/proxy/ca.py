@@ -17,8 +17,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from .tls import DirectSSLObject
-
 CERTIFICATE, KEY = "ca.pem", "ca-key.pem"
 _CA_LIFE = timedelta(days=3650)
 _LEAF_LIFE = timedelta(days=30)
@@ -72,7 +70,7 @@ class Authority:
 
     def _new_context(self, host: str, now: datetime) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.sslobject_class = DirectSSLObject
+        context.options |= ssl.OP_NO_RENEGOTIATION
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         context.num_tickets = 0  # a fifth of a handshake, and few clients come back with one

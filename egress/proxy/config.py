@@ -17,7 +17,6 @@ from egress.addresses import Network
 from egress.snapshot import write_atomically
 
 from .gateway import Gateway
-from .tls import DirectSSLObject
 
 _MIB = 1024 * 1024
 
@@ -162,7 +161,7 @@ def _gateway(name: str) -> Gateway | None:
 def upstream_context(config: Config) -> ssl.SSLContext:
     """Strict verification against the system's authorities, and the operator's own if given."""
     context = ssl.create_default_context()
-    context.sslobject_class = DirectSSLObject
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.hostname_checks_common_name = False
     context.set_alpn_protocols(["http/1.1"])

@@ -5,7 +5,6 @@ Trust boundary: everything comes from inside a bottle. Which one is known from t
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 import ssl
@@ -33,12 +32,14 @@ from .records import blank_record
 from .refusals import answer, refusal_for
 from .relay import WebProcess
 from .targets import Target, agent_target, connect_target, forward_target, inner_target
+from .tls import TlsTransport
 from .tokens import slug_and_token
 from .tunnel import UNRECOGNIZED_NAME, Tunnel, check_hello
 from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_TOO_MANY = "too-many-connections"  # and so not even a moment more for this one
 _AUTHENTICATE = b'Proxy-Authenticate: Basic realm="bottle"\r\n'
 
 
@@ -69,6 +70,8 @@ class Conversation:
         self._under_way: Flow | Conversation | None = None
         self._heard = False  # something was asked
         self._lane = Express(plane, bottle, wire, inside) if inside and bottle else None
+        if self._lane is not None:  # the first request often comes with the end of the handshake
+            wire.express = self._lane.take
 
     async def run(self) -> None:
         """Serve until either side is done. Never raises for anything a bottle or an origin does."""
@@ -111,9 +114,7 @@ class Conversation:
             if len(bottle.connections) >= self._plane.limits.connections:
                 bottle.counters["turned away"] += 1
                 most = self._plane.limits.connections
-                raise Refusal(
-                    "too-many-connections", f"The bottle has {most} open connections. Close some.", 503
-                )
+                raise Refusal(_TOO_MANY, f"The bottle has {most} open connections. Close some.", 503)
             self._entered = bottle
             bottle.connections.add(self)
             self._plane.strangers.discard(self)
@@ -269,7 +270,10 @@ class Conversation:
         if exchange.route is not None:  # or else to the web process, which no table can take away
             bottle.flows.add(exchange)
         try:
-            return await exchange.run()
+            again = await exchange.run()
+            if exchange.left_a_body:
+                await linger(self._wire)
+            return again
         finally:
             self._under_way = None
             bottle.flows.discard(exchange)
@@ -360,29 +364,22 @@ class Conversation:
             raise Gone
         outer.write(_ESTABLISHED)
         inner = Wire(Doorbell(), self._plane.watch)
-        loop = asyncio.get_running_loop()
-        outer.deadline = float("inf")
+        conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
+        secured = TlsTransport(context, inner)
+        secured.take_over(outer.transport)
+        self._plane.watch.discard(outer)  # which is told nothing of what happens from here on
         try:
-            transport = await loop.start_tls(
-                outer.transport, inner, context, server_side=True,
-                ssl_handshake_timeout=self._plane.limits.handshake_seconds,
-            )  # fmt: skip
+            await secured.handshake(seconds=self._plane.limits.handshake_seconds)
         except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             self._record.reason = "bad-hello" if _refused_name(error) else "bad-tls"
             log.info("bottle %s: TLS for %s failed: %r", bottle.slug, host, error)
             raise Gone from error
-        if transport is None:
-            raise Gone
         if self._is_cut:
-            transport.abort()
+            conversation.cut()
             raise Gone
-        # The TLS layer owns the connection now, and is told nothing of what happens to the outer wire.
-        outer.transport = None
-        self._plane.watch.discard(outer)
+        outer.transport = None  # the inner wire's alone
         self._head = None  # the requests inside have records of their own
-        inner.connection_made(transport)
         with self._plane.conversing(inner.bell):
-            conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
             self._under_way = conversation
             await conversation.run()
         return conversation.was_heard
@@ -402,7 +399,7 @@ class Conversation:
         extra = _AUTHENTICATE if refusal.status == 407 else b""
         wire.sink = None
         wire.write(answer(refusal, head=head, target=self._target, close=not again, extra=extra))
-        if not again:
+        if not again and refusal.reason != _TOO_MANY:
             await linger(self._wire)
         return again
 

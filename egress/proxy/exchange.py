@@ -74,6 +74,11 @@ class Exchange:
             self._upstream.abort()
         self._client.bell.ring()
 
+    @property
+    def left_a_body(self) -> bool:
+        """Whether the client may still be sending: an answer does not have to wait for all of a request."""
+        return not self._sent_all
+
     async def run(self) -> bool:
         """True when the client's connection can carry another request."""
         reusable = False
@@ -142,6 +147,8 @@ class Exchange:
     def _send(self, upstream: Wire) -> None:
         self._upstream = upstream
         self._check()  # much can happen while a body is read and a connection opened, a revoke among it
+        if upstream.buffer:
+            raise BadAnswer("The origin sent an answer before it was asked.")
         upstream.write(self._destination.request_head(self._head) + self._ready)
         self._ready = b""
         if not self._sent_all:

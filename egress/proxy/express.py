@@ -130,7 +130,7 @@ class Express:
     def take(self, data: bytes) -> bool:
         """Whether this was a request that is now on its way. If not, nothing has happened yet."""
         client, plane, bottle = self._client, self._plane, self._bottle
-        if self._upstream is not None or client.buffer or client.choked or plane.stopping:
+        if self._upstream is not None or client.buffer or client.choked or client.expired or plane.stopping:
             return False
         line = read_usual_line(data)
         if line is None:
@@ -218,6 +218,11 @@ class Express:
     def _take_answer(self, data: bytes) -> None:
         upstream, client, plane, habit = self._upstream, self._client, self._plane, self._habit
         assert upstream is not None and habit is not None  # noqa: S101
+        if upstream.unsent:  # it cannot know what is asked: the task asks somebody else
+            upstream.unsent = b""
+            upstream.spoil(data)
+            client.bell.ring()
+            return
         answer = self._whole_answer(data)
         if answer is None or self._is_cut:
             self._gave_up = True

@@ -29,9 +29,10 @@ class Gateway:
         """An open connection to the proxy itself. Raises Unreachable."""
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            async with asyncio.timeout(seconds):
+                found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
             return await dial([str(address[0]) for *_, address in found], self.port, seconds=seconds)
-        except (OSError, Unreachable) as error:
+        except (OSError, TimeoutError, Unreachable) as error:
             raise Unreachable("gate-down", "The gate's proxy is not reachable. Tell the operator.") from error
 
     async def connect(self, host: str, port: int, *, seconds: float) -> socket.socket:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from .wire import Wire
+
+log = logging.getLogger(__name__)
 
 
 class Outbox:
@@ -25,4 +28,8 @@ class Outbox:
     def _send(self) -> None:
         wires, self._wires = self._wires, []
         for wire in wires:
-            wire.flush()
+            try:
+                wire.flush()
+            except Exception:  # of one connection: all others are sent what is theirs
+                log.exception("a connection ended with an error")
+                wire.abort()

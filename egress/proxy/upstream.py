@@ -11,6 +11,7 @@ import socket
 import ssl
 
 from .errors import Unreachable
+from .tls import TlsTransport
 from .wire import Doorbell, Watch, Wire
 
 Key = tuple[str, str, tuple[str, ...]]  # scheme, host, pinned addresses
@@ -29,15 +30,14 @@ async def open_wire(
     seconds: float = 10,
 ) -> Wire:
     """A wire over an open socket, with TLS verified for `host` if a context is given. Raises Unreachable."""
-    loop = asyncio.get_running_loop()
+    loop, wire = asyncio.get_running_loop(), Wire(bell, watch)
     try:
-        _, wire = await loop.create_connection(
-            lambda: Wire(bell, watch),
-            sock=connection,
-            ssl=tls,
-            server_hostname=host if tls else None,
-            ssl_handshake_timeout=seconds if tls else None,
-        )
+        if tls is None:
+            await loop.create_connection(lambda: wire, sock=connection)
+        else:
+            secured = TlsTransport(tls, wire, server_hostname=host)
+            await loop.create_connection(lambda: secured, sock=connection)
+            await secured.handshake(seconds=seconds)
     except ssl.SSLCertVerificationError as error:
         raise Unreachable(
             "upstream-certificate", f"The certificate of {host} is not valid: {error.verify_message}."

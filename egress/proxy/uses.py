@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from egress.routes import Route
@@ -29,6 +30,8 @@ class Uses:
             return False
         self._counts[key] = used + 1
         self._changed = True
+        with suppress(OSError):  # tried again, and told, by who saves them regularly
+            self.save()
         return True
 
     def left(self, route: Route) -> int | None:
@@ -43,10 +46,10 @@ class Uses:
             self._changed = True
 
     def save(self) -> None:
-        """Raises OSError."""
+        """Raises OSError. Not synced to the disk: it is a killed process that must grant nothing anew."""
         if self._changed:
+            write_atomically(self._path, json.dumps(self._counts), synced=False)
             self._changed = False
-            write_atomically(self._path, json.dumps(self._counts))
 
 
 def _key(route: Route) -> str:

@@ -117,8 +117,6 @@ class Wire(asyncio.Protocol):
         self.transport = transport
         transport.set_write_buffer_limits(high=HIGH_WATER)
         self._watch.add(self)
-        if self._held:  # filled up while a TLS handshake was ending
-            transport.pause_reading()
         if self._opened:
             self._opened(self)
 
@@ -141,6 +139,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self.transport = None
         self._watch.discard(self)
         if self._source is not None:
             self._source.release(_CHOKED)

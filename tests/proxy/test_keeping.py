@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import subprocess
 import sys
 from datetime import UTC, datetime
-from inspect import isbuiltin
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egress.proxy.ca import Authority, ensure
-from egress.proxy.config import from_environment, upstream_context
+from egress.proxy.config import from_environment
 from egress.proxy.records import Records, blank_record
 from egress.proxy.uses import Uses
 from egress.routes import Lease, Route
@@ -165,18 +163,6 @@ async def test_readers_get_nothing_of_what_is_noted_along_the_way() -> None:
     [plain] = (await read(records, 0))["records"]
     assert plain.keys() & {"clock", "url_is_clean", "ask", "finding", "warnings"} == set()
     assert 0 <= plain["first_byte_ms"] <= plain["duration_ms"] < 60_000
-
-
-# --- TLS
-
-
-def test_uvloop_is_given_the_functions_of_openssl_themselves(tmp_path: Path) -> None:
-    leaf = Authority(tmp_path, "agent-a").context_for("api.example.com")
-    upstream = upstream_context(from_environment())
-    inside = leaf.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
-    outside = upstream.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="api.example.com")
-    for made in (inside, outside):
-        assert all(isbuiltin(each) for each in (made.read, made.write, made.pending))
 
 
 # --- settings and imports

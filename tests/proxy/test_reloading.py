@@ -92,8 +92,8 @@ def test_a_revoke_stops_a_request_whose_connection_is_still_being_opened(lab: La
     connection.settimeout(TIMEOUT)
     lab.publish("agent-a", [])
     assert is_cut(client)
-    with connection, suppress(OSError):
-        opened = lab.authority.context([host]).wrap_socket(connection, server_side=True)
+    context = lab.authority.context([host])
+    with connection, suppress(OSError), context.wrap_socket(connection, server_side=True) as opened:
         received = opened.recv(65536)
     assert received == b""
 
