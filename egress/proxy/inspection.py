@@ -261,7 +261,11 @@ class Inspection:
     def clean_trailers(self, trailers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         if self._scrubber is None:
             return trailers
-        return [(name, self._scrubber.clean(value)) for name, value in trailers]
+        cleaned = [(name, self._scrubber.clean(value)) for name, value in trailers
+                   if self._scrubber.clean(name) == name]  # fmt: skip
+        if cleaned != trailers:
+            self._warn("secret-returned")
+        return cleaned
 
     def _search_for_orders(self, payload: bytes) -> None:
         text = (self._read or b"") + payload

@@ -94,6 +94,16 @@ def test_a_credential_in_single_byte_chunks_is_covered(
     assert answer.headers["trailer x-sum"] == "*" * len(SECRET)
 
 
+def test_a_trailer_named_after_the_credential_is_left_out(
+    lab: Lab, origin_answers: Callable[[Answer], None]
+) -> None:
+    trailers = f"X-Sum: 2\r\n{SECRET}: 1\r\nX-{SECRET.encode().hex()}: 1\r\n\r\n".encode()
+    origin_answers(fixed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + trailers))
+    answer = ask_secret(lab)
+    assert [name for name in answer.headers if name.startswith("trailer ")] == ["trailer x-sum"]
+    assert lab.records()[-1]["warnings"] == ["secret-returned"]
+
+
 def test_a_credential_in_the_head_is_covered(lab: Lab, origin_answers: Callable[[Answer], None]) -> None:
     hint = f"HTTP/1.1 103 Early Hints\r\nLink: </{SECRET}>\r\n\r\n".encode()
     final = sized(b"ok", f"{SECRET}: name", f"X-Hex: {SECRET.encode().hex()}", status=f"200 {SECRET}")
