@@ -46,11 +46,69 @@ def test_connection_cannot_name_a_credential_header(lab: Lab, listed: str) -> No
     assert lab.requests == []
 
 
-@pytest.mark.parametrize("name", ["access_token", "private_token", "api_key", "ACCESS_TOKEN", "x=1&token"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "access_token",
+        "private_token",
+        "api_key",
+        "ACCESS_TOKEN",
+        "x=1&token",
+        "x=1;token",
+        "%61ccess_token",
+        "access%5Ftoken",
+        "access%5ftok%65n",
+        "%2561ccess_token",
+        "access%255Ftoken",
+        "access+token",
+        "access.token",
+        "access-token",
+        "accessToken",
+        "access_token[]",
+        "access_token%5B0%5D",
+        "access_token%00x",
+        "x%26access_token",
+        "key",
+        "apikey",
+        "X-Api-Key",
+        "client_secret",
+        "id_token",
+        "auth",
+        "Authorization",
+        "password",
+        "sig",
+        "Signature",
+        "AWSAccessKeyId",
+        "X-Amz-Sign%61ture",
+        "X-Goog-Credential",
+    ],
+)
 def test_a_token_in_the_url_is_refused(lab: Lab, name: str) -> None:
     answer = lab.secured(HOST).ask(get(f"/allowed?{name}={AGENT_CREDENTIAL}", HOST))
     assert (answer.status, answer.reason) == (403, "credential-in-url")
+    assert "without" in answer.json["message"]
     assert lab.requests == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "page_token=x",
+        "next-token=x",
+        "continuation-token=x",
+        "session_id=x",
+        "keys=x",
+        "author=x",
+        "design=x",
+        "q=token%3Dx%26key%3Dx",
+        "q=access_token",
+        "a&b=",
+        "%",
+    ],
+)
+def test_a_parameter_that_is_no_credential_passes(lab: Lab, query: str) -> None:
+    assert lab.secured(HOST).ask(get(f"/allowed?{query}", HOST)).status == 200
+    assert [seen.target for seen in lab.requests] == [f"/allowed?{query}"]
 
 
 def test_a_credential_in_a_trailer_is_refused(lab: Lab) -> None:
