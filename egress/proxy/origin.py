@@ -29,6 +29,8 @@ from .upstream import Key, open_wire
 from .wire import Doorbell, Wire
 from .writing import request_bytes
 
+# An answer can only be searched and cleaned when it can be read, and when it is whole.
+_CODED_OR_IN_PART = frozenset({b"accept-encoding", b"range", b"if-range", b"request-range", b"x-ms-range"})
 _UNSEARCHED = Dlp(out=False)
 _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
@@ -139,8 +141,8 @@ class Origin:
         if (auth := self._route.auth) is not None:
             fields = [entry for entry in fields if not is_credential(entry[0], auth)]
         if auth is not None or self._route.dlp.incoming:
-            # An answer can only be searched and cleaned when it can be read.
-            fields = [entry for entry in fields if folded(entry[0]) != b"accept-encoding"] + [_IDENTITY_CODING]
+            fields = [entry for entry in fields if folded(entry[0]) not in _CODED_OR_IN_PART]
+            fields.append(_IDENTITY_CODING)
         if head.wants_websocket and (auth is not None or self._route.dlp != _UNSEARCHED):
             # Or its frames would be compressed.
             fields = [entry for entry in fields if folded(entry[0]) != b"sec-websocket-extensions"]

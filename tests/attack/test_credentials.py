@@ -236,6 +236,16 @@ def test_it_is_found_across_the_pieces_of_an_answer(lab: Lab, size: int) -> None
     lab.requests.clear()
 
 
+@pytest.mark.parametrize("name", ["Range", "range", "X-Ms-Range", "Request-Range", "Request_Range"])
+def test_it_cannot_be_had_in_two_halves(lab: Lab, name: str) -> None:
+    lab.publish("agent-a", REFLECTED)
+    client, middle = lab.secured(HOST), len(f"Bearer {SECRET}") - 5
+    asked = [f"bytes=0-{middle - 1}", f"bytes={middle}-99"]
+    halves = [client.ask(get("/reflect-in-part", HOST, f"{name}: {part}", 'If-Range: "x"')) for part in asked]
+    assert [half.body for half in halves] == [b"Bearer " + b"*" * len(SECRET)] * 2
+    lab.requests.clear()
+
+
 @pytest.mark.parametrize("where", ["target", "header", "body"])
 def test_an_agent_that_knows_it_cannot_send_it_out(lab: Lab, where: str) -> None:
     lab.publish("agent-a", [*REFLECTED, pinned("api.example.com", path_allowlist=["/allowed"])])

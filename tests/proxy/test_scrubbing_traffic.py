@@ -155,6 +155,20 @@ def test_an_answer_that_cannot_be_read_does_not_come_back(
     assert (answer.status, answer.reason) == (502, "bad-answer")
 
 
+@pytest.mark.parametrize(
+    ("limits", "travels"),
+    [({"auth": CANARY}, False), ({"dlp": {"in": True}}, False), ({"methods": ["GET"]}, True)],
+)
+def test_only_an_answer_that_is_not_cleaned_may_come_in_part(
+    lab: Lab, limits: dict[str, Any], travels: bool
+) -> None:
+    lab.publish("agent-a", [pinned("secret.example.com", **limits)])
+    asked = get("/x", "secret.example.com", "Range: bytes=0-1", "If-Range: x")
+    lab.secured("secret.example.com").ask(asked)
+    [seen] = lab.requests
+    assert seen.values("range") + seen.values("if-range") == (["bytes=0-1", "x"] if travels else [])
+
+
 def test_events_come_at_once_on_a_route_with_a_credential(lab: Lab) -> None:
     lab.publish("agent-a", [pinned("secret.example.com", auth=CANARY)])
     client = lab.secured("secret.example.com")
