@@ -106,8 +106,12 @@ def conceal(scanner: Scanner, record: Record) -> None:
     """Records are kept and shown, and an agent can put a secret into any URL."""
     if scanner.find_in_head(record.host, record.path.encode("latin-1", "replace"), ()) is not None:
         record.path, record.ask = CONCEALED, None
-        if scanner.find_in_head(record.host, b"", ()) is not None:
-            record.host = CONCEALED
+        record.host = shown_host(scanner, record.host)
+
+
+def shown_host(scanner: Scanner, host: str) -> str:
+    """As it may be noted, in a record or in the log."""
+    return host if scanner.find_in_head(host, b"", ()) is None else CONCEALED
 
 
 def _refusal(finding: Finding, record: Record) -> Refusal:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.attack.conftest import AGENT_CREDENTIAL
-from tests.proxy.lab import ADDRESSES, SECRET, Lab, get, pinned, request
+from tests.attack.test_authority import hello
+from tests.proxy.lab import ADDRESSES, SECRET, Lab, connect, eventually, get, pinned, request
 
 pytestmark = pytest.mark.process
 HOST = "secret.example.com"
@@ -244,6 +245,22 @@ def test_it_cannot_be_had_in_two_halves(lab: Lab, name: str) -> None:
     halves = [client.ask(get("/reflect-in-part", HOST, f"{name}: {part}", 'If-Range: "x"')) for part in asked]
     assert [half.body for half in halves] == [b"Bearer " + b"*" * len(SECRET)] * 2
     lab.requests.clear()
+
+
+# --- getting it noted
+
+
+@pytest.mark.parametrize("domain", ["no-route.example.org", "unsearched.example.com"])
+@pytest.mark.parametrize("first", [b"SSH-2.0-1\r\n", hello("other.example.com")], ids=["SSH", "another name"])
+def test_a_host_that_holds_it_is_not_in_the_log(lab: Lab, domain: str, first: bytes) -> None:
+    """The fixture looks for it there; a tunnel and a connection that was opened end in two ways."""
+    lab.publish("agent-a", [*REFLECTED, pinned("*.unsearched.example.com", dlp={"out": False})])
+    before, noted, client = len(lab.records()), len(lab.log()), lab.client()
+    assert client.ask(connect(f"{SECRET}.{domain}")).status == 200
+    client.send(first)
+    client.everything()
+    eventually(lambda: lab.records()[before:], "its record")
+    assert "(concealed)" in lab.log()[noted:]
 
 
 @pytest.mark.parametrize("where", ["target", "header", "body"])
