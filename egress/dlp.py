@@ -133,9 +133,7 @@ class Scanner:
     def find_in_head(self, host: str, origin_form: bytes, headers: Headers) -> Finding | None:
         """`headers` are those that leave, without what the proxy adds."""
         url = b"%b\n%b" % (host.encode("ascii"), origin_form)  # apart: a webhook may be sent to its owner
-        lines = [b"%b: %b" % header for header in headers]
-        lines += [_credentials(value) for _, value in headers if value[:6].lower() == b"basic "]
-        if (kind := self.kind_in_quoted(b"\n".join([url, *lines]))) is None:
+        if (kind := self.kind_in_quoted(b"\n".join([url, *_lines(headers)]))) is None:
             return None
         in_url = self.kind_in_quoted(url)
         return Finding(in_url, "url") if in_url else Finding(kind, "header")
@@ -152,8 +150,13 @@ class Scanner:
         return self.kind_in(text)
 
     def find_in_trailers(self, trailers: Headers) -> Finding | None:
-        kind = self.kind_in(b"\n".join(b"%b: %b" % trailer for trailer in trailers)) if trailers else None
+        kind = self.kind_in_quoted(b"\n".join(_lines(trailers))) if trailers else None
         return None if kind is None else Finding(kind, "trailer")
+
+
+def _lines(headers: Headers) -> list[bytes]:
+    lines = [b"%b: %b" % header for header in headers]
+    return lines + [_credentials(value) for _, value in headers if value[:6].lower() == b"basic "]
 
 
 def _credentials(basic: bytes) -> bytes:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from .head import CHUNKED, UNTIL_CLOSE
+from . import overrides
+from .head import CHUNKED, UNTIL_CLOSE, folded
 
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _MAX_LINE = 4096
 _MAX_TRAILERS = 32
 # A trailer arrives after the decision was made, so it may carry nothing that a decision depends on.
-_NOT_IN_TRAILERS = frozenset(
+_NOT_IN_TRAILERS = overrides.ALL | frozenset(
     {
         b"host",
         b"content-length",
@@ -32,6 +33,8 @@ _NOT_IN_TRAILERS = frozenset(
         b"content-encoding",
         b"content-type",
         b"content-range",
+        b"range",
+        b"if-range",
         b"location",
     }
 )
@@ -151,7 +154,7 @@ class ChunkedBody:
 
     def _take_trailer(self, line: bytes) -> None:
         match = _TRAILER.fullmatch(line)
-        if match is None or match[1].lower() in _NOT_IN_TRAILERS:
+        if match is None or folded(match[1].lower()) in _NOT_IN_TRAILERS:
             raise ValueError("a trailer is malformed or may not be a trailer")
         if len(self.trailers) >= _MAX_TRAILERS:
             raise ValueError("there are too many trailers")

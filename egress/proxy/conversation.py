@@ -24,7 +24,7 @@ from .express import Express
 from .flows import Flow, is_allowed
 from .handover import hand_over
 from .head import RequestHead, parse_request
-from .inspection import Inspection, check_url, conceal
+from .inspection import Inspection, check_url, conceal, shown_host
 from .origin import Origin, connect
 from .plane import DataPlane
 from .reading import linger, read_head
@@ -330,7 +330,8 @@ class Conversation:
         except BadHello as error:
             upstream.abort()
             self._record.reason, self._record.status = "bad-hello", 200
-            log.info("bottle %s: tunnel to %s refused: %s", bottle.slug, host, error)
+            shown = shown_host(self._plane.scanners.scanner(bottle), host)
+            log.info("bottle %s: tunnel to %s refused: %s", bottle.slug, shown, error)
             self._wire.write(UNRECOGNIZED_NAME)
             return
         except BaseException:
@@ -372,7 +373,8 @@ class Conversation:
             await secured.handshake(seconds=self._plane.limits.handshake_seconds)
         except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             self._record.reason = "bad-hello" if _refused_name(error) else "bad-tls"
-            log.info("bottle %s: TLS for %s failed: %r", bottle.slug, host, error)
+            shown = shown_host(self._plane.scanners.scanner(bottle), host)
+            log.info("bottle %s: TLS for %s failed: %r", bottle.slug, shown, error)
             raise Gone from error
         if self._is_cut:
             conversation.cut()

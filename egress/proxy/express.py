@@ -20,7 +20,8 @@ from .errors import Refusal
 from .exchange import Exchange
 from .head import RequestHead, is_accepted, parse_request, parse_response, read_usual_line
 from .inspection import conceal, search_head
-from .origin import METHOD_OVERRIDES, Origin
+from .origin import Origin
+from .overrides import overrides_in
 from .plane import DataPlane
 from .records import Record
 from .targets import Target, inner_target
@@ -179,7 +180,7 @@ class Express:
         route = self._usual_route()
         if route is None or head.length or b"upgrade" in head.single or not head.keeps_alive:
             return None
-        if route.methods and any(key.replace(b"_", b"-") in METHOD_OVERRIDES for key, _, _ in head.fields):
+        if overrides_in(head.fields, route):
             return None
         search, searched = self._plane.scanners.search(self._bottle), route.dlp.searches_requests
         if searched and search_head(search.scanner, target, head, head.travelling) is not None:

@@ -48,6 +48,8 @@ HOP_BY_HOP = frozenset(
     }
 )
 _NOT_SENT_ON = HOP_BY_HOP | {b"host"}
+_ACTED_ON = _SINGLE | HOP_BY_HOP | {b"content-encoding", b"content-type"}
+_AS_DASHES = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
 _REMEMBERED_BYTES = 2048
 CHUNKED = -1
 UNTIL_CLOSE = -2
@@ -135,6 +137,7 @@ def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
         if len(parsed[0]) > max_fields:
             raise BadRequest("too-many-headers", f"The request has more than {max_fields} headers.", 431)
         head = RequestHead(version, *parsed, method=method.decode("ascii"), target=target)
+        _check_spelling(head)
         if head.length:
             _check_request_length(head)
         _ask_llhttp(httptools.HttpRequestParser, raw)
@@ -195,6 +198,11 @@ def _remembered(block: bytes) -> _Parsed:
     return _read_block(block)
 
 
+def folded(key: bytes) -> bytes:
+    """A lower-case name as servers read it that make variables of headers: 'x_host' is 'x-host' to them."""
+    return key.translate(_AS_DASHES)
+
+
 def _read_block(block: bytes) -> _Parsed:
     """Raises ValueError for fields that contradict each other."""
     fields = [(name.lower(), name, value) for name, value in _FIELD.findall(block)]
@@ -240,6 +248,13 @@ def _declared_length(single: dict[bytes, bytes]) -> int:
     if not _LENGTH.fullmatch(length):
         raise ValueError("its Content-Length is not a plain number")
     return int(length)
+
+
+def _check_spelling(head: RequestHead) -> None:
+    """What we take for a header of no importance must not be the length of the body to the origin."""
+    for key, _, _ in head.fields:
+        if (name := folded(key)) != key and name in _ACTED_ON:
+            raise ValueError(f"its header {name.decode('ascii')} is spelt without '-'")
 
 
 def _check_version(head: Head) -> None:

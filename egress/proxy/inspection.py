@@ -106,8 +106,12 @@ def conceal(scanner: Scanner, record: Record) -> None:
     """Records are kept and shown, and an agent can put a secret into any URL."""
     if scanner.find_in_head(record.host, record.path.encode("latin-1", "replace"), ()) is not None:
         record.path, record.ask = CONCEALED, None
-        if scanner.find_in_head(record.host, b"", ()) is not None:
-            record.host = CONCEALED
+        record.host = shown_host(scanner, record.host)
+
+
+def shown_host(scanner: Scanner, host: str) -> str:
+    """As it may be noted, in a record or in the log."""
+    return host if scanner.find_in_head(host, b"", ()) is None else CONCEALED
 
 
 def _refusal(finding: Finding, record: Record) -> Refusal:
@@ -261,7 +265,11 @@ class Inspection:
     def clean_trailers(self, trailers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         if self._scrubber is None:
             return trailers
-        return [(name, self._scrubber.clean(value)) for name, value in trailers]
+        cleaned = [(name, self._scrubber.clean(value)) for name, value in trailers
+                   if self._scrubber.clean(name) == name]  # fmt: skip
+        if cleaned != trailers:
+            self._warn("secret-returned")
+        return cleaned
 
     def _search_for_orders(self, payload: bytes) -> None:
         text = (self._read or b"") + payload

@@ -16,9 +16,10 @@ from .destination import Trailers
 from .dialing import checked_addresses, dial
 from .errors import Refusal
 from .gateway import Gateway
-from .head import Field, RequestHead, ResponseHead
+from .head import Field, RequestHead, ResponseHead, folded
 from .holding import Hold
 from .inspection import Inspection
+from .overrides import without_overrides
 from .plane import DataPlane
 from .records import Record
 from .sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
@@ -28,8 +29,8 @@ from .upstream import Key, open_wire
 from .wire import Doorbell, Wire
 from .writing import request_bytes
 
-# Frameworks let these change the method after it was checked.
-METHOD_OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
+# An answer can only be searched and cleaned when it can be read, and when it is whole.
+_CODED_OR_IN_PART = frozenset({b"accept-encoding", b"range", b"if-range", b"request-range", b"x-ms-range"})
 _UNSEARCHED = Dlp(out=False)
 _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
@@ -136,16 +137,15 @@ class Origin:
 
     def _own_fields(self, head: RequestHead) -> list[Field]:
         """What the agent sent that travels on."""
-        fields = head.end_to_end()
-        if self._route.methods:
-            fields = [entry for entry in fields if entry[0].replace(b"_", b"-") not in METHOD_OVERRIDES]
+        fields = without_overrides(head.end_to_end(), self._route)
         if (auth := self._route.auth) is not None:
             fields = [entry for entry in fields if not is_credential(entry[0], auth)]
         if auth is not None or self._route.dlp.incoming:
-            # An answer can only be searched and cleaned when it can be read.
-            fields = [entry for entry in fields if entry[0] != b"accept-encoding"] + [_IDENTITY_CODING]
+            fields = [entry for entry in fields if folded(entry[0]) not in _CODED_OR_IN_PART]
+            fields.append(_IDENTITY_CODING)
         if head.wants_websocket and (auth is not None or self._route.dlp != _UNSEARCHED):
-            fields = [entry for entry in fields if entry[0] != b"sec-websocket-extensions"]  # or compressed
+            # Or its frames would be compressed.
+            fields = [entry for entry in fields if folded(entry[0]) != b"sec-websocket-extensions"]
         return fields
 
     def request_head(self, head: RequestHead) -> bytes:

@@ -1,6 +1,7 @@
 """AWS Signature Version 4: a request signed with a key that the bottle never sees.
 
-Pure. What the agent's own SDK put there to sign with a made-up key is replaced, not trusted.
+Pure. What the agent's own SDK put there to sign with a made-up key is replaced, not trusted; a URL that is
+signed already does not get here (see `credentials`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED = "UNSIGNED-PAYLOAD"
 EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
-_PRESIGNED = re.compile(rb"[?&]x-amz-(?:signature|credential|security-token)=", re.IGNORECASE)
 _REPLACED = frozenset(
     {b"authorization", b"x-amz-date", b"x-amz-security-token", b"x-amz-content-sha256", b"date"}
 )
@@ -62,8 +62,6 @@ def sign(
 
     `body_digest` is empty where the body is not known yet, as for S3.
     """
-    if _PRESIGNED.search(request.origin_form):
-        raise Refusal("credential-in-url", "This route signs requests itself. Use no presigned URL.")
     service, region = signing_scope(request.host)
     stamp = now.strftime("%Y%m%dT%H%M%SZ")
     digest = body_digest or _declared_digest(fields)

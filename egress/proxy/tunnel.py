@@ -29,7 +29,7 @@ async def check_hello(client: Wire, host: str, limits: Limits) -> None:
         if name == host:
             return
         if name is not None:
-            raise BadHello(f"the TLS name is not {host}")
+            raise BadHello("the TLS name is not the host of the CONNECT")
         if len(client.buffer) > 2 * MAX_HELLO:
             raise BadHello("the ClientHello is too large")
         if client.expired:

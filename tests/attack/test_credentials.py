@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.attack.conftest import AGENT_CREDENTIAL
-from tests.proxy.lab import ADDRESSES, SECRET, Lab, get, pinned, request
+from tests.attack.test_authority import hello
+from tests.proxy.lab import ADDRESSES, SECRET, Lab, connect, eventually, get, pinned, request
 
 pytestmark = pytest.mark.process
 HOST = "secret.example.com"
@@ -46,11 +47,69 @@ def test_connection_cannot_name_a_credential_header(lab: Lab, listed: str) -> No
     assert lab.requests == []
 
 
-@pytest.mark.parametrize("name", ["access_token", "private_token", "api_key", "ACCESS_TOKEN", "x=1&token"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "access_token",
+        "private_token",
+        "api_key",
+        "ACCESS_TOKEN",
+        "x=1&token",
+        "x=1;token",
+        "%61ccess_token",
+        "access%5Ftoken",
+        "access%5ftok%65n",
+        "%2561ccess_token",
+        "access%255Ftoken",
+        "access+token",
+        "access.token",
+        "access-token",
+        "accessToken",
+        "access_token[]",
+        "access_token%5B0%5D",
+        "access_token%00x",
+        "x%26access_token",
+        "key",
+        "apikey",
+        "X-Api-Key",
+        "client_secret",
+        "id_token",
+        "auth",
+        "Authorization",
+        "password",
+        "sig",
+        "Signature",
+        "AWSAccessKeyId",
+        "X-Amz-Sign%61ture",
+        "X-Goog-Credential",
+    ],
+)
 def test_a_token_in_the_url_is_refused(lab: Lab, name: str) -> None:
     answer = lab.secured(HOST).ask(get(f"/allowed?{name}={AGENT_CREDENTIAL}", HOST))
     assert (answer.status, answer.reason) == (403, "credential-in-url")
+    assert "without" in answer.json["message"]
     assert lab.requests == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "page_token=x",
+        "next-token=x",
+        "continuation-token=x",
+        "session_id=x",
+        "keys=x",
+        "author=x",
+        "design=x",
+        "q=token%3Dx%26key%3Dx",
+        "q=access_token",
+        "a&b=",
+        "%",
+    ],
+)
+def test_a_parameter_that_is_no_credential_passes(lab: Lab, query: str) -> None:
+    assert lab.secured(HOST).ask(get(f"/allowed?{query}", HOST)).status == 200
+    assert [seen.target for seen in lab.requests] == [f"/allowed?{query}"]
 
 
 def test_a_credential_in_a_trailer_is_refused(lab: Lab) -> None:
@@ -176,6 +235,32 @@ def test_it_is_found_across_the_pieces_of_an_answer(lab: Lab, size: int) -> None
     answer = lab.secured(HOST).ask(get(f"/reflect-in-pieces/{size}", HOST))
     assert answer.body.startswith(b"Bearer ")
     lab.requests.clear()
+
+
+@pytest.mark.parametrize("name", ["Range", "range", "X-Ms-Range", "Request-Range", "Request_Range"])
+def test_it_cannot_be_had_in_two_halves(lab: Lab, name: str) -> None:
+    lab.publish("agent-a", REFLECTED)
+    client, middle = lab.secured(HOST), len(f"Bearer {SECRET}") - 5
+    asked = [f"bytes=0-{middle - 1}", f"bytes={middle}-99"]
+    halves = [client.ask(get("/reflect-in-part", HOST, f"{name}: {part}", 'If-Range: "x"')) for part in asked]
+    assert [half.body for half in halves] == [b"Bearer " + b"*" * len(SECRET)] * 2
+    lab.requests.clear()
+
+
+# --- getting it noted
+
+
+@pytest.mark.parametrize("domain", ["no-route.example.org", "unsearched.example.com"])
+@pytest.mark.parametrize("first", [b"SSH-2.0-1\r\n", hello("other.example.com")], ids=["SSH", "another name"])
+def test_a_host_that_holds_it_is_not_in_the_log(lab: Lab, domain: str, first: bytes) -> None:
+    """The fixture looks for it there; a tunnel and a connection that was opened end in two ways."""
+    lab.publish("agent-a", [*REFLECTED, pinned("*.unsearched.example.com", dlp={"out": False})])
+    before, noted, client = len(lab.records()), len(lab.log()), lab.client()
+    assert client.ask(connect(f"{SECRET}.{domain}")).status == 200
+    client.send(first)
+    client.everything()
+    eventually(lambda: lab.records()[before:], "its record")
+    assert "(concealed)" in lab.log()[noted:]
 
 
 @pytest.mark.parametrize("where", ["target", "header", "body"])

@@ -140,3 +140,70 @@ def test_a_header_does_not_change_the_method_afterwards(lab: Lab, name: str) -> 
         request("POST", "/allowed", "api.example.com", f"{name}: DELETE", "Content-Length: 0")
     )
     assert "DELETE" not in str(lab.requests[0].headers)
+
+
+# --- what an origin may believe more than the first line and the Host header
+
+ELSEWHERE = "elsewhere-3f9c"
+OVERRIDES = [
+    "X-Original-URL",
+    "x-original-url",
+    "X_Original_URL",
+    "X.Original.URL",
+    "X-Rewrite-URL",
+    "X-Original-URI",
+    "X-Original-Path",
+    "X-Forwarded-Path",
+    "X-Forwarded-Uri",
+    "X-Forwarded-Prefix",
+    "X-Envoy-Original-Path",
+    "SCRIPT_NAME",
+    "Path-Info",
+    "X-Forwarded-Host",
+    "X_FORWARDED_HOST",
+    "X-Forwarded-Server",
+    "X-Forwarded-Port",
+    "X-Host",
+    "X-Original-Host",
+    "X-HTTP-Host-Override",
+    "Forwarded",
+]
+HOST = "secret.example.com"
+LIMITS: dict[str, dict[str, object]] = {
+    "paths": {"path_allowlist": ["/allowed"]},
+    "methods": {"methods": ["GET"]},
+    "a credential": {"auth": {"scheme": "Bearer", "token_ref": "CANARY"}},
+}
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=list(LIMITS))
+def test_a_header_does_not_aim_the_request_elsewhere(lab: Lab, limits: dict[str, object]) -> None:
+    """Asked again and again, most of these requests find a kept connection and could go the short way."""
+    lab.publish("agent-a", [pinned(HOST, **limits)])
+    client = lab.secured(HOST)
+    for name in OVERRIDES:
+        for _ in range(2):
+            client.ask(get("/allowed", HOST, f"{name}: {ELSEWHERE}", "X-Mine: kept"))
+    assert [name for seen in lab.requests for name, value in seen.headers if value == ELSEWHERE] == []
+    assert [seen.values("x-mine") for seen in lab.requests] == [["kept"]] * len(OVERRIDES) * 2
+
+
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "X-Request-Id", "Referer", "Origin"])
+def test_a_header_that_aims_nowhere_arrives(lab: Lab, name: str) -> None:
+    lab.publish("agent-a", [pinned(HOST, path_allowlist=["/allowed"], methods=["GET"])])
+    lab.secured(HOST).ask(get("/allowed", HOST, f"{name}: {ELSEWHERE}"))
+    assert lab.requests[0].values(name) == [ELSEWHERE]
+
+
+@pytest.mark.parametrize(
+    "name", ["X-Amz-Copy-Source", "x_amz_copy_source", "X-Ms-Copy-Source", "X-Copy-From", "Destination"]
+)
+def test_a_second_path_is_refused_where_paths_are_limited(lab: Lab, name: str) -> None:
+    """As are more of them, on a connection that has served others."""
+    client = lab.secured("api.example.com")
+    assert client.ask(get("/allowed", "api.example.com")).status == 200
+    for method in ("PUT", "GET"):
+        answer = client.ask(request(method, "/allowed/x", "api.example.com", f"{name}: /forbidden"))
+        assert (answer.status, answer.reason) == (403, "second-path")
+        assert name.lower().replace("_", "-") in answer.json["message"]
+    assert [seen.target for seen in lab.requests] == ["/allowed"]

@@ -231,6 +231,17 @@ def test_it_searches_trailers() -> None:
     assert SCANNER.find_in_trailers([(b"X-Sum", b"1")]) is None
 
 
+@pytest.mark.parametrize(
+    "value",
+    [b"npm%5f" + EXAMPLES["npm-token"].encode()[4:], b"npm%255f" + EXAMPLES["npm-token"].encode()[4:],
+     b"Basic " + base64.b64encode(b"user:" + EXAMPLES["npm-token"].encode())],
+)  # fmt: skip
+def test_it_reads_trailers_as_it_reads_headers(value: bytes) -> None:
+    in_header = SCANNER.find_in_head("api.example.com", b"/", [(b"X-Sum", value)])
+    assert in_header == Finding("npm-token", "header")
+    assert SCANNER.find_in_trailers([(b"X-Sum", value)]) == Finding("npm-token", "trailer")
+
+
 # --- bodies that arrive in pieces
 
 

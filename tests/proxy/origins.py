@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 import socket
 import ssl
 import threading
@@ -346,6 +347,18 @@ async def _reflect_in_pieces(seen: Seen, send: Send) -> bool:
     return True
 
 
+async def _reflect_in_part(seen: Seen, send: Send) -> bool:
+    """The part that was asked for, by any header that some server takes for Range."""
+    text = seen.values("authorization")[0].encode()
+    asked = [value for key, value in seen.headers if key.replace("_", "-").endswith("range")]
+    match = re.fullmatch(r"bytes=(\d+)-(\d+)", asked[0]) if asked else None
+    if match is None:
+        await send(_plain(text))
+    else:
+        await send(_plain(text[int(match[1]) : int(match[2]) + 1], status="206 Partial Content"))
+    return True
+
+
 async def _in_pieces(seen: Seen, send: Send) -> bool:
     for piece in (b"HTTP/1.1 200 OK\r\nContent-", b"Length: 9\r\n\r\n", b"in pi", b"eces"):
         await send(piece)
@@ -377,6 +390,7 @@ ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "silent": _silent,
     "redirect": _redirect,
     "reflect": _reflect,
+    "reflect-in-part": _reflect_in_part,
     "in-pieces": _in_pieces,
     "reflect-in-pieces": _reflect_in_pieces,
     "hints": _hints,

@@ -94,6 +94,16 @@ def test_a_credential_in_single_byte_chunks_is_covered(
     assert answer.headers["trailer x-sum"] == "*" * len(SECRET)
 
 
+def test_a_trailer_named_after_the_credential_is_left_out(
+    lab: Lab, origin_answers: Callable[[Answer], None]
+) -> None:
+    trailers = f"X-Sum: 2\r\n{SECRET}: 1\r\nX-{SECRET.encode().hex()}: 1\r\n\r\n".encode()
+    origin_answers(fixed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + trailers))
+    answer = ask_secret(lab)
+    assert [name for name in answer.headers if name.startswith("trailer ")] == ["trailer x-sum"]
+    assert lab.records()[-1]["warnings"] == ["secret-returned"]
+
+
 def test_a_credential_in_the_head_is_covered(lab: Lab, origin_answers: Callable[[Answer], None]) -> None:
     hint = f"HTTP/1.1 103 Early Hints\r\nLink: </{SECRET}>\r\n\r\n".encode()
     final = sized(b"ok", f"{SECRET}: name", f"X-Hex: {SECRET.encode().hex()}", status=f"200 {SECRET}")
@@ -143,6 +153,20 @@ def test_an_answer_that_cannot_be_read_does_not_come_back(
     origin_answers(fixed(sized(b"....", "Content-Encoding: odd")))
     answer = ask_secret(lab)
     assert (answer.status, answer.reason) == (502, "bad-answer")
+
+
+@pytest.mark.parametrize(
+    ("limits", "travels"),
+    [({"auth": CANARY}, False), ({"dlp": {"in": True}}, False), ({"methods": ["GET"]}, True)],
+)
+def test_only_an_answer_that_is_not_cleaned_may_come_in_part(
+    lab: Lab, limits: dict[str, Any], travels: bool
+) -> None:
+    lab.publish("agent-a", [pinned("secret.example.com", **limits)])
+    asked = get("/x", "secret.example.com", "Range: bytes=0-1", "If-Range: x")
+    lab.secured("secret.example.com").ask(asked)
+    [seen] = lab.requests
+    assert seen.values("range") + seen.values("if-range") == (["bytes=0-1", "x"] if travels else [])
 
 
 def test_events_come_at_once_on_a_route_with_a_credential(lab: Lab) -> None:

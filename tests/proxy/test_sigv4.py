@@ -83,12 +83,6 @@ def test_a_secret_of_another_form_is_no_key(text: str) -> None:
     assert AwsKey.parse(text) is None
 
 
-@pytest.mark.parametrize("target", [b"/x?X-Amz-Signature=1", b"/x?a=b&x-amz-credential=1"])
-def test_a_presigned_url_is_refused(target: bytes) -> None:
-    with pytest.raises(Refusal, match="presigned"):
-        sign(SignedRequest("GET", BUCKET, target), [], KEY, "", THEN)
-
-
 def test_chunks_signed_by_the_agent_are_refused() -> None:
     sent = fields(X_Amz_Content_Sha256="STREAMING-AWS4-HMAC-SHA256-PAYLOAD")
     with pytest.raises(Refusal, match="payload signing"):
@@ -197,6 +191,35 @@ def test_an_upload_to_s3_streams(lab: Lab) -> None:
     eventually(lambda: lab.requests and lab.requests[0].body == b"hello", "the first half")
     assert client.ask(b"world").status == 200
     assert lab.requests[0].values("x-amz-content-sha256") == ["UNSIGNED-PAYLOAD"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "query",
+    [
+        "X-Amz-Signature=1",
+        "a=b&x-amz-credential=1",
+        "X-Amz-Sign%61ture=1",
+        "X%2DAmz%252DSecurity-Token=1",
+        "AWSAccessKeyId=1&Signature=1",
+    ],
+)
+def test_a_presigned_url_is_refused(lab: Lab, query: str) -> None:
+    answer = lab.secured(STORE).ask(get(f"/x?{query}", STORE))
+    assert (answer.reason, "presigned" in answer.json["message"]) == ("credential-in-url", True)
+    assert lab.requests == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["X-Amz-Copy-Source", "x_amz_copy_source", "X-Amz-Rename-Source"])
+@pytest.mark.parametrize("limits", [{"path_allowlist": ["/allowed"]}, {}])
+def test_it_signs_no_copy_of_another_object(lab: Lab, name: str, limits: dict[str, list[str]]) -> None:
+    """Without a limit of paths too: the source can be in another bucket, which is another host."""
+    route = {"host": STORE, "auth": {"scheme": "SigV4", "token_ref": "AWS_KEY"}, **limits}
+    lab.publish("agent-a", [{**route, "pinned_addresses": ["127.0.0.11"]}])
+    answer = lab.secured(STORE).ask(request("PUT", "/allowed/x", STORE, f"{name}: /other-bucket/key"))
+    assert (answer.status, answer.reason) == (403, "second-path")
+    assert lab.requests == []
 
 
 @pytest.mark.process
