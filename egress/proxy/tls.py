@@ -45,6 +45,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_open = False
         self._is_closing = False
+        self._last_moment: asyncio.TimerHandle | None = None
 
     def take_over(self, below: asyncio.Transport) -> None:
         """A connection that was another protocol's, of which nothing is waiting to be read."""
@@ -145,6 +146,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 exc or ConnectionResetError("the connection was lost before the handshake was done")
             )
         self._below = None
+        if self._last_moment is not None:
+            self._last_moment.cancel()
 
     def pause_writing(self) -> None:
         if self._is_open:
@@ -182,7 +185,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._flush()
         self._below.close()
         if self._below.get_write_buffer_size():
-            asyncio.get_running_loop().call_later(_CLOSING_SECONDS, self._below.abort)
+            self._last_moment = asyncio.get_running_loop().call_later(_CLOSING_SECONDS, self.abort)
 
     def abort(self) -> None:
         self._is_closing = True
