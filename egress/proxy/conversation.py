@@ -39,7 +39,7 @@ from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_TOO_MANY = "too-many-connections"  # and so not even a moment more for this one
+_TOLD = 16  # connections beyond the limit that get an answer, which takes a moment; more are just closed
 _AUTHENTICATE = b'Proxy-Authenticate: Basic realm="bottle"\r\n'
 
 
@@ -110,14 +110,18 @@ class Conversation:
     def _enter(self, bottle: Bottle) -> None:
         if bottle.is_gone:
             raise Gone
-        if self._entered is None:
-            if len(bottle.connections) >= self._plane.limits.connections:
-                bottle.counters["turned away"] += 1
-                most = self._plane.limits.connections
-                raise Refusal(_TOO_MANY, f"The bottle has {most} open connections. Close some.", 503)
-            self._entered = bottle
-            bottle.connections.add(self)
-            self._plane.strangers.discard(self)
+        if self._entered is not None:
+            return
+        most = self._plane.limits.connections
+        if len(bottle.connections) >= most + _TOLD:
+            bottle.counters["turned away"] += 1
+            raise Gone
+        self._entered = bottle
+        bottle.connections.add(self)
+        self._plane.strangers.discard(self)
+        if len(bottle.connections) > most:
+            bottle.counters["turned away"] += 1
+            raise Refusal("too-many-connections", f"The bottle has {most} open connections. Close some.", 503)
 
     @property
     def _slug(self) -> str:
@@ -401,7 +405,7 @@ class Conversation:
         extra = _AUTHENTICATE if refusal.status == 407 else b""
         wire.sink = None
         wire.write(answer(refusal, head=head, target=self._target, close=not again, extra=extra))
-        if not again and refusal.reason != _TOO_MANY:
+        if not again:
             await linger(self._wire)
         return again
 

@@ -135,6 +135,21 @@ def test_a_bottle_has_a_limit_of_connections_and_others_do_not_feel_it(lab: Lab)
     eventually(lambda: _is_served(lab), "room for a new connection")
 
 
+def test_connections_beyond_the_limit_are_not_held_either(lab: Lab) -> None:
+    def open_ones() -> int:
+        return int(lab.control("GET", "/status")["connections"])
+
+    held = [lab.client() for _ in range(MOST)]
+    for client in held:
+        client.send(b"GET ")
+    before = open_ones()
+    too_many = [lab.client() for _ in range(100)]  # which are told so, if anything, and given time to read it
+    assert open_ones() - before < 20
+    for client in (*held, *too_many):
+        client.close()
+    eventually(lambda: _is_served(lab), "room for a new connection")
+
+
 def test_requests_without_end_and_without_reading_are_held_back(lab: Lab) -> None:
     client = lab.client()
     message = get("http://_egress.local/allowlist", "_egress.local") * 100

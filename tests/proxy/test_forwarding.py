@@ -154,6 +154,14 @@ def test_an_early_answer_stops_an_upload(inside: Client) -> None:
     assert (answer.status, answer.body, answer.headers["connection"]) == (413, b"big", "close")
 
 
+def test_an_early_answer_reaches_who_is_still_sending(inside: Client) -> None:
+    inside.send(request("PUT", "/early", "api.example.com", "Content-Length: 1000000", body=b"x" * 1000))
+    for _ in range(50):  # would fail if the connection were closed under the sender
+        inside.send(b"x" * 1000)
+        time.sleep(0.002)
+    assert inside.answer().status == 413
+
+
 def test_a_websocket_carries_bytes_both_ways(lab: Lab, inside: Client) -> None:
     key = "dGhlIHNhbXBsZSBub25jZQ=="
     inside.send(

@@ -227,6 +227,19 @@ def test_a_bad_file_keeps_the_last_good_table(lab: Lab, file: str, content: str 
     assert lab.control("POST", "/reload/agent-a")["problem"] is None
 
 
+def test_another_broken_file_keeps_no_route_alive(lab: Lab) -> None:
+    identity = lab.home / "bottles" / "agent-a" / "identity.json"
+    good = identity.read_text()
+    try:
+        identity.write_text("{")
+        version = lab.write("agent-a", [])
+        ack = lab.control("POST", "/reload/agent-a")
+        assert (ack["version"], "identity.json" in ack["problem"]) == (version, True)
+        assert lab.client().ask(get("http://api.example.com/allowed", "api.example.com")).status == 403
+    finally:
+        identity.write_text(good)
+
+
 def test_a_torn_table_is_refused(lab: Lab) -> None:
     path = lab.home / "bottles" / "agent-a" / "routes.yaml"
     good = path.read_text()
