@@ -33,6 +33,7 @@ ADDRESSES = {
     "secret.example.com": "127.0.0.5",
     "expired-certificate.example.com": "127.0.0.6",
     "wrong-certificate.example.com": "127.0.0.7",
+    "unknown-authority.example.com": "127.0.0.9",
 }
 SECRET = "canary-7c1f0e9b5d"
 TOKENS = {"agent-a": "token-of-a", "agent-b": "token-of-b"}
@@ -335,12 +336,14 @@ def request(method: str, target: str, host: str, *headers: str, body: bytes = b"
 def running_lab(home: Path, **variables: str) -> Iterator[Lab]:
     """Origins, the data plane's process, and two bottles: agent-a with the usual routes, agent-b's other."""
     home.mkdir(parents=True, exist_ok=True)
-    authority = TestAuthority(home)
+    (home / "unknown").mkdir()
+    authority, unknown = TestAuthority(home), TestAuthority(home / "unknown")
     origins = Origins()
     for host, address in ADDRESSES.items():
         days = -1 if host.startswith("expired") else 30
         names = ["unrelated.example.com"] if host.startswith("wrong") else [host]
-        origins.add(host, address, authority.context(names, days=days))
+        signs = unknown if host.startswith("unknown") else authority
+        origins.add(host, address, signs.context(names, days=days))
     lab = Lab(home, origins, authority, **variables)
     try:
         lab.publish("agent-a", USUAL_ROUTES)
