@@ -23,7 +23,7 @@ from egress.routes import Route
 from egress.shards import control_socket, owner
 from egress.snapshot import render_gate, render_routes, write_atomically
 from tests.proxy.origins import Origins, Seen, TestAuthority
-from tests.servers import KEPT_VARIABLES, ROOT, stop, wait_until
+from tests.servers import KEPT_VARIABLES, ROOT, state_of, stop, wait_until
 
 TIMEOUT = 20
 ADDRESSES = {
@@ -196,6 +196,18 @@ class Lab:
         digest = hashlib.sha256(TOKENS[slug].encode()).hexdigest()
         (directory / "identity.json").write_text(json.dumps({"slug": slug, "token_sha256": digest, **more}))
 
+    @contextmanager
+    def held(self, slug: str) -> Iterator[None]:
+        """The bottle's own process does nothing meanwhile. What it is sent waits for it."""
+        several = self.processes > 1
+        pid = numbered(self.process.pid)[owner(slug, self.processes)] if several else self.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: state_of(pid) == "T", what="the stop")
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def restart(self, *, kill: bool = False) -> None:
         self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
         self.process.wait(20)
@@ -317,6 +329,16 @@ class Lab:
         self._clients.clear()
         self.origins.forget()
         self._asked.write_text("")
+
+
+def numbered(parent: int) -> dict[int, int]:
+    """The children of an egress process that has several, by their number."""
+    found = {}
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        told = next(each for each in variables if each.startswith(b"BOTTLE_EGRESS_PART="))
+        found[json.loads(told.partition(b"=")[2])["number"]] = int(pid)
+    return found
 
 
 def connect(host: str, port: int = 443) -> bytes:
