@@ -90,13 +90,20 @@ def test_a_second_answer_a_moment_later_is_thrown_away(lab: Lab, asking: Asking)
     asking.check()
 
 
-def test_an_answer_just_before_the_request_is_not_taken_for_its_own(lab: Lab, asking: Asking) -> None:
-    """The proxy finds both at once when it wakes up."""
+@pytest.mark.parametrize("first", ["answer", "request"])
+def test_an_answer_just_before_the_request_is_not_taken_for_its_own(
+    lab: Lab, asking: Asking, first: str
+) -> None:
+    """The proxy finds both at once when it wakes up: it had asked for nothing when the answer came."""
     for number in range(10):
         client = (asking.one, asking.other)[number % 2]
         asking.answered(client)
+        message = asking.message("/allowed")
         with lab.held("agent-a"):
+            if first == "request":
+                client.send(message)
             assert lab.origins.speak(HOST, UNASKED)
-            client.send(asking.message("/allowed"))
+            if first == "answer":
+                client.send(message)
         asking.is_answered(client)
     asking.check()
