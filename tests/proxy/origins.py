@@ -444,7 +444,8 @@ RAW: dict[str, bytes] = {
 
 
 def _free_ports() -> tuple[int, int]:
+    """On an address that all who run origins use, so that two at the same time do not choose the same."""
     with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
+        first.bind(("127.0.0.2", 0))
+        second.bind(("127.0.0.2", 0))
         return int(first.getsockname()[1]), int(second.getsockname()[1])
