@@ -34,7 +34,9 @@ ADDRESSES = {
     "expired-certificate.example.com": "127.0.0.6",
     "wrong-certificate.example.com": "127.0.0.7",
     "unknown-authority.example.com": "127.0.0.9",
+    "resolved.example.net": "127.0.0.13",
 }
+PUBLIC = ["93.184.215.14", "93.184.215.15"]  # for which the last of these stands in
 SECRET = "canary-7c1f0e9b5d"
 TOKENS = {"agent-a": "token-of-a", "agent-b": "token-of-b"}
 
@@ -157,9 +159,16 @@ class Lab:
         self.authority = authority
         self._versions: dict[str, int] = {}
         self._clients: list[Client] = []
-        self._names, self._asked = home / "names.json", home / "asked.txt"
+        self._names, self._stand_ins = home / "names.json", home / "stand-ins.json"
+        self._asked, self._dialled = home / "asked.txt", home / "dialled.txt"
         self._names.write_text("{}")
+        ports = {443: origins.tls_port, 80: origins.http_port}
+        self._stand_ins.write_text(json.dumps({
+            f"{address}:{port}": [ADDRESSES["resolved.example.net"], ports[port]]
+            for address in PUBLIC for port in ports
+        }))  # fmt: skip
         self._asked.touch()
+        self._dialled.touch()
         self._log = home / "egress.log"
         self._environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ} | {
             "BOTTLE_HOME": str(home),
@@ -178,9 +187,10 @@ class Lab:
     def _start(self) -> subprocess.Popen[bytes]:
         for slug in TOKENS:
             self.identify(slug)
+        files = (self._names, self._asked, self._dialled, self._stand_ins)
         with self._log.open("a") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.proxy.with_lookup", str(self._names), str(self._asked)],
+                [sys.executable, "-m", "tests.proxy.with_lookup", *map(str, files)],
                 cwd=ROOT, env=self._environment, stdout=log, stderr=log,
             )  # fmt: skip
         wait_until(lambda: self._is_ready(process), what="the egress process")
@@ -263,13 +273,18 @@ class Lab:
         assert (ack["version"], ack["problem"]) == (version, None), ack
         return version
 
-    def names(self, **answers: list[str]) -> None:
+    def names(self, **answers: list[str] | list[list[str]]) -> None:
+        """What the name service says; of lists in a list, one after the other."""
         self._names.write_text(
             json.dumps({name.replace("__", "."): found for name, found in answers.items()})
         )
 
     def asked_names(self) -> list[str]:
         return self._asked.read_text().split()
+
+    def dialled(self) -> list[str]:
+        """Addresses with their ports, in order, whatever stood in for them."""
+        return self._dialled.read_text().split()
 
     def records(self) -> list[dict[str, Any]]:
         """All that are kept, oldest first."""
@@ -329,6 +344,7 @@ class Lab:
         self._clients.clear()
         self.origins.forget()
         self._asked.write_text("")
+        self._dialled.write_text("")
 
 
 def numbered(parent: int) -> dict[int, int]:
@@ -363,7 +379,7 @@ def running_lab(home: Path, **variables: str) -> Iterator[Lab]:
     origins = Origins()
     for host, address in ADDRESSES.items():
         days = -1 if host.startswith("expired") else 30
-        names = ["unrelated.example.com"] if host.startswith("wrong") else [host]
+        names = ["unrelated.example.com"] if host.startswith("wrong") else [host, f"*.{host}"]
         signs = unknown if host.startswith("unknown") else authority
         origins.add(host, address, signs.context(names, days=days))
     lab = Lab(home, origins, authority, **variables)
