@@ -9,7 +9,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,7 +36,7 @@ class Seen:
     body: bytearray = field(default_factory=bytearray)
     trailers: list[tuple[str, str]] = field(default_factory=list)
     whole: bool = False
-    spoken_after: bool = False  # an answer that nobody asked for has left too
+    sent: int = 0  # how many answers or events have left
 
     def values(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key == name.lower()]
@@ -300,12 +300,18 @@ async def _body_to_all(seen: Seen, send: Send) -> bool:
     return True
 
 
+def big(size: int) -> Iterator[bytes]:
+    """The body of `/big/<size>`: no two blocks are alike."""
+    block = bytes(range(256)) * 256
+    for start in range(0, size, len(block)):
+        yield (start.to_bytes(8, "big") + block[8:])[: size - start]
+
+
 async def _big(seen: Seen, send: Send) -> bool:
     size = int(seen.target.rpartition("/")[2])
     await send(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode())
-    block = bytes(range(256)) * 256
-    for start in range(0, size, len(block)):
-        await send(block[: min(len(block), size - start)])
+    for block in big(size):
+        await send(block)
     return True
 
 
@@ -320,6 +326,7 @@ async def _events(seen: Seen, send: Send) -> bool:
     for number in range(10_000):
         event = f"data: {number}\n\n".encode()
         await send(b"%x\r\n%b\r\n" % (len(event), event))
+        seen.sent += 1
         await asyncio.sleep(0.02)
     return False
 
@@ -339,7 +346,7 @@ async def _twice_apart(seen: Seen, send: Send) -> bool:
     await send(_plain(b"asked for"))
     await asyncio.sleep(0.05)
     await send(UNASKED)
-    seen.spoken_after = True
+    seen.sent = 2
     return True
 
 
