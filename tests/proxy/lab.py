@@ -141,6 +141,20 @@ class Client:
             pass
         return self.take(len(self._buffer))
 
+    def hears(self, seconds: float) -> bool:
+        """Whether something comes within this time, or the end."""
+        self.socket.settimeout(seconds)
+        try:
+            if not self._buffer:
+                self._more()
+        except TimeoutError:
+            return False
+        except (ConnectionError, ssl.SSLError):
+            pass  # whoever reads on will see it too
+        finally:
+            self.socket.settimeout(TIMEOUT)
+        return True
+
     def _more(self) -> None:
         data = self.socket.recv(65536)
         if not data:

@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -147,7 +148,8 @@ class Origins:
     async def _speak(self, name: str, data: bytes) -> int:
         told = [session for session in self._open if session.connection.origin == name]
         for session in told:
-            await session.send(data)
+            with suppress(OSError):  # it may be about to end
+                await session.send(data)
         return len(told)
 
     async def _listen(self, name: str, address: str, context: ssl.SSLContext) -> None:
