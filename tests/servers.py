@@ -131,10 +131,15 @@ def stop(process: subprocess.Popen[Any], seconds: float = 15) -> None:
 
 def is_running(pid: int) -> bool:
     """One that nobody has waited for yet is not."""
+    return state_of(pid) not in ("", "Z")
+
+
+def state_of(pid: int) -> str:
+    """By its letter; empty when it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""
 
 
 def free_port() -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
-from tests.proxy.lab import Lab, connect, get
+from tests.proxy.lab import PUBLIC, Answer, Client, Lab, connect, get
 
 pytestmark = pytest.mark.process
 HOST = "resolved.example.net"
@@ -95,3 +97,92 @@ def test_a_pinned_name_is_never_looked_up(lab: Lab) -> None:
     lab.names(**{"api.example.com": ["127.0.0.3"]})
     assert lab.client().ask(get("http://api.example.com/allowed", "api.example.com")).status == 200
     assert (lab.requests[0].origin, lab.asked_names()) == ("api.example.com", [])
+
+
+# --- names that lead elsewhere from one moment to the next
+
+HERE, ELSEWHERE = PUBLIC
+WAYS = {
+    "plain": (80, {"methods": ["GET"]}),
+    "short way": (443, {"methods": ["GET"]}),
+    "task": (443, {"dlp": {"in": True}}),
+    "tunnel": (443, {}),
+}
+
+
+class Asking:
+    """Requests of one client on one of the ways, with nothing pinned, to a name that was never asked for."""
+
+    def __init__(self, lab: Lab, way: str) -> None:
+        self.port, fields = WAYS[way]
+        self.host = f"{uuid4().hex}.{HOST}"
+        self._lab = lab
+        self._client: Client | None = None
+        lab.publish("agent-a", [{"host": self.host, **fields}])
+
+    def leads_to(self, *answers: list[str]) -> None:
+        self._lab.names(**{self.host: list(answers)})
+
+    def ask(self, path: str) -> Answer:
+        start = f"http://{self.host}" if self.port == 80 else ""
+        if self._client is None:
+            client = self._lab.client()
+            if self.port == 443:
+                answer = client.ask(connect(self.host))
+                if answer.status != 200:
+                    return answer
+                client = self._lab.wrap(client, self.host)
+            self._client = client
+        answer = self._client.ask(get(f"{start}{path}", self.host))
+        if answer.headers.get("connection") == "close":
+            self._client = None
+        return answer
+
+    @property
+    def dialled(self) -> list[str]:
+        """In order. The port is the same for all."""
+        found = [each.rpartition(":") for each in self._lab.dialled()]
+        assert {int(port) for _, _, port in found} <= {self.port}
+        return [address for address, _, _ in found]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("answers", "dialled"),
+    [
+        ([[HERE], ["127.0.0.3"]], [HERE]),
+        ([[HERE], ["127.0.0.3"], [ELSEWHERE]], [HERE]),
+        ([["127.0.0.3"], [HERE]], []),
+        ([["169.254.169.254", HERE], [HERE]], []),
+        ([[HERE, "127.0.0.3"], [HERE]], []),
+    ],
+)
+def test_what_was_checked_is_dialled_whatever_the_name_says_a_moment_later(
+    lab: Lab, way: str, answers: list[list[str]], dialled: list[str]
+) -> None:
+    asking = Asking(lab, way)
+    asking.leads_to(*answers)
+    answer = asking.ask("/allowed")
+    assert (answer.status, answer.reason) == ((200, "") if dialled else (403, "forbidden-address"))
+    assert (asking.dialled, lab.asked_names()) == (dialled, [asking.host])
+    lab.origins.forget()
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "tunnel"])
+@pytest.mark.parametrize("ending", ["/no-answer", "/until-close"])
+def test_a_name_is_checked_again_for_the_next_connection(lab: Lab, way: str, ending: str) -> None:
+    asking = Asking(lab, way)
+    asking.leads_to([HERE])
+    assert [asking.ask("/allowed").status for _ in range(2)] == [200, 200]
+    asking.leads_to(["127.0.0.3"])
+    assert asking.ask("/allowed").status == 200  # on the connection to the address that was checked
+    answer = asking.ask(ending)  # with it this connection ends: a request without an answer is sent again
+    if ending == "/until-close":
+        assert answer.status == 200
+        answer = asking.ask("/allowed")
+    assert (answer.status, answer.reason) == (403, "forbidden-address")
+    assert asking.dialled == [HERE]
+    asking.leads_to([ELSEWHERE])
+    assert asking.ask("/allowed").status == 200
+    assert asking.dialled == [HERE, ELSEWHERE]
+    lab.origins.forget()

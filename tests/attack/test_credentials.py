@@ -131,24 +131,50 @@ def test_it_does_not_go_to_other_paths(lab: Lab, path: str) -> None:
     assert lab.requests == []
 
 
-@pytest.mark.parametrize("host", ["expired-certificate.example.com", "wrong-certificate.example.com"])
+IMPOSTORS = [
+    "expired-certificate.example.com",
+    "wrong-certificate.example.com",
+    "unknown-authority.example.com",  # which has the same name as the trusted one, but another key
+]
+
+
+def nothing_was_told(lab: Lab) -> bool:
+    return not lab.requests and all(connection.raw == b"" for connection in lab.origins.connections)
+
+
+@pytest.mark.parametrize("host", IMPOSTORS)
 def test_it_does_not_go_to_an_origin_that_cannot_prove_its_name(lab: Lab, host: str) -> None:
     auth = {"scheme": "Bearer", "token_ref": "CANARY"}
     lab.publish("agent-a", [pinned(host, auth=auth)])
     answer = lab.secured(host).ask(get("/allowed", host))
     assert (answer.status, answer.reason) == (502, "upstream-certificate")
-    assert lab.requests == []
+    assert nothing_was_told(lab)
 
 
-def test_a_certificate_of_an_unknown_authority_is_refused(lab: Lab) -> None:
-    # The name is right for the address it is pinned to, and the certificate is that of another host.
-    lab.publish("agent-a", [{"host": "api.example.com", "pinned_addresses": [ADDRESSES["other.example.com"]],
-                             "methods": ["GET"]}])  # fmt: skip
-    assert (
-        lab.secured("api.example.com").ask(get("/allowed", "api.example.com")).reason
-        == "upstream-certificate"
-    )
+@pytest.mark.parametrize("host", IMPOSTORS)
+def test_neither_does_what_the_agent_sends_where_there_is_no_credential(lab: Lab, host: str) -> None:
+    lab.publish("agent-a", [pinned(host, methods=["GET"])])
+    message = get("/allowed", host, f"X-Key: {AGENT_CREDENTIAL}")
+    for _ in range(2):
+        assert lab.secured(host).ask(message).reason == "upstream-certificate"
+    assert nothing_was_told(lab)
+
+
+@pytest.mark.parametrize("host", [*IMPOSTORS, "other.example.com"])
+@pytest.mark.parametrize(
+    "more", [{}, {"auth": {"scheme": "Bearer", "token_ref": "CANARY"}}], ids=["short way", "credential"]
+)
+def test_a_proof_does_not_count_for_another_address(lab: Lab, host: str, more: dict[str, object]) -> None:
+    """The first one is verified and its connection kept; then the route leads somewhere else."""
+    name = "secret.example.com"
+    lab.publish("agent-a", [pinned(name, path_allowlist=["/allowed"], **more)])
+    client = lab.secured(name)
+    assert [client.ask(get("/allowed", name)).status for _ in range(3)] == [200] * 3
     lab.origins.forget()
+    elsewhere = {"host": name, "path_allowlist": ["/allowed"], "pinned_addresses": [ADDRESSES[host]], **more}
+    lab.publish("agent-a", [elsewhere])
+    assert client.ask(get("/allowed", name)).reason == "upstream-certificate"
+    assert nothing_was_told(lab)
 
 
 def test_a_redirect_is_handed_back_and_not_followed(lab: Lab) -> None:

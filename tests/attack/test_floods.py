@@ -15,8 +15,11 @@ pytestmark = pytest.mark.process
 MOST = 20
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+with_two_processes_too = pytest.mark.parametrize("small", ["1", "2"], indirect=True)
+
+
+@pytest.fixture(scope="module", params=["1"])
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A data plane with little patience and little room."""
     limits = {
         "EGRESS_HEAD_SECONDS": "0.5",
@@ -26,6 +29,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         "EGRESS_IDLE_SECONDS": "1",
         "EGRESS_TUNNEL_IDLE_SECONDS": "1",
         "EGRESS_MAX_CONNECTIONS": str(MOST),
+        "EGRESS_PROCESSES": request.param,
     }
     home: Path = tmp_path_factory.mktemp("small") / "h"
     with running_lab(home, **limits) as lab:
@@ -56,6 +60,7 @@ def test_a_head_that_drips_in_is_ended_however_it_is_dripped(lab: Lab) -> None:
     assert lab.requests == []
 
 
+@with_two_processes_too
 def test_silent_connections_are_closed(lab: Lab) -> None:
     clients = [lab.client() for _ in range(MOST // 2)]
     assert [client.everything() for client in clients] == [b""] * len(clients)
@@ -99,6 +104,7 @@ def test_an_origin_that_does_not_answer_is_not_waited_for(lab: Lab) -> None:
     assert (answer.status, answer.reason) == (504, "upstream-timeout")
 
 
+@with_two_processes_too
 def test_a_client_that_does_not_read_is_cut(lab: Lab) -> None:
     client = lab.secured("api.example.com")
     client.send(get("/big/100000000", "api.example.com"))
@@ -123,6 +129,7 @@ def test_a_silent_tunnel_is_closed(lab: Lab) -> None:
         client.take(1)
 
 
+@with_two_processes_too
 def test_a_bottle_has_a_limit_of_connections_and_others_do_not_feel_it(lab: Lab) -> None:
     held = [lab.client() for _ in range(MOST)]
     for client in held:
@@ -150,6 +157,7 @@ def test_connections_beyond_the_limit_are_not_held_either(lab: Lab) -> None:
     eventually(lambda: _is_served(lab), "room for a new connection")
 
 
+@with_two_processes_too
 def test_requests_without_end_and_without_reading_are_held_back(lab: Lab) -> None:
     client = lab.client()
     message = get("http://_egress.local/allowlist", "_egress.local") * 100

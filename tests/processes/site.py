@@ -24,6 +24,7 @@ class Site:
     def __init__(self, server: RunningServer, origins: Origins, authority: TestAuthority) -> None:
         self.server = server
         self.origins = origins
+        self.authority = authority
         self.told: list[str] = []  # everything that the agent was ever answered
         self.bottle = server.create_bottle("agent-a")
         created = server.manage("apikey", "create", "--user", "operator", "--name", "tests", "--json")

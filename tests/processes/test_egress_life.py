@@ -18,6 +18,8 @@ import pytest
 
 from tests.agents import Agent, Operator, crowd
 from tests.processes.site import HOST, Site, running_site
+from tests.proxy import load
+from tests.proxy.load import Counts
 from tests.servers import ROOT, is_running, running_server, stop, wait_until
 
 pytestmark = pytest.mark.process
@@ -39,49 +41,37 @@ def answers(site: Site) -> bool:
         return False
 
 
-@contextmanager
-def traffic(site: Site) -> Iterator[list[tuple[str, int]]]:
-    """Requests one after the other, allowed and refused in turn; what was answered, and 0 for no answer."""
-    seen: list[tuple[str, int]] = []
-    stop = threading.Event()
-
-    def flow(url: str) -> None:
-        while not stop.is_set():
-            try:
-                seen.append((url, site.fetch(url).status_code))
-            except httpx.TransportError:
-                seen.append((url, 0))
-                stop.wait(0.05)
-
-    threads = [threading.Thread(target=flow, args=(url,)) for url in (ALLOWED, FORBIDDEN)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield seen
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
-def test_a_killed_proxy_comes_back_with_its_last_table_and_the_console_shows_the_gap(site: Site) -> None:
-    killed = site.pid("egress")
-    with traffic(site) as seen:
-        wait_until(lambda: {(ALLOWED, 200), (FORBIDDEN, 403)} <= set(seen), what="traffic")
+def test_a_proxy_killed_under_load_comes_back_with_its_last_table_and_the_console_shows_the_gap(
+    site: Site,
+) -> None:
+    """Both kinds of requests on many connections, allowed and refused in turn."""
+    site.allow(load.HOST, path_allowlist=["/allowed"], pinned_addresses=[load.ADDRESS])
+    killed, version = site.pid("egress"), site.fetch("http://_egress.local/allowlist").json()["version"]
+    bottle = site.server.home / "bottles" / site.bottle["slug"]
+    with load.under_way(bottle, site.origins, site.authority, rate=0) as under_way:
+        wait_until(lambda: is_flowing(under_way, Counts(0, 0, 0)), what="traffic")
         os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: (ALLOWED, 0) in seen or (FORBIDDEN, 0) in seen, what="the gap")
-        before = len(seen)
-        wait_until(lambda: {(ALLOWED, 200), (FORBIDDEN, 403)} <= set(seen[before:]), what="the restart")
-    assert set(seen) <= {(ALLOWED, 200), (FORBIDDEN, 403), (ALLOWED, 0), (FORBIDDEN, 0)}, (
-        "never a wrong answer"
-    )
+        wait_until(lambda: under_way.counts().dropped, what="the gap")
+        before = under_way.counts()
+        wait_until(lambda: is_flowing(under_way, before), what="the restart")
+    dropped = {outcome: count for outcome, count in under_way.seen.items() if outcome.endswith("dropped")}
+    assert len(dropped) == 2, under_way
+    assert sum(dropped.values()) >= load.CONNECTIONS // 2, under_way  # so many waited for an answer
+    kinds = {f"{kind} {outcome}" for kind in ("plain", "inspected") for outcome in ("allowed", "refused")}
+    assert set(under_way.seen) - set(dropped) == kinds, "never a wrong answer"
     assert site.pid("egress") != killed
-    assert site.fetch("http://_egress.local/allowlist").json()["version"] == 2
+    assert site.fetch("http://_egress.local/allowlist").json()["version"] == version
     with site.console() as browser:
         wait_until(lambda: "the egress proxy answers again" in browser.get("/").text, what="the news")
         events = browser.get("/admin/egress/dataplaneevent/").text
         assert "Bottles reach nothing while it is away" in events
     assert f"egress ended with code -{int(signal.SIGKILL)}; restarting" in site.server.log()
+
+
+def is_flowing(under_way: load.UnderWay, before: Counts) -> bool:
+    """Many more answers on every connection than before."""
+    now, many = under_way.counts(), 20 * load.CONNECTIONS
+    return now.plain - before.plain > many and now.inspected - before.inspected > many
 
 
 def test_records_of_both_runs_are_in_the_database(site: Site) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from egress.shards import owner
 from tests.processes.site import HOST, Site, running_site
-from tests.proxy.test_several import numbered
+from tests.proxy.lab import numbered
 from tests.servers import is_running, stop, wait_until
 
 pytestmark = pytest.mark.process

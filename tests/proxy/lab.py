@@ -23,7 +23,7 @@ from egress.routes import Route
 from egress.shards import control_socket, owner
 from egress.snapshot import render_gate, render_routes, write_atomically
 from tests.proxy.origins import Origins, Seen, TestAuthority
-from tests.servers import KEPT_VARIABLES, ROOT, stop, wait_until
+from tests.servers import KEPT_VARIABLES, ROOT, state_of, stop, wait_until
 
 TIMEOUT = 20
 ADDRESSES = {
@@ -33,7 +33,10 @@ ADDRESSES = {
     "secret.example.com": "127.0.0.5",
     "expired-certificate.example.com": "127.0.0.6",
     "wrong-certificate.example.com": "127.0.0.7",
+    "unknown-authority.example.com": "127.0.0.9",
+    "resolved.example.net": "127.0.0.13",
 }
+PUBLIC = ["93.184.215.14", "93.184.215.15"]  # for which the last of these stands in
 SECRET = "canary-7c1f0e9b5d"
 TOKENS = {"agent-a": "token-of-a", "agent-b": "token-of-b"}
 
@@ -138,6 +141,20 @@ class Client:
             pass
         return self.take(len(self._buffer))
 
+    def hears(self, seconds: float) -> bool:
+        """Whether something comes within this time, or the end."""
+        self.socket.settimeout(seconds)
+        try:
+            if not self._buffer:
+                self._more()
+        except TimeoutError:
+            return False
+        except (ConnectionError, ssl.SSLError):
+            pass  # whoever reads on will see it too
+        finally:
+            self.socket.settimeout(TIMEOUT)
+        return True
+
     def _more(self) -> None:
         data = self.socket.recv(65536)
         if not data:
@@ -156,9 +173,16 @@ class Lab:
         self.authority = authority
         self._versions: dict[str, int] = {}
         self._clients: list[Client] = []
-        self._names, self._asked = home / "names.json", home / "asked.txt"
+        self._names, self._stand_ins = home / "names.json", home / "stand-ins.json"
+        self._asked, self._dialled = home / "asked.txt", home / "dialled.txt"
         self._names.write_text("{}")
+        ports = {443: origins.tls_port, 80: origins.http_port}
+        self._stand_ins.write_text(json.dumps({
+            f"{address}:{port}": [ADDRESSES["resolved.example.net"], ports[port]]
+            for address in PUBLIC for port in ports
+        }))  # fmt: skip
         self._asked.touch()
+        self._dialled.touch()
         self._log = home / "egress.log"
         self._environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ} | {
             "BOTTLE_HOME": str(home),
@@ -177,9 +201,10 @@ class Lab:
     def _start(self) -> subprocess.Popen[bytes]:
         for slug in TOKENS:
             self.identify(slug)
+        files = (self._names, self._asked, self._dialled, self._stand_ins)
         with self._log.open("a") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.proxy.with_lookup", str(self._names), str(self._asked)],
+                [sys.executable, "-m", "tests.proxy.with_lookup", *map(str, files)],
                 cwd=ROOT, env=self._environment, stdout=log, stderr=log,
             )  # fmt: skip
         wait_until(lambda: self._is_ready(process), what="the egress process")
@@ -194,6 +219,18 @@ class Lab:
         directory.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(TOKENS[slug].encode()).hexdigest()
         (directory / "identity.json").write_text(json.dumps({"slug": slug, "token_sha256": digest, **more}))
+
+    @contextmanager
+    def held(self, slug: str) -> Iterator[None]:
+        """The bottle's own process does nothing meanwhile. What it is sent waits for it."""
+        several = self.processes > 1
+        pid = numbered(self.process.pid)[owner(slug, self.processes)] if several else self.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: state_of(pid) == "T", what="the stop")
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def restart(self, *, kill: bool = False) -> None:
         self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
@@ -250,13 +287,18 @@ class Lab:
         assert (ack["version"], ack["problem"]) == (version, None), ack
         return version
 
-    def names(self, **answers: list[str]) -> None:
+    def names(self, **answers: list[str] | list[list[str]]) -> None:
+        """What the name service says; of lists in a list, one after the other."""
         self._names.write_text(
             json.dumps({name.replace("__", "."): found for name, found in answers.items()})
         )
 
     def asked_names(self) -> list[str]:
         return self._asked.read_text().split()
+
+    def dialled(self) -> list[str]:
+        """Addresses with their ports, in order, whatever stood in for them."""
+        return self._dialled.read_text().split()
 
     def records(self) -> list[dict[str, Any]]:
         """All that are kept, oldest first."""
@@ -316,6 +358,17 @@ class Lab:
         self._clients.clear()
         self.origins.forget()
         self._asked.write_text("")
+        self._dialled.write_text("")
+
+
+def numbered(parent: int) -> dict[int, int]:
+    """The children of an egress process that has several, by their number."""
+    found = {}
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        told = next(each for each in variables if each.startswith(b"BOTTLE_EGRESS_PART="))
+        found[json.loads(told.partition(b"=")[2])["number"]] = int(pid)
+    return found
 
 
 def connect(host: str, port: int = 443) -> bytes:
@@ -335,12 +388,14 @@ def request(method: str, target: str, host: str, *headers: str, body: bytes = b"
 def running_lab(home: Path, **variables: str) -> Iterator[Lab]:
     """Origins, the data plane's process, and two bottles: agent-a with the usual routes, agent-b's other."""
     home.mkdir(parents=True, exist_ok=True)
-    authority = TestAuthority(home)
+    (home / "unknown").mkdir()
+    authority, unknown = TestAuthority(home), TestAuthority(home / "unknown")
     origins = Origins()
     for host, address in ADDRESSES.items():
         days = -1 if host.startswith("expired") else 30
-        names = ["unrelated.example.com"] if host.startswith("wrong") else [host]
-        origins.add(host, address, authority.context(names, days=days))
+        names = ["unrelated.example.com"] if host.startswith("wrong") else [host, f"*.{host}"]
+        signs = unknown if host.startswith("unknown") else authority
+        origins.add(host, address, signs.context(names, days=days))
     lab = Lab(home, origins, authority, **variables)
     try:
         lab.publish("agent-a", USUAL_ROUTES)

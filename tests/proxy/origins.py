@@ -10,7 +10,8 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,6 +38,7 @@ class Seen:
     body: bytearray = field(default_factory=bytearray)
     trailers: list[tuple[str, str]] = field(default_factory=list)
     whole: bool = False
+    sent: int = 0  # how many answers or events have left
 
     def values(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key == name.lower()]
@@ -113,6 +115,7 @@ class Origins:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._servers: list[asyncio.Server] = []
+        self._open: set[_Session] = set()
 
     def add(self, name: str, address: str, context: ssl.SSLContext) -> None:
         self._call(self._listen(name, address, context))
@@ -120,6 +123,10 @@ class Origins:
     def forget(self) -> None:
         self.requests.clear()
         self.connections.clear()
+
+    def speak(self, name: str, data: bytes) -> int:
+        """Unasked, on every open connection to it; on how many. They have it when this returns."""
+        return self._call(self._speak(name, data))
 
     def close(self) -> None:
         self._call(self._stop())
@@ -139,6 +146,13 @@ class Origins:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _speak(self, name: str, data: bytes) -> int:
+        told = [session for session in self._open if session.connection.origin == name]
+        for session in told:
+            with suppress(OSError):  # it may be about to end
+                await session.send(data)
+        return len(told)
+
     async def _listen(self, name: str, address: str, context: ssl.SSLContext) -> None:
         for port, tls in ((self.tls_port, context), (self.http_port, None)):
 
@@ -154,6 +168,7 @@ class Origins:
     ) -> None:
         session = _Session(self, Connection(name, tls), reader, writer)
         self.connections.append(session.connection)
+        self._open.add(session)
         try:
             while await session.one_request():
                 pass
@@ -162,6 +177,7 @@ class Origins:
         except (OSError, asyncio.CancelledError):
             pass
         finally:
+            self._open.discard(session)
             writer.close()
 
 
@@ -193,12 +209,12 @@ class _Session:
         self._origins.requests.append(seen)
         path = seen.target.partition("?")[0]
         if path == "/early":
-            await self._send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+            await self.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
             return False
         if self._parser.they_are_waiting_for_100_continue:
-            await self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         if path in RAW:
-            await self._send(RAW[path])
+            await self.send(RAW[path])
             return False
         if path == "/websocket":
             return await self._websocket(seen)
@@ -213,7 +229,7 @@ class _Session:
             else:
                 return False
         answer = ANSWERS.get(path.split("/")[1], _echo)
-        keep = await answer(seen, self._send)
+        keep = await answer(seen, self.send)
         if keep:
             self._parser.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
             self._parser.send(h11.EndOfMessage())
@@ -229,7 +245,7 @@ class _Session:
             self.connection.raw += data
             self._parser.receive_data(data)
 
-    async def _send(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
 
@@ -237,14 +253,14 @@ class _Session:
         """A genuine handshake, then every byte comes back."""
         key = seen.values("sec-websocket-key")[0].encode()
         accept = base64.b64encode(hashlib.sha1(key + WEBSOCKET).digest())
-        await self._send(
+        await self.send(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n"
         )
         seen.whole = True
         while data := await self._reader.read(65536):
             self.connection.raw += data
-            await self._send(data)
+            await self.send(data)
         return False
 
 
@@ -254,6 +270,9 @@ Send = Callable[[bytes], Awaitable[None]]
 def _plain(body: bytes, *extra: str, status: str = "200 OK") -> bytes:
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *extra, "", ""]
     return "\r\n".join(lines).encode() + body
+
+
+UNASKED = _plain(b"poison", status="418 Unasked")
 
 
 async def _echo(seen: Seen, send: Send) -> bool:
@@ -284,12 +303,18 @@ async def _body_to_all(seen: Seen, send: Send) -> bool:
     return True
 
 
+def big(size: int) -> Iterator[bytes]:
+    """The body of `/big/<size>`: no two blocks are alike."""
+    block = bytes(range(256)) * 256
+    for start in range(0, size, len(block)):
+        yield (start.to_bytes(8, "big") + block[8:])[: size - start]
+
+
 async def _big(seen: Seen, send: Send) -> bool:
     size = int(seen.target.rpartition("/")[2])
     await send(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode())
-    block = bytes(range(256)) * 256
-    for start in range(0, size, len(block)):
-        await send(block[: min(len(block), size - start)])
+    for block in big(size):
+        await send(block)
     return True
 
 
@@ -304,8 +329,28 @@ async def _events(seen: Seen, send: Send) -> bool:
     for number in range(10_000):
         event = f"data: {number}\n\n".encode()
         await send(b"%x\r\n%b\r\n" % (len(event), event))
+        seen.sent += 1
         await asyncio.sleep(0.02)
     return False
+
+
+async def _twice(seen: Seen, send: Send) -> bool:
+    """Two answers to one request, in one piece."""
+    await send(_plain(b"asked for") + UNASKED)
+    return True
+
+
+async def _twice_in_chunks(seen: Seen, send: Send) -> bool:
+    await send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nasked for\r\n0\r\n\r\n" + UNASKED)
+    return True
+
+
+async def _twice_apart(seen: Seen, send: Send) -> bool:
+    await send(_plain(b"asked for"))
+    await asyncio.sleep(0.05)
+    await send(UNASKED)
+    seen.sent = 2
+    return True
 
 
 async def _until_close(seen: Seen, send: Send) -> bool:
@@ -385,6 +430,9 @@ ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "body-to-all": _body_to_all,
     "chunked": _chunked,
     "events": _events,
+    "twice": _twice,
+    "twice-in-chunks": _twice_in_chunks,
+    "twice-apart": _twice_apart,
     "until-close": _until_close,
     "status": _status,
     "silent": _silent,
@@ -413,16 +461,14 @@ RAW: dict[str, bytes] = {
     "/truncated": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
     "/header-injection": b"HTTP/1.1 200 OK\r\nX-A: b\rX-C: d\r\nContent-Length: 2\r\n\r\nok",
     "/folded": b"HTTP/1.1 200 OK\r\nX-A: b\r\n c\r\nContent-Length: 2\r\n\r\nok",
-    "/extra-answer": (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison"
-    ),
     "/not-http": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
     "/no-answer": b"",
 }
 
 
 def _free_ports() -> tuple[int, int]:
+    """On an address that all who run origins use, so that two at the same time do not choose the same."""
     with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
+        first.bind(("127.0.0.2", 0))
+        second.bind(("127.0.0.2", 0))
         return int(first.getsockname()[1]), int(second.getsockname()[1])

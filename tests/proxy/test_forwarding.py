@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.lab import Client, Lab, connect, eventually, get, pinned, request
+from tests.proxy.origins import big
 
 pytestmark = pytest.mark.process
 WIDE = [pinned("api.example.com", dlp={"out": False, "in": True})]
@@ -136,7 +137,7 @@ def test_events_arrive_one_by_one(inside: Client) -> None:
 
 def test_a_large_download_is_whole(inside: Client) -> None:
     body = inside.ask(get("/big/20000000", "api.example.com")).body
-    assert body == (bytes(range(256)) * (20_000_000 // 256 + 1))[:20_000_000]
+    assert body == b"".join(big(20_000_000))
 
 
 def test_a_large_upload_is_whole(lab: Lab, inside: Client) -> None:

@@ -14,7 +14,7 @@ import zstandard
 
 from tests.proxy import origins
 from tests.proxy.lab import SECRET, Lab, eventually, get, pinned
-from tests.proxy.origins import Seen, Send
+from tests.proxy.origins import Seen, Send, big
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("canary_stays")]
 CANARY = {"scheme": "Bearer", "token_ref": "CANARY"}
@@ -182,7 +182,7 @@ def test_events_come_at_once_on_a_route_with_a_credential(lab: Lab) -> None:
 
 def test_a_large_download_on_a_route_with_a_credential_is_whole(lab: Lab) -> None:
     body = ask_secret(lab, "/big/5000000").body
-    assert body == (bytes(range(256)) * 20_000)[:5_000_000]
+    assert body == b"".join(big(5_000_000))
 
 
 def test_a_changed_secret_is_known_at_once_where_it_is_used(lab: Lab) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -10,7 +9,6 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +24,7 @@ from tests.proxy.lab import (
     connect,
     eventually,
     get,
+    numbered,
     pinned,
     request,
     running_lab,
@@ -58,27 +57,6 @@ def processes(lab: Lab) -> dict[int, int]:
     return numbered(lab.process.pid)
 
 
-def numbered(parent: int) -> dict[int, int]:
-    """Its children, by their number."""
-    found = {}
-    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        told = next(each for each in variables if each.startswith(b"BOTTLE_EGRESS_PART="))
-        found[json.loads(told.partition(b"=")[2])["number"]] = int(pid)
-    return found
-
-
-@contextmanager
-def held(lab: Lab, slug: str) -> Iterator[None]:
-    """The bottle's own process accepts nothing meanwhile, so that the other one does."""
-    pid = processes(lab)[NUMBERS[slug]]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def signed(message: bytes, slug: str, token: str | None = None) -> bytes:
     header = credentials(slug, TOKENS[slug] if token is None else token).encode()
     return message.replace(b"\r\n\r\n", b"\r\n" + header + b"\r\n\r\n", 1)
@@ -92,7 +70,7 @@ def ask(slug: str, path: str = "/allowed", *headers: str) -> bytes:
 def handed_over(lab: Lab, slug: str, message: bytes) -> Client:
     """A connection that the other process accepted, with all of this sent to it."""
     other = next(each for each in TOKENS if each != slug)
-    with held(lab, slug):
+    with lab.held(slug):
         client = lab.tcp_client()
         client.send(message)
         # Connections are accepted in turn: when this one is answered, the one before it has been read.
@@ -248,7 +226,7 @@ def test_a_killed_process_comes_back_and_the_others_never_notice(lab: Lab) -> No
 
 def test_when_too_many_wait_for_a_process_the_others_are_told_so(tmp_path: Path) -> None:
     with running_lab(tmp_path / "h", EGRESS_PROCESSES="2", EGRESS_CONNECT_SECONDS="0.5") as lab:
-        with held(lab, "agent-a"):
+        with lab.held("agent-a"):
             waiting = [lab.tcp_client() for _ in range(40)]
             for client in waiting:
                 client.send(ask("agent-a", "/allowed", "X-Long: " + "x" * 15_000))

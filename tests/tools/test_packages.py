@@ -87,10 +87,20 @@ def npm(bottle: Bottle, host: str, *arguments: str) -> Finished:
     return bottle.run("npm", *arguments, *quiet, f"--registry={registry}")
 
 
+@pytest.mark.parametrize("host", [INSPECTED], indirect=True)
 def test_pip_downloads_a_package(bottle: Bottle, host: str) -> None:
     done = pip(bottle, "download", "--no-deps", "--index-url", f"https://{host}/simple", "tiny==1.0")
     assert done.code == 0, done.everything
     assert (bottle.home / WHEEL).read_bytes() == wheel()
+
+
+def test_pip_installs_a_package(bottle: Bottle, host: str) -> None:
+    where = ("--target", "installed", "--index-url", f"https://{host}/simple")
+    done = pip(bottle, "install", *where, "--no-cache-dir", "--no-compile", "tiny")
+    assert done.code == 0, done.everything
+    told = bottle.run(sys.executable, "-c", "import tiny; print(tiny.answer)", PYTHONPATH="installed")
+    assert told.out == "42\n", told.everything
+    assert bottle.workshop.upstreams[host].seen == ["GET /simple/tiny/", f"GET /files/{WHEEL}"]
 
 
 def test_npm_views_and_installs_a_package(bottle: Bottle, host: str) -> None:
