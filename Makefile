@@ -34,11 +34,12 @@ test: lint types unit real
 unit: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n auto --maxschedchunk=20 -m "not ($(REAL))"
 
-# Real server processes, PostgreSQL and Redis, Chromium, the MCP clients: whole files side by side, as they wait more
-# than they work. Their place is short, because the paths of sockets must be.
+# Real server processes, PostgreSQL and Redis, Chromium, the MCP clients: whole files side by side, also more of them
+# than there are cores, as they wait more than they work. They begin in the order of tests/conftest.py, the longest
+# first. Their place is short, because the paths of sockets must be.
 real: $(VENV)/.dev
 	@place=$$(mktemp -d /tmp/b.XXXX) && trap 'rm -rf "$$place"' EXIT && \
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --basetemp="$$place" -m "$(REAL)"
+	$(BIN)/python -m pytest -n 4 --dist=loadfile --no-loadscope-reorder --basetemp="$$place" -m "$(REAL)"
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet .

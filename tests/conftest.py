@@ -24,8 +24,21 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("steady")
 
 
-# These take minutes. Begun first, they do not keep one worker busy when the others are done.
-LONGEST = ("tests/services/", "tests/processes/test_capability.py", "tests/browser/", "tests/managed/")
+# These take longest, in this order. Begun first, they do not keep one worker busy when the others are done.
+LONGEST = (
+    "tests/services/",
+    "tests/processes/test_capability.py",
+    "tests/browser/test_decide.py",
+    "tests/managed/test_local.py",
+    "tests/processes/test_bottle_life.py",
+    "tests/browser/",
+    "tests/backends/test_docker",
+    "tests/managed/",
+    "tests/processes/",
+    "tests/bottles/",
+    "tests/clients/",
+    "tests/tools/",
+)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -38,13 +51,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if unwanted & set(re.findall(r"pytest\.mark\.(\w+)", marks)) else None
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-django has the last word: tests that empty the database come last
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Property tests take their time: the fast loop leaves them out."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("fuzz")
+    yield
+    items.sort(key=_place)  # after pytest-django, which puts what has no database last
+
+
+def _place(item: pytest.Item) -> int:
+    for place, beginning in enumerate(LONGEST):
+        if item.nodeid.startswith(beginning):
+            return place
+    return len(LONGEST)
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,16 @@ import pwd
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 
@@ -23,6 +25,11 @@ from tests.requirements import require
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT_VARIABLES = ("PATH", "LANG", "VIRTUAL_ENV")
+PENDING = """
+select proposal.id
+from supervise_proposal proposal join botbottle_bottle bottle on bottle.id = proposal.bottle_id
+where bottle.slug = ? and proposal.status = 'pending' order by proposal.created_at
+"""
 
 
 def wait_until(condition: Callable[[], Any], *, seconds: float = 30, what: str = "the condition") -> Any:
@@ -72,6 +79,11 @@ class RunningServer:
 
     def create_bottle(self, slug: str) -> dict[str, str]:
         return json.loads(self.manage("bottle", "create", slug, "--json"))
+
+    def pending(self, slug: str) -> list[str]:
+        """Which proposals of a bottle wait, for polling: a command takes a second to start."""
+        with closing(sqlite3.connect(self.home / "bot-bottle.sqlite3", timeout=30)) as database:
+            return [str(UUID(number)) for (number,) in database.execute(PENDING, [slug])]
 
     def log(self) -> str:
         return (self.home / "server.log").read_text()

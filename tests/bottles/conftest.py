@@ -57,12 +57,8 @@ class World:
 
     def approve_when_asked(self, slug: str) -> dict[str, Any]:
         """The first pending proposal of the bottle, approved."""
-
-        def pending() -> list[dict[str, Any]]:
-            listed = self.server.manage("proposals", "list", "--bottle", slug, "--json")
-            return list(json.loads(listed))
-
-        asked = wait_until(pending, seconds=120, what="the agent's ask")[0]
+        wait_until(lambda: self.server.pending(slug), seconds=120, what="the agent's ask")
+        asked = json.loads(self.server.manage("proposals", "list", "--bottle", slug, "--json"))[0]
         self.server.manage("proposals", "approve", asked["id"], "--note", "Fine.")
         return dict(asked)
 

@@ -30,6 +30,7 @@ for number in range(given["count"]):
     ask = {"host": f"{given['name']}{number}.example.com", "path_allowlist": ["/x"], "methods": ["GET"]}
     file_proposal(bottle, "egress-block", parse_egress_ask(ask | given["more"]), "filed by a test")
 """
+PATIENCE = 90_000  # milliseconds, for whatever is waited for: machines are busy
 # Chromium calls these errors; for a form that was refused they are the answer.
 REFUSED_FORM = ("status of 400 (Bad Request)", "status of 409 (Conflict)")
 Window = Callable[..., Any]
@@ -148,6 +149,7 @@ class Windows:
         context = self._browser.new_context(
             **{**look.options, **options}, storage_state=self._signed_in.get(user)
         )
+        context.set_default_timeout(PATIENCE)
         page = context.new_page()
         page.on("console", lambda said: is_fault(said) and self._problems.append(f"{page.url}: {said.text}"))
         page.on("pageerror", lambda error: self._problems.append(f"{page.url}: {error}"))

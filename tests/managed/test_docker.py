@@ -20,7 +20,7 @@ FAILING = {
     "outside": ({"command": "true", "host_path": "/usr/share"}, "session_create"),
     "uninstallable": ({"command": "python3", "host_path": "needs"}, "dep_install"),
     "missing": ({"command": "no-such-program"}, "process_start"),
-    "silent": ({"command": "sleep", "args": ["60"], "startup_timeout": 2}, "mcp_init"),
+    "silent": ({"command": "sleep", "args": ["60"], "startup_timeout": 10}, "mcp_init"),
 }
 
 

@@ -374,7 +374,7 @@ def test_a_copy_in_the_home_is_made_anew_at_each_start_and_goes_with_the_server(
 
 def decide(managed: Managed, verb: str, note: str = "fine") -> None:
     (found,) = wait_until(lambda: pending(managed), what="the card")
-    managed.bottles.server.manage("proposals", verb, found["id"], "--note", note)
+    managed.bottles.server.manage("proposals", verb, found, "--note", note)
 
 
 @pytest.fixture(scope="module")
@@ -418,8 +418,8 @@ def test_a_late_approval_is_good_for_one_call(asking: Managed) -> None:
     decide(asking, "reject")
 
 
-def pending(managed: Managed) -> list[dict]:
-    return json.loads(managed.bottles.server.manage("proposals", "list", "--bottle", managed.slug, "--json"))
+def pending(managed: Managed) -> list[str]:
+    return managed.bottles.server.pending(managed.slug)
 
 
 UNSHOWABLE: list[dict[str, Any]] = [

@@ -103,9 +103,8 @@ class World(Bottles):
         )  # fmt: skip
         self.waiting = process
         self.calls.append(process)
-        listed = ("proposals", "list", "--bottle", slug, "--json")
-        (asked,) = wait_until(lambda: json.loads(self.server.manage(*listed)), what="the ask")
-        return str(asked["id"])
+        (asked,) = wait_until(lambda: self.server.pending(slug), what="the ask")
+        return str(asked)
 
     def review(self, proposal: str) -> dict[str, Any]:
         """As an operator is shown it, by a process that has not looked before.

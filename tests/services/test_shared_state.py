@@ -24,7 +24,7 @@ def test_deciding_waiting_and_merging_hold_on_postgresql_and_redis(postgres: str
         env={**environment, "DATABASE_URL": postgres, "REDIS_URL": redis},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         check=False,
     )
     assert finished.returncode == 0, finished.stdout[-20_000:] + finished.stderr[-5_000:]
