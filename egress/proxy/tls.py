@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from .wire import Wire
 
-_READ_BYTES = 128 * 1024
+_READ_BYTES = 256 * 1024
 _RECORD_BYTES = 32 * 1024  # more than one record can have, of which the rest is still to come
 # One of each for all connections: what was read is decrypted and given away before anything else is read.
 _encrypted = memoryview(bytearray(_READ_BYTES))
