@@ -1,7 +1,7 @@
 """TLS between a plain transport and a wire, in memory.
 
-The event loop has TLS of its own. It takes a buffer of 256 KB for each connection and copies everything twice
-more, which is a quarter of what large answers cost and most of the memory of an open connection.
+The event loop has TLS of its own. It takes a read buffer of 256 KB for each connection, and 256 KB more for a
+moment with every message.
 
 Trust boundary: what arrives is the peer's, which may send anything at any time. Certificates and names are
 checked by OpenSSL as the context says; nothing is read or written before that is done.
