@@ -51,14 +51,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if unwanted & set(re.findall(r"pytest\.mark\.(\w+)", marks)) else None
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+@pytest.hookimpl(tryfirst=True)  # pytest-django has the last word: tests that empty the database come last
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Property tests take their time: the fast loop leaves them out."""
+    items.sort(key=_place)
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("fuzz")
-    yield
-    items.sort(key=_place)  # after pytest-django, which puts what has no database last
 
 
 def _place(item: pytest.Item) -> int:
