@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 from .wire import Wire
 
@@ -209,6 +209,3 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def can_write_eof(self) -> bool:
         return False
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._below.get_extra_info(name, default) if self._below is not None else default
