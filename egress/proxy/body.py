@@ -69,9 +69,13 @@ class SizedBody:
     def feed(self, data: bytes) -> bytes:
         if len(data) > self.missing:
             data, self.rest = data[: self.missing], data[self.missing :]
-        self.missing -= len(data)
-        self.finished = self.missing == 0
+        self.skip(len(data))
         return data
+
+    def skip(self, count: int) -> None:
+        """So much of it, and no more, went another way."""
+        self.missing -= count
+        self.finished = self.missing == 0
 
     def end(self) -> None:
         if not self.finished:

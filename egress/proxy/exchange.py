@@ -8,18 +8,20 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Generator, Iterator
+from functools import partial
 
 from egress.dlp import Steps
 from egress.policy import Request
 from egress.routes import Route
 
-from .body import Body, ChunkedBody, body_of, chunk, last_chunk
+from .body import Body, ChunkedBody, SizedBody, body_of, chunk, last_chunk
 from .config import Limits
 from .destination import Destination, Trailers
 from .errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
 from .head import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, parse_response
 from .reading import read_body
 from .records import Record
+from .tls import TlsTransport
 from .turns import result
 from .wire import Wire
 from .writing import UPGRADE, response_bytes
@@ -264,6 +266,7 @@ class Exchange:
             # Small answers leave in one piece with their head.
             if self._destination.passes_on and not isinstance(self._answer_body, ChunkedBody):
                 upstream.drain_into(self._pass_on)
+                self._stand_aside(upstream)
             else:
                 upstream.drain_into(self._take_answer_data, self._destination.begin)
         if self._failure is not None:
@@ -283,6 +286,23 @@ class Exchange:
         self._client.write(self._unsent + payload)
         self._unsent = b""
         if self._answer_body.finished:
+            self._end_answer()
+
+    def _stand_aside(self, upstream: Wire) -> None:
+        """The rest of it goes from the one TLS to the other, and is only counted here."""
+        body, source, target = self._answer_body, upstream.transport, self._client.transport
+        if not isinstance(body, SizedBody) or body.finished:
+            return
+        if isinstance(source, TlsTransport) and isinstance(target, TlsTransport):
+            self._client.write(self._unsent)
+            self._unsent = b""
+            source.pass_on(body.missing, target, partial(self._count, body))
+
+    def _count(self, body: SizedBody, size: int) -> None:
+        self._touch()
+        self._record.bytes_in += size
+        body.skip(size)
+        if body.finished:
             self._end_answer()
 
     def _take_answer_data(self, data: bytes) -> Generator[None, None, None]:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from egress.dlp import Scanner
+from egress.proxy.ca import Authority
 from tests.proxy.lab import SECRET, USUAL_ROUTES, Lab, pinned, running_lab
 
 
@@ -38,3 +41,13 @@ def canary_stays(lab: Lab) -> Iterator[None]:
     assert canary.first(lab.received()) is None
     assert canary.first(lab.log().encode()) is None
     assert canary.first(json.dumps(lab.records()).encode()) is None
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "agent-a")
+
+
+@pytest.fixture
+def trusting(authority: Authority, tmp_path: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))

@@ -315,6 +315,21 @@ async def _big(seen: Seen, send: Send) -> bool:
     await send(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode())
     for block in big(size):
         await send(block)
+        seen.sent += len(block)
+    return True
+
+
+async def _half(seen: Seen, send: Send) -> bool:
+    """Of what it says."""
+    size = int(seen.target.rpartition("/")[2])
+    body = b"".join(big(size))
+    await send(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode() + body[: size // 2])
+    return False
+
+
+async def _big_and_more(seen: Seen, send: Send) -> bool:
+    """An answer that nobody asked for begins in the last record of the one that somebody did."""
+    await send(_plain(b"".join(big(int(seen.target.rpartition("/")[2])))) + UNASKED)
     return True
 
 
@@ -426,6 +441,8 @@ async def _many_hints(seen: Seen, send: Send) -> bool:
 
 ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "big": _big,
+    "half": _half,
+    "big-and-more": _big_and_more,
     "same-head": _same_head,
     "body-to-all": _body_to_all,
     "chunked": _chunked,
