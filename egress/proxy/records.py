@@ -1,4 +1,4 @@
-"""One record per request, in a bounded ring that the control plane reads at its own pace.
+"""One record per request, kept within bounds until the control plane has read it at its own pace.
 
 Trust boundary: a record holds no query, header or body, so no secret gets in. Traffic never waits for it.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
 from time import perf_counter, time
 from typing import Any
 
@@ -74,10 +77,17 @@ class Batch(msgspec.Struct):
 
 
 class Records:
-    """Numbered from 1. A reader that falls behind loses the oldest, and is told how many."""
+    """Numbered from 1. A reader that falls behind loses the oldest, and is told how many.
+
+    Whose they are is whoever has most of them: a bottle that makes a flood loses its own, not its
+    neighbours'.
+    """
 
     def __init__(self, keep: int = _KEPT) -> None:
-        self._ring: deque[Record] = deque(maxlen=keep)
+        self._of_bottle: dict[str, deque[tuple[int, Record]]] = {}
+        self._keep = keep
+        self._most = keep + keep // 20  # so that room is made for many at once
+        self._count = 0
         self._last = 0
         self._boot = secrets.token_hex(8)
         self._arrived: asyncio.Event | None = None
@@ -89,9 +99,27 @@ class Records:
         record.clock, record.url_is_clean = 0.0, False
         if len(record.path) > _MAX_PATH:
             record.path = record.path[:_MAX_PATH]
-        self._ring.append(record)
+        kept = self._of_bottle.get(record.bottle)
+        if kept is None:
+            kept = self._of_bottle[record.bottle] = deque()
+        kept.append((self._last, record))
+        self._count += 1
+        if self._count > self._most:
+            self._make_room()
         if self._arrived is not None:
             self._arrived.set()
+
+    def _make_room(self) -> None:
+        """Everybody is left an equal share, if they have as much."""
+        share = self._keep // len(self._of_bottle)
+        while (too_many := self._count - self._keep) > 0:
+            whose, kept = max(self._of_bottle.items(), key=lambda each: len(each[1]))
+            lost = min(too_many, max(1, len(kept) - share))
+            for _ in range(lost):
+                kept.popleft()
+            self._count -= lost
+            if not kept:
+                del self._of_bottle[whose]
 
     async def after(self, number: int, *, boot: str, wait: float) -> Batch:
         """A batch of what came after `number` of this run; waits a while when there is nothing."""
@@ -99,12 +127,10 @@ class Records:
             number = 0
         if number == self._last and wait > 0:
             await self._wait(wait)
-        first = self._last - len(self._ring) + 1
-        start = max(number + 1, first)
-        wanted = range(start - first, min(start - first + BATCH, len(self._ring)))
-        batch = [self._ring[index] for index in wanted]  # the newest are found from the end
-        following = start + len(batch) - 1 if batch else max(number, first - 1)
-        return Batch(self._boot, following, start - number - 1, batch)
+        unread = merge(*(_newer(kept, number) for kept in self._of_bottle.values()))
+        batch = list(islice(unread, BATCH))
+        following = batch[-1][0] if len(batch) == BATCH else self._last
+        return Batch(self._boot, following, following - number - len(batch), [record for _, record in batch])
 
     async def _wait(self, seconds: float) -> None:
         self._arrived = self._arrived or asyncio.Event()
@@ -114,3 +140,13 @@ class Records:
                 await self._arrived.wait()
         except TimeoutError:
             pass
+
+
+def _newer(kept: deque[tuple[int, Record]], number: int) -> Iterator[tuple[int, Record]]:
+    """In their order. The newest stand at the end, and are all that is looked at."""
+    found = []
+    for entry in reversed(kept):
+        if entry[0] <= number:
+            break
+        found.append(entry)
+    return reversed(found)

@@ -126,6 +126,41 @@ async def test_a_reader_that_falls_behind_is_told_how_many_it_missed() -> None:
     assert (bottles(batch), batch["dropped"]) == (["b7", "b8", "b9"], 5)
 
 
+async def test_a_flood_pushes_out_its_own_records_and_nobody_elses() -> None:
+    records = Records(keep=100)
+    boot = (await read(records, 0))["boot"]
+    for number in range(1000):
+        records.add(blank_record("flood"))
+        if number % 50 == 0:
+            records.add(blank_record("quiet"))
+    batch = await read(records, 0, boot)
+    assert bottles(batch).count("quiet") == 20
+    assert len(bottles(batch)) + batch["dropped"] == 1020
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=300), st.integers(1, 40))
+async def test_what_is_read_is_in_order_and_what_is_lost_is_counted(whose: str, every: int) -> None:
+    records, number, boot, found, lost = Records(keep=30), 0, "", [], 0
+    for count, bottle in enumerate(whose, start=1):
+        record = blank_record(bottle)
+        record.status = count
+        records.add(record)
+        if count % every == 0:
+            batch = await read(records, number, boot)
+            number, boot = batch["next"], batch["boot"]
+            found += [each["status"] for each in batch["records"]]
+            lost += batch["dropped"]
+            assert number == count == len(found) + lost
+    assert found == sorted(set(found))
+
+
+async def test_records_of_bottles_without_number_stay_within_bounds() -> None:
+    records = Records(keep=10)
+    for number in range(1000):
+        records.add(blank_record(f"b{number}"))
+    assert bottles(await read(records, 0)) == [f"b{number}" for number in range(990, 1000)]
+
+
 async def test_a_reader_of_an_earlier_run_starts_anew() -> None:
     records = Records()
     records.add(blank_record("b0"))
