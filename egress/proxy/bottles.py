@@ -23,7 +23,9 @@ from egress.errors import BadSnapshot
 from egress.policy import RouteTable, Snapshot
 
 from . import current_config
+from .berths import Berths
 from .ca import Authority
+from .config import TOLD, Limits
 from .flows import Flows
 from .upstream import Pool
 from .uses import Uses
@@ -79,14 +81,15 @@ class Connection(Protocol):
 
 
 class Bottle:
-    def __init__(self, slug: str, directory: Path, *, pooled: int) -> None:
+    def __init__(self, slug: str, directory: Path, limits: Limits) -> None:
         self.slug = slug
         self.directory = directory
         self.snapshot = Snapshot(slug, 0, RouteTable(), "")  # denies everything
         self.loaded_at: str | None = None
         self.problem: str | None = "no route table was ever loaded: everything is denied"
         self.flows = Flows()
-        self.pool = Pool(pooled)
+        self.pool = Pool(limits.pooled)
+        self.berths = Berths(limits.in_flight_bytes, limits.connections + TOLD)
         self.uses = Uses(directory / "uses.json")
         self.counters: Counter[str] = Counter()
         self.missing_secrets: set[str] = set()

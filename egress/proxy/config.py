@@ -16,9 +16,11 @@ from egress import shards
 from egress.addresses import Network
 from egress.snapshot import write_atomically
 
+from .berths import NARROW
 from .gateway import Gateway
 
 _MIB = 1024 * 1024
+TOLD = 16  # connections beyond the limit that get an answer, which takes a moment; more are just closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Limits:
     head_fields: int = 128
     held_body_bytes: int = 16 * 1024 * 1024  # only where a signature needs the whole body first
     held_bytes: int = 128 * 1024 * 1024  # of all its requests, in such bodies and in decoders
+    in_flight_bytes: int = 256 * 1024 * 1024  # of all its connections, on the way from one side to the other
     head_seconds: float = 15
     keep_alive_seconds: float = 75
     handshake_seconds: float = 15
@@ -37,6 +40,7 @@ class Limits:
     idle_seconds: float = 600
     tunnel_idle_seconds: float = 3600
     stop_seconds: float = 10
+    leaving_seconds: float = 30  # for what was written before a close; no longer than without a byte
     connections: int = 512
     pooled: int = 128  # fewer than the requests under way at once would mean a handshake for each
 
@@ -110,23 +114,39 @@ def from_environment() -> Config:
 
 def _limits() -> Limits:
     usual = Limits()
+    connections = environment.whole_number(
+        "EGRESS_MAX_CONNECTIONS", usual.connections, at_least=1, at_most=100_000
+    )
+    idle = environment.seconds("EGRESS_IDLE_SECONDS", usual.idle_seconds)
     return Limits(
         head_seconds=environment.seconds("EGRESS_HEAD_SECONDS", usual.head_seconds),
         handshake_seconds=environment.seconds("EGRESS_HANDSHAKE_SECONDS", usual.handshake_seconds),
         keep_alive_seconds=environment.seconds("EGRESS_KEEP_ALIVE_SECONDS", usual.keep_alive_seconds),
         connect_seconds=environment.seconds("EGRESS_CONNECT_SECONDS", usual.connect_seconds),
         response_seconds=environment.seconds("EGRESS_RESPONSE_SECONDS", usual.response_seconds),
-        idle_seconds=environment.seconds("EGRESS_IDLE_SECONDS", usual.idle_seconds),
+        idle_seconds=idle,
+        leaving_seconds=min(usual.leaving_seconds, idle),
         tunnel_idle_seconds=environment.seconds("EGRESS_TUNNEL_IDLE_SECONDS", usual.tunnel_idle_seconds),
         stop_seconds=environment.seconds("EGRESS_STOP_SECONDS", usual.stop_seconds),
-        connections=environment.whole_number(
-            "EGRESS_MAX_CONNECTIONS", usual.connections, at_least=1, at_most=100_000
-        ),
+        connections=connections,
+        in_flight_bytes=_in_flight_bytes("EGRESS_MAX_IN_FLIGHT_MIB", connections),
         held_bytes=_MIB
         * environment.whole_number(
             "EGRESS_MAX_HELD_MIB", usual.held_bytes // _MIB, at_least=16, at_most=1_000_000
         ),
     )
+
+
+def _in_flight_bytes(name: str, connections: int) -> int:
+    """At least as much as so many connections can do with; more than that makes some of them faster."""
+    least = -(-(connections + TOLD) * NARROW.most // _MIB)
+    usual = max(Limits().in_flight_bytes // _MIB, least)
+    chosen = environment.whole_number(name, usual, at_least=1, at_most=1_000_000)
+    if chosen < least:
+        raise BadSetting(
+            f"{name} must be at least {least} for {connections} connections (EGRESS_MAX_CONNECTIONS)."
+        )
+    return chosen * _MIB
 
 
 def _pinned_ports(name: str) -> dict[int, int]:

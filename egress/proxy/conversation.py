@@ -5,6 +5,7 @@ Trust boundary: everything comes from inside a bottle. Which one is known from t
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 import ssl
@@ -17,6 +18,7 @@ from egress.routes import Route
 from . import local
 from .bottles import SLUG, Bottle
 from .clienthello import BadHello
+from .config import TOLD
 from .destination import Destination
 from .errors import BadRequest, Gone, Refusal
 from .exchange import Exchange
@@ -39,7 +41,6 @@ from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_TOLD = 16  # connections beyond the limit that get an answer, which takes a moment; more are just closed
 _AUTHENTICATE = b'Proxy-Authenticate: Basic realm="bottle"\r\n'
 
 
@@ -84,16 +85,13 @@ class Conversation:
                 pass
         except Refusal as refusal:
             await self._refuse(refusal)
-        except Gone:
+        except (Gone, asyncio.CancelledError):
             self._wire.abort()
         except Exception:
             log.exception("a connection of bottle %s ended with an error", self._slug)
             self._wire.abort()
         finally:
-            self._wire.close()
-            self._plane.strangers.discard(self)
-            if self._entered is not None:
-                self._entered.connections.discard(self)
+            await self._leave()
 
     @property
     def by_token(self) -> bool:
@@ -113,15 +111,26 @@ class Conversation:
         if self._entered is not None:
             return
         most = self._plane.limits.connections
-        if len(bottle.connections) >= most + _TOLD:
+        if len(bottle.connections) >= most + TOLD:
             bottle.counters["turned away"] += 1
             raise Gone
         self._entered = bottle
         bottle.connections.add(self)
+        self._wire.settle_in(bottle.berths.take())
         self._plane.strangers.discard(self)
         if len(bottle.connections) > most:
             bottle.counters["turned away"] += 1
             raise Refusal("too-many-connections", f"The bottle has {most} open connections. Close some.", 503)
+
+    async def _leave(self) -> None:
+        """The connection counts, and has its room, for as long as what was sent to it waits to be read."""
+        self._wire.close()
+        while self._wire.leaving:
+            await self._wire.bell.wait()
+        self._plane.strangers.discard(self)
+        if self._entered is not None:
+            self._entered.connections.discard(self)
+            self._entered.berths.give_back(self._wire.berth)
 
     @property
     def _slug(self) -> str:
@@ -327,7 +336,7 @@ class Conversation:
         if not bottle.uses.take(route):
             assert self._target is not None  # noqa: S101
             raise refusal_for(used_up(request, route), self._target, "CONNECT")
-        upstream = await connect(self._plane, route, host, port, self._wire.bell, bottle=bottle, tls=False)
+        upstream = await connect(self._plane, route, host, port, self._wire, bottle=bottle, tls=False)
         try:
             self._wire.write(_ESTABLISHED)
             await check_hello(self._wire, host, self._plane.limits)
@@ -368,7 +377,7 @@ class Conversation:
         if outer.transport is None or outer.ended:
             raise Gone
         outer.write(_ESTABLISHED)
-        inner = Wire(Doorbell(), self._plane.watch)
+        inner = Wire(Doorbell(), self._plane.watch, berth=outer.berth)
         conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
         secured = TlsTransport(context, inner)
         secured.take_over(outer.transport)

@@ -8,7 +8,7 @@ from egress.dlp import Steps
 
 from .head import Field, RequestHead, ResponseHead
 from .turns import Step
-from .wire import Doorbell, Wire
+from .wire import Wire
 
 Trailers = list[tuple[bytes, bytes]]
 
@@ -26,9 +26,9 @@ class Destination(Protocol):
 
     def answer_fields(self, head: ResponseHead) -> list[Field]: ...
 
-    def reuse(self, bell: Doorbell, *, repeatable: bool) -> Wire | None: ...
+    def reuse(self, client: Wire, *, repeatable: bool) -> Wire | None: ...
 
-    async def open(self, bell: Doorbell) -> Wire:
+    async def open(self, client: Wire) -> Wire:
         """Raises Unreachable."""
 
     def give_back(self, wire: Wire) -> None: ...

@@ -112,7 +112,7 @@ class Exchange:
         elif self._destination.reads_ahead and b"expect" not in self._head.single:
             await self._read_ahead()
         repeatable = self._head.method in REPEATABLE and self._head.length == 0
-        kept = self._upstream or self._destination.reuse(self._client.bell, repeatable=repeatable)
+        kept = self._upstream or self._destination.reuse(self._client, repeatable=repeatable)
         if kept is not None:
             if self._upstream is None:
                 self._send(kept)
@@ -121,7 +121,7 @@ class Exchange:
             except Unreachable as error:
                 if not repeatable or error.reason != "upstream-closed" or kept.buffer:
                     raise
-        fresh = await self._destination.open(self._client.bell)
+        fresh = await self._destination.open(self._client)
         self._send(fresh)
         return await self._await_answer(fresh)
 

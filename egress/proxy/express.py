@@ -142,7 +142,7 @@ class Express:
             self._habit = habit = self._learn(data, start)
         if habit is None or not self._may_leave(habit, method, path, origin_form):
             return False
-        upstream = bottle.pool.take(habit.key, client.bell, repeatable=True)
+        upstream = bottle.pool.take(habit.key, client, repeatable=True)
         if upstream is None:
             return False
         self._raw, self._method, self._path = data, method, path

@@ -26,7 +26,7 @@ from .sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from .targets import Target
 from .turns import Step
 from .upstream import Key, open_wire
-from .wire import Doorbell, Wire
+from .wire import Wire
 from .writing import request_bytes
 
 # An answer can only be searched and cleaned when it can be read, and when it is whole.
@@ -36,14 +36,14 @@ _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
 
 async def connect(
-    plane: DataPlane, route: Route, host: str, port: int, bell: Doorbell, *, bottle: Bottle, tls: bool
+    plane: DataPlane, route: Route, host: str, port: int, client: Wire, *, bottle: Bottle, tls: bool
 ) -> Wire:
     """A new connection to an address that was checked for this route. Raises Unreachable."""
     limits = plane.limits
     connection = await _socket(plane, bottle, route, host, port)
     context = plane.upstream_tls if tls else None
     return await open_wire(
-        connection, bell, plane.watch, tls=context, host=host, seconds=limits.handshake_seconds
+        connection, client, plane.watch, tls=context, host=host, seconds=limits.handshake_seconds
     )
 
 
@@ -169,13 +169,13 @@ class Origin:
             fields = [entry for entry in fields if entry[0] != b"set-cookie"]
         return self._inspection.answer(head, fields)
 
-    def reuse(self, bell: Doorbell, *, repeatable: bool) -> Wire | None:
-        return self._bottle.pool.take(self._key, bell, repeatable=repeatable)
+    def reuse(self, client: Wire, *, repeatable: bool) -> Wire | None:
+        return self._bottle.pool.take(self._key, client, repeatable=repeatable)
 
-    async def open(self, bell: Doorbell) -> Wire:
+    async def open(self, client: Wire) -> Wire:
         target = self._target
         return await connect(
-            self._plane, self._route, target.host, target.port, bell,
+            self._plane, self._route, target.host, target.port, client,
             bottle=self._bottle, tls=target.scheme == "https",
         )  # fmt: skip
 

@@ -38,7 +38,7 @@ class DataPlane:
         self.upstream_tls = upstream_context(config)
         self.secrets = Secrets(config.home / "secrets")
         self.scanners = Scanners(self.secrets)
-        self.watch = Watch()
+        self.watch = Watch(leaving_seconds=self.limits.leaving_seconds)
         self.outbox = Outbox()
         self.turns = Turns()
         self.records = Records()
@@ -58,7 +58,7 @@ class DataPlane:
         """The bottle, made if it is new, with its files read again."""
         bottle = self.bottles.get(slug)
         if bottle is None:
-            bottle = Bottle(slug, self.config.bottles / slug, pooled=self.limits.pooled)
+            bottle = Bottle(slug, self.config.bottles / slug, self.limits)
             self.bottles[slug] = bottle
             self._make_ca(bottle)
         ack = await bottle.reload()

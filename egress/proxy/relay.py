@@ -17,7 +17,7 @@ from .errors import Unreachable
 from .head import Field, RequestHead, ResponseHead
 from .turns import Begin, unchanged
 from .upstream import open_wire
-from .wire import Doorbell, Watch, Wire
+from .wire import Watch, Wire
 from .writing import request_bytes
 
 IDENTITY = b"X-Bottle-Identity"
@@ -48,10 +48,10 @@ class WebProcess:
     def answer_fields(self, head: ResponseHead) -> list[Field]:
         return head.end_to_end()
 
-    def reuse(self, bell: Doorbell, *, repeatable: bool) -> Wire | None:
+    def reuse(self, client: Wire, *, repeatable: bool) -> Wire | None:
         return None
 
-    async def open(self, bell: Doorbell) -> Wire:
+    async def open(self, client: Wire) -> Wire:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
@@ -62,7 +62,7 @@ class WebProcess:
             raise Unreachable(
                 "supervisor-down", "The supervisor is not running. Try again in a moment.", 503
             ) from error
-        return await open_wire(connection, bell, self._watch)
+        return await open_wire(connection, client, self._watch)
 
     def give_back(self, wire: Wire) -> None:
         wire.close()

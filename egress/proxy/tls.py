@@ -15,15 +15,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
+from .berths import WIDE
 from .wire import Wire
 
-_READ_BYTES = 256 * 1024
 _RECORD_BYTES = 32 * 1024  # more than one record can have, of which the rest is still to come
 # One of each for all connections: what was read is decrypted and given away before anything else is read.
-_encrypted = memoryview(bytearray(_READ_BYTES))
-_decrypted = memoryview(bytearray(_READ_BYTES + _RECORD_BYTES))
+_encrypted = memoryview(bytearray(WIDE.read))
+_decrypted = memoryview(bytearray(WIDE.read + _RECORD_BYTES))
 _passing = memoryview(bytearray(16 * 1024))  # as much as fits into one record
-_CLOSING_SECONDS = 30.0
 
 Moved = Callable[[int], None]
 
@@ -51,7 +50,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_closing = False
         self._heir: tuple[TlsTransport, Moved] | None = None
         self._inherited = 0  # bytes that are still to come, and are the heir's
-        self._last_moment: asyncio.TimerHandle | None = None
 
     def take_over(self, below: asyncio.Transport) -> None:
         """A connection that was another protocol's, of which nothing is waiting to be read."""
@@ -109,7 +107,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._below = cast(asyncio.Transport, transport)  # the loop's are not a subclass
 
     def get_buffer(self, _: int) -> memoryview:
-        return _encrypted
+        return _encrypted[: self._wire.berth.read]
 
     def buffer_updated(self, count: int) -> None:
         self._incoming.write(_encrypted[:count])
@@ -123,7 +121,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             if self._heir is not None:
                 self._pass_on(*self._heir)
             while self._incoming.pending or self._pending():
-                count = self._read(_READ_BYTES, _decrypted[size:])
+                count = self._read(WIDE.read, _decrypted[size:])
                 if not count:
                     is_over = True
                     break
@@ -185,8 +183,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 exc or ConnectionResetError("the connection was lost before the handshake was done")
             )
         self._below = None
-        if self._last_moment is not None:
-            self._last_moment.cancel()
 
     def pause_writing(self) -> None:
         if self._is_open:
@@ -218,7 +214,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._below.write(self._outgoing.read())
 
     def close(self) -> None:
-        """Say goodbye, and let what was written leave, if the other side reads it soon."""
+        """Say goodbye, and let what was written leave."""
         if self._is_closing or self._below is None:
             return
         with suppress(ssl.SSLError):  # theirs is not waited for
@@ -231,8 +227,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return
         self._is_closing = True
         self._below.close()
-        if self._below.get_write_buffer_size():
-            self._last_moment = asyncio.get_running_loop().call_later(_CLOSING_SECONDS, self.abort)
 
     def abort(self) -> None:
         self._is_closing = True
@@ -253,6 +247,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         if self._below is not None:
             self._below.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._below.get_write_buffer_size() if self._below is not None else 0
 
     def can_write_eof(self) -> bool:
         return False

@@ -22,15 +22,18 @@ TRUSTED_SECONDS = 3.0  # origins close idle connections at any moment; sooner th
 
 async def open_wire(
     connection: socket.socket,
-    bell: Doorbell,
+    client: Wire,
     watch: Watch,
     *,
     tls: ssl.SSLContext | None = None,
     host: str = "",
     seconds: float = 10,
 ) -> Wire:
-    """A wire over an open socket, with TLS verified for `host` if a context is given. Raises Unreachable."""
-    loop, wire = asyncio.get_running_loop(), Wire(bell, watch)
+    """A wire over an open socket, with TLS verified for `host` if a context is given. Raises Unreachable.
+
+    Whoever serves the client is told what happens on it, and it may keep as much as the client's.
+    """
+    loop, wire = asyncio.get_running_loop(), Wire(client.bell, watch, berth=client.berth)
     try:
         if tls is None:
             await loop.create_connection(lambda: wire, sock=connection)
@@ -61,7 +64,7 @@ class Pool:
     def __len__(self) -> int:
         return self._count
 
-    def take(self, key: Key, bell: Doorbell, *, repeatable: bool) -> Wire | None:
+    def take(self, key: Key, client: Wire, *, repeatable: bool) -> Wire | None:
         """The freshest idle connection. One that was idle for long serves repeatable requests only."""
         idle = self._idle.get(key)
         while idle:
@@ -70,7 +73,9 @@ class Pool:
             if wire.ended:
                 continue
             if wire.clock() - since <= (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
-                wire.bell, wire.sink = bell, None
+                wire.bell, wire.sink = client.bell, None
+                if wire.berth is not client.berth:
+                    wire.settle_in(client.berth)
                 return wire
             wire.close()
         return None

@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Generator
 from typing import cast
 
+from .berths import NARROW, WIDE, Berth
 from .turns import Begin, advance, at_once
 
 log = logging.getLogger(__name__)
 
-HIGH_WATER = 256 * 1024  # bytes waiting to be written before the other side's reading is paused
-MAX_UNREAD = 128 * 1024  # bytes nobody asked for yet before our own reading is paused
+# One for all wires: what was read is taken out of it before anything else is read.
+_arrived = memoryview(bytearray(WIDE.read))
 
 _UNREAD, _CHOKED, _LENT, _BUSY = 1, 2, 4, 8
 
@@ -54,9 +55,13 @@ class Doorbell:
 
 
 class Watch:
-    """Ends the patience with every open wire that is past its deadline; one timer for all of them."""
+    """Ends the patience with every open wire that is past its deadline; one timer for all of them.
 
-    def __init__(self, every: float = 0.25) -> None:
+    `leaving_seconds` is how long a wire that is closed may take to send what was written before.
+    """
+
+    def __init__(self, every: float = 0.25, *, leaving_seconds: float = 30.0) -> None:
+        self.leaving_seconds = leaving_seconds
         self._wires: set[Wire] = set()
         self._every = every
 
@@ -78,7 +83,7 @@ class Watch:
                 wire.expire()
 
 
-class Wire(asyncio.Protocol):
+class Wire(asyncio.BufferedProtocol):
     """`sink`, when set, gets the bytes as they come; otherwise they wait in `buffer`, bounded.
 
     What makes work is worked on in turns; nothing is read meanwhile, and an end is told when it is done.
@@ -86,8 +91,16 @@ class Wire(asyncio.Protocol):
     `source` is the wire whose bytes are written here: it is not read while this one is full.
     """
 
-    def __init__(self, bell: Doorbell, watch: Watch, opened: Callable[[Wire], None] | None = None) -> None:
+    def __init__(
+        self,
+        bell: Doorbell,
+        watch: Watch,
+        opened: Callable[[Wire], None] | None = None,
+        *,
+        berth: Berth = NARROW,
+    ) -> None:
         self.bell = bell
+        self.berth = berth
         self.clock = asyncio.get_running_loop().time
         self.transport: asyncio.Transport | None = None
         self.buffer = bytearray()
@@ -101,6 +114,7 @@ class Wire(asyncio.Protocol):
         self.closed = False
         self.choked = False
         self.half_close = False
+        self.leaving = False  # closed, but for what is still unsent
         self._work: Generator[None, None, object] | None = None
         self._begin: Begin = at_once
         self._ends = False  # as soon as the work is done
@@ -115,10 +129,16 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's are not a subclass
         self.transport = transport
-        transport.set_write_buffer_limits(high=HIGH_WATER)
+        transport.set_write_buffer_limits(high=self.berth.unsent)
         self._watch.add(self)
         if self._opened:
             self._opened(self)
+
+    def get_buffer(self, _: int) -> memoryview:
+        return _arrived[: self.berth.read]
+
+    def buffer_updated(self, count: int) -> None:
+        self.data_received(bytes(_arrived[:count]))
 
     def data_received(self, data: bytes) -> None:
         if self.sink is not None and self._work is None:
@@ -129,7 +149,7 @@ class Wire(asyncio.Protocol):
         if self.express is not None and self.express(data):
             return
         self.buffer += data
-        if len(self.buffer) > MAX_UNREAD:
+        if len(self.buffer) > self.berth.unread:
             self.hold(_UNREAD)
         self.bell.ring()
 
@@ -139,6 +159,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self.leaving = False
         self.transport = None
         self._watch.discard(self)
         if self._source is not None:
@@ -158,6 +179,12 @@ class Wire(asyncio.Protocol):
         self.bell.ring()
 
     # --- its owner calls these
+
+    def settle_in(self, berth: Berth) -> None:
+        """From now on it may keep so much."""
+        self.berth = berth
+        if self.transport is not None and not self.closed:
+            self.transport.set_write_buffer_limits(high=berth.unsent)
 
     def feed_from(self, source: Wire | None) -> None:
         """From now on `source` is what gets written here; it waits while this wire is full."""
@@ -186,7 +213,7 @@ class Wire(asyncio.Protocol):
     def take(self, count: int) -> bytes:
         taken = bytes(self.buffer[:count])
         del self.buffer[:count]
-        if len(self.buffer) <= MAX_UNREAD:
+        if len(self.buffer) <= self.berth.unread:
             self.release(_UNREAD)
         return taken
 
@@ -221,10 +248,13 @@ class Wire(asyncio.Protocol):
         self.release(_LENT)
 
     def close(self) -> None:
-        """Flush, then close."""
+        """Flush, then close. What the other side does not read in time is not waited for."""
         self.flush()
         if self.transport is not None and not self.closed:
             self.transport.close()
+            if self.transport.get_write_buffer_size() and not self.leaving:
+                self.leaving = True
+                self.deadline = self.clock() + self._watch.leaving_seconds
 
     def abort(self) -> None:
         if self.transport is not None and not self.closed:
@@ -237,8 +267,11 @@ class Wire(asyncio.Protocol):
 
     def expire(self) -> None:
         self.deadline = math.inf
-        self.expired = True
-        self.bell.ring()
+        if self.leaving:
+            self.abort()
+        else:
+            self.expired = True
+            self.bell.ring()
 
     def hold(self, why: int) -> None:
         if (
@@ -310,7 +343,7 @@ class Wire(asyncio.Protocol):
         then, self._when_written = self._when_written, None
         if then is not None:
             if self.transport is not None and not self.closed:
-                self.transport.set_write_buffer_limits(high=HIGH_WATER)
+                self.transport.set_write_buffer_limits(high=self.berth.unsent)
             then()
 
     def _tell_end(self) -> None:

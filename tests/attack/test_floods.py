@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,7 @@ def test_connections_beyond_the_limit_are_not_held_either(lab: Lab) -> None:
     held = [lab.client() for _ in range(MOST)]
     for client in held:
         client.send(b"GET ")
+    eventually(lambda: _count(lab) == MOST, "all of them")
     before = open_ones()
     too_many = [lab.client() for _ in range(100)]  # which are told so, if anything, and given time to read it
     assert open_ones() - before < 20
@@ -165,6 +167,34 @@ def test_requests_without_end_and_without_reading_are_held_back(lab: Lab) -> Non
     with pytest.raises(OSError):
         for _ in range(10_000):
             client.send(message)
+
+
+@with_two_processes_too
+@pytest.mark.parametrize("secured", [False, True], ids=["plain", "TLS"])
+def test_connections_that_are_closed_but_not_read_count_and_come_to_an_end(lab: Lab, secured: bool) -> None:
+    """Or a bottle could have any number of them, each with its answers in our memory."""
+    start = "" if secured else "http://_egress.local"
+    host = "api.example.com" if secured else "_egress.local"
+    path = "/nothing-allows-this" if secured else "/allowlist"
+    message = get(start + path, host) * 3000 + get(start + path, host, "Connection: close")
+    clients = [lab.secured(host) if secured else lab.client() for _ in range(MOST // 2)]
+    for client in clients:
+        client.socket.settimeout(0.1)
+        with suppress(OSError):
+            client.send(message)
+        assert _uncounted(lab) < 6
+    eventually(lambda: _count(lab) == 0 and _uncounted(lab) <= lab.processes, "their end")
+
+
+def _uncounted(lab: Lab) -> int:
+    """Open connections that are no bottle's: those that ask for the status, now and a moment ago."""
+    status = lab.control("GET", "/status")
+    of_bottles = sum(each["connections"] + each["pooled"] for each in status["bottles"].values())
+    return int(status["connections"]) - of_bottles
+
+
+def _count(lab: Lab) -> int:
+    return int(lab.control("GET", "/status")["bottles"]["agent-a"]["connections"])
 
 
 def _is_served(lab: Lab) -> bool:

@@ -8,8 +8,8 @@ import ssl
 
 import pytest
 
+from egress.proxy.berths import NARROW
 from egress.proxy.ca import Authority
-from egress.proxy.wire import HIGH_WATER
 from tests.proxy.tls_peers import HOST, MUCH, PATIENCE, connected, opened, until
 
 
@@ -137,12 +137,12 @@ async def test_closing_says_goodbye_after_what_was_written(
 async def test_a_peer_that_does_not_read_is_noticed(authority: Authority, trusting: ssl.SSLContext) -> None:
     async with opened(authority, trusting) as (ours, peer):
         while not ours.wire.choked:
-            ours.wire.write(MUCH[:HIGH_WATER])
+            ours.wire.write(MUCH[: NARROW.unsent])
             await asyncio.sleep(0)
         reading = asyncio.create_task(peer.read(1 << 30))
         await until(lambda: not ours.wire.choked)
         ours.wire.close()
-        assert len(await reading) % HIGH_WATER == 0
+        assert len(await reading) % NARROW.unsent == 0
 
 
 async def test_what_nobody_reads_is_not_received_without_end(
@@ -150,9 +150,9 @@ async def test_what_nobody_reads_is_not_received_without_end(
 ) -> None:
     async with opened(authority, trusting) as (ours, peer):
         sending = asyncio.create_task(peer.send(peer.sealed(MUCH)))
-        await until(lambda: len(ours.wire.buffer) > 128 * 1024)
+        await until(lambda: len(ours.wire.buffer) > NARROW.unread)
         await asyncio.sleep(0.05)
-        assert len(ours.wire.buffer) < 1 << 19
+        assert len(ours.wire.buffer) <= NARROW.unread + NARROW.read
         received = b""
         while len(received) < len(MUCH):
             received += ours.wire.take(len(ours.wire.buffer))

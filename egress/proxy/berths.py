@@ -1,0 +1,47 @@
+"""How much the connections of a bottle may keep in memory while it waits for somebody: one number for all.
+
+What has arrived and nobody took yet, and what was written and nobody read yet, is in flight. Every connection
+is given its room when it comes and has it until it is closed, so that what is given out is never exceeded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Berth:
+    """The room of each of a connection's two wires, in bytes."""
+
+    read: int  # at once
+    unread: int  # by us, before we stop reading; a whole head has to fit
+    unsent: int  # before whatever is to be sent there is no longer read
+
+    @property
+    def most(self) -> int:
+        """Of both wires: each limit can be exceeded by what comes with one read."""
+        return 2 * (self.unread + self.read + self.unsent + self.read)
+
+
+NARROW = Berth(read=32 * _KIB, unread=64 * _KIB, unsent=32 * _KIB)
+WIDE = Berth(read=256 * _KIB, unread=128 * _KIB, unsent=256 * _KIB)  # less would make large transfers slower
+
+
+class Berths:
+    """Wide ones for the first who come; the rest of the room is kept for all others that may come."""
+
+    def __init__(self, room: int, connections: int) -> None:
+        """`room` is at least what so many narrow ones take."""
+        self._wide_ones = (room - connections * NARROW.most) // (WIDE.most - NARROW.most)
+
+    def take(self) -> Berth:
+        if self._wide_ones <= 0:
+            return NARROW
+        self._wide_ones -= 1
+        return WIDE
+
+    def give_back(self, berth: Berth) -> None:
+        if berth is WIDE:
+            self._wide_ones += 1
