@@ -22,6 +22,7 @@ from .secret_forms import forms_of
 from .token_shapes import INJECTIONS, SHAPES
 
 PROVISIONED = "provisioned-secret"
+_APART = b"\n\0\n"  # between texts that nothing may be found across: no shape has it in it
 # A body is looked at in windows that start at fixed places, however it arrives. One that fits into a single
 # window is known whole before any of it is let go; of a longer one, the end of what was looked at stays.
 WINDOW = 64 * 1024
@@ -133,7 +134,7 @@ class Scanner:
     def find_in_head(self, host: str, origin_form: bytes, headers: Headers) -> Finding | None:
         """`headers` are those that leave, without what the proxy adds."""
         url = b"%b\n%b" % (host.encode("ascii"), origin_form)  # apart: a webhook may be sent to its owner
-        if (kind := self.kind_in_quoted(b"\n".join([url, *_lines(headers)]))) is None:
+        if (kind := self.kind_in_quoted(_APART.join([url, b"\n".join(_lines(headers))]))) is None:
             return None
         in_url = self.kind_in_quoted(url)
         return Finding(in_url, "url") if in_url else Finding(kind, "header")
@@ -146,7 +147,7 @@ class Scanner:
         """As it is, and with escapes undone once and twice."""
         if b"%" in text:
             once = unquote_to_bytes(text)
-            text = b"\n".join([text, once, unquote_to_bytes(once)])
+            text = _APART.join([text, once, unquote_to_bytes(once)])
         return self.kind_in(text)
 
     def find_in_trailers(self, trailers: Headers) -> Finding | None:

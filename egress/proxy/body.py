@@ -6,6 +6,7 @@ Trust boundary: chunk sizes and trailers are off the wire. A body that breaks th
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Protocol
 
 from . import overrides
@@ -15,6 +16,7 @@ _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _MAX_LINE = 4096
 _MAX_TRAILERS = 32
+_CHUNKED_PART = 4 * 1024
 # A trailer arrives after the decision was made, so it may carry nothing that a decision depends on.
 _NOT_IN_TRAILERS = overrides.ALL | frozenset(
     {
@@ -163,6 +165,18 @@ class ChunkedBody:
         if len(self.trailers) >= _MAX_TRAILERS:
             raise ValueError("there are too many trailers")
         self.trailers.append((match[1], match[2]))
+
+
+def payloads(data: bytes, body: Body) -> Iterator[bytes]:
+    """What is in `data` of the body, a step at a time: chunks can be one byte each."""
+    size = _CHUNKED_PART if isinstance(body, ChunkedBody) else max(1, len(data))
+    for start in range(0, len(data), size):
+        payload = body.feed(data[start : start + size])
+        if body.finished:
+            body.rest += data[start + size :]
+            yield payload
+            return
+        yield payload
 
 
 def chunk(payload: bytes) -> bytes:

@@ -94,6 +94,7 @@ class Bottle:
         self.counters: Counter[str] = Counter()
         self.missing_secrets: set[str] = set()
         self.connections: set[Connection] = set()
+        self.line = asyncio.Lock()  # of those that have asked for more than one thing at once
         self.is_gone = False
         self.held_bytes = 0
         self.search: Search | None = None

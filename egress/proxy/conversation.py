@@ -82,7 +82,8 @@ class Conversation:
             elif self._inside is None:
                 self._enter(self._bottle)
             while await self._one_request():
-                pass
+                if self._wire.buffer:
+                    await self._stand_in_line()
         except Refusal as refusal:
             await self._refuse(refusal)
         except (Gone, asyncio.CancelledError):
@@ -121,6 +122,12 @@ class Conversation:
         if len(bottle.connections) > most:
             bottle.counters["turned away"] += 1
             raise Refusal("too-many-connections", f"The bottle has {most} open connections. Close some.", 503)
+
+    async def _stand_in_line(self) -> None:
+        """Of what many connections of a bottle sent ahead, one request at a time, and others in between."""
+        if self._bottle is not None:
+            async with self._bottle.line:
+                await asyncio.sleep(0)
 
     async def _leave(self) -> None:
         """The connection counts, and has its room, for as long as what was sent to it waits to be read."""
@@ -175,9 +182,21 @@ class Conversation:
     async def _go_on(self, lane: Express) -> bool:
         assert self._bottle is not None  # noqa: S101
         handed = lane.hand_over()
-        self._head, self._record = handed.head, handed.record
-        self._aim(handed.target)
-        return await self._run(self._bottle, handed.exchange)
+        head, target, record, route = handed.head, handed.target, handed.record, handed.route
+        self._head, self._record = head, record
+        self._aim(target)
+        try:
+            origin = Origin(self._plane, self._bottle, target, route, head=head, record=record)
+        except BaseException:  # a secret may have changed since it was sent
+            handed.upstream.abort()
+            raise
+        exchange = Exchange(
+            self._wire, head, origin, self._plane.limits, record,
+            request=target.asked_with(head.method), route=route, sent_on=handed.upstream,
+        )  # fmt: skip
+        if handed.is_cut:
+            exchange.cut()
+        return await self._run(self._bottle, exchange)
 
     # --- who asks, and for what
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import partial
 
 from egress.dlp import Steps
 from egress.policy import Request
 from egress.routes import Route
 
-from .body import Body, ChunkedBody, SizedBody, body_of, chunk, last_chunk
+from .body import ChunkedBody, SizedBody, body_of, chunk, last_chunk, payloads
 from .config import Limits
 from .destination import Destination, Trailers
 from .errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
@@ -28,7 +28,6 @@ from .writing import UPGRADE, response_bytes
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _INTERIM = frozenset({100, 102, 103})
-_CHUNKED_PART = 4 * 1024
 _MOST_INTERIM = 32  # some servers say 102 every so often while they work
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -126,7 +125,8 @@ class Exchange:
         return await self._await_answer(fresh)
 
     async def _read_whole(self) -> None:
-        body = await read_body(self._client, self._head, self._limits, self._destination.keep)
+        destination = self._destination
+        body = await read_body(self._client, self._head, self._limits, destination.keep, destination.begin)
         self._touch()
         self._head = self._head.with_length(len(body))
         self._sent_all = True
@@ -169,7 +169,7 @@ class Exchange:
         trailers: Trailers = []
         leaving: list[bytes] = []
         try:
-            for payload in _payloads(data, self._body):
+            for payload in payloads(data, self._body):
                 self._touch()
                 if payload or self._body.finished:
                     leaving.append((yield from self._destination.outgoing(payload, last=self._body.finished)))
@@ -308,7 +308,7 @@ class Exchange:
     def _take_answer_data(self, data: bytes) -> Generator[None, None, None]:
         body = self._answer_body
         try:
-            for payload in _payloads(data, body):
+            for payload in payloads(data, body):
                 self._touch()
                 yield from self._send_answer(payload, last=body.finished)
         except ValueError:
@@ -354,6 +354,8 @@ class Exchange:
                 except ValueError as error:
                     raise Gone from error
                 await self._in_turn(self._send_answer(b"", last=True))
+                if upstream.broke_off:  # the end looks to the client as it did to us
+                    self._client.break_off()
                 return
             await self._client.bell.wait()
         if self._failure is not None:  # it came with the last bytes
@@ -437,18 +439,6 @@ class Exchange:
             if answering or self._sent_all:
                 raise Unreachable("upstream-timeout", "The origin took too long to answer.", 504)
             raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
-
-
-def _payloads(data: bytes, body: Body) -> Iterator[bytes]:
-    """What is in `data` of the body, a step at a time: chunks can be one byte each."""
-    size = _CHUNKED_PART if isinstance(body, ChunkedBody) else max(1, len(data))
-    for start in range(0, len(data), size):
-        payload = body.feed(data[start : start + size])
-        if body.finished:
-            body.rest += data[start + size :]
-            yield payload
-            return
-        yield payload
 
 
 def _nowhere(_: bytes) -> None:

@@ -17,10 +17,8 @@ from egress.routes import Route
 
 from .bottles import Bottle, Search
 from .errors import Refusal
-from .exchange import Exchange
 from .head import RequestHead, is_accepted, parse_request, parse_response, read_usual_line
 from .inspection import conceal, search_head
-from .origin import Origin
 from .overrides import overrides_in
 from .plane import DataPlane
 from .records import Record
@@ -61,7 +59,9 @@ class Handed(NamedTuple):
     head: RequestHead
     target: Target
     record: Record
-    exchange: Exchange
+    route: Route
+    upstream: Wire  # that it was sent on
+    is_cut: bool
 
 
 class Express:
@@ -285,11 +285,4 @@ class Express:
         record.url_is_clean = habit.searched
         head = parse_request(self._raw, max_fields=self._limits.head_fields)
         target = inner_target(head, "https", self._host, PORTS["https"])
-        origin = Origin(self._plane, self._bottle, target, habit.route, head=head, record=record)
-        exchange = Exchange(
-            self._client, head, origin, self._limits, record,
-            request=self.request, route=habit.route, sent_on=upstream,
-        )  # fmt: skip
-        if self._is_cut:
-            exchange.cut()
-        return Handed(head, target, record, exchange)
+        return Handed(head, target, record, habit.route, upstream, self._is_cut)

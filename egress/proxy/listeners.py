@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from .bottles import Ack, Bottle, exists, found_in
 from .conversation import Conversation, Door
@@ -32,6 +33,7 @@ class Listeners:
         self._servers: dict[str, dict[str, asyncio.Server]] = {}  # by bottle and by name
         self._tcp: list[asyncio.Server] = []
         self._reception = Reception(self._receive)
+        self._refreshing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self.port: int | None = None
 
@@ -54,6 +56,11 @@ class Listeners:
 
     async def refresh(self, slug: str) -> Ack | None:
         """Read a bottle's files again, with its sockets open while it exists. None when it is gone."""
+        turn = self._refreshing.setdefault(slug, asyncio.Lock())
+        async with turn:  # or one that began before it was removed would open its sockets again
+            return await self._refresh(slug)
+
+    async def _refresh(self, slug: str) -> Ack | None:
         if not exists(self._plane.config.bottles / slug):
             self._close(slug)
             self._plane.forget(slug)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from .body import body_of
+from egress.dlp import Steps
+
+from .body import Body, body_of, payloads
 from .config import Limits
 from .errors import BadRequest, Gone
 from .head import RequestHead
+from .turns import Begin, result
 from .wire import Wire
 
 _LINGER_SECONDS, _QUIET_SECONDS, _LINGER_BYTES = 2.0, 0.2, 1024 * 1024
@@ -62,10 +65,12 @@ async def read_head(
         await wire.bell.wait()
 
 
-async def read_body(wire: Wire, head: RequestHead, limits: Limits, keep: Callable[[int], None]) -> bytes:
+async def read_body(
+    wire: Wire, head: RequestHead, limits: Limits, keep: Callable[[int], None], begin: Begin
+) -> bytes:
     """The whole body of a request, within the limit of what is held in memory. Raises Refusal, or Gone.
 
-    `keep` is told how much of it is here, and may refuse.
+    `keep` is told how much of it is here, and may refuse. `begin` is how long work is begun.
     """
     body, payload = body_of(head.length), bytearray()
     if b"expect" in head.single:
@@ -74,7 +79,7 @@ async def read_body(wire: Wire, head: RequestHead, limits: Limits, keep: Callabl
     while not body.finished:
         if wire.buffer:
             try:
-                payload += body.feed(wire.take(len(wire.buffer)))
+                payload += await result(_fed(body, wire.take(len(wire.buffer))), begin)
             except ValueError as error:
                 raise BadRequest("bad-body", f"The request was refused: {error}.") from error
             if len(payload) > limits.held_body_bytes:
@@ -89,6 +94,14 @@ async def read_body(wire: Wire, head: RequestHead, limits: Limits, keep: Callabl
             await wire.bell.wait()
     wire.stop_draining(body.rest)
     return bytes(payload)
+
+
+def _fed(body: Body, data: bytes) -> Steps:
+    parts = []
+    for part in payloads(data, body):
+        parts.append(part)
+        yield
+    return b"".join(parts)
 
 
 async def _until_drained(wire: Wire, deadline: float) -> None:

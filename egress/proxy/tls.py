@@ -165,8 +165,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def eof_received(self) -> None:
         if self._is_open:
-            self._wire.eof_received()
-            self._hang_up()  # nobody is there to hear a goodbye
+            self._wire.broke_off = True  # TLS ends with a goodbye
+            self._wire.says_goodbye = False  # nobody is there to hear ours
+            self._end()
         else:
             self._give_up(ConnectionResetError("the connection ended during the handshake"))
 
@@ -217,15 +218,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Say goodbye, and let what was written leave."""
         if self._is_closing or self._below is None:
             return
-        with suppress(ssl.SSLError):  # theirs is not waited for
-            self._tls.unwrap()
-        self._flush()
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        if self._is_closing or self._below is None:
-            return
         self._is_closing = True
+        if self._wire.says_goodbye:
+            with suppress(ssl.SSLError):  # theirs is not waited for
+                self._tls.unwrap()
+            self._flush()
         self._below.close()
 
     def abort(self) -> None:

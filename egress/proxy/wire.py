@@ -111,10 +111,12 @@ class Wire(asyncio.BufferedProtocol):
         self.deadline = math.inf
         self.expired = False
         self.ended = False  # nothing more will be read
+        self.broke_off = False  # as if by accident: there may have been more to come
         self.closed = False
         self.choked = False
         self.half_close = False
         self.leaving = False  # closed, but for what is still unsent
+        self.says_goodbye = True  # when it is closed, if it speaks TLS
         self._work: Generator[None, None, object] | None = None
         self._begin: Begin = at_once
         self._ends = False  # as soon as the work is done
@@ -158,6 +160,7 @@ class Wire(asyncio.BufferedProtocol):
         return self.half_close
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.broke_off = self.broke_off or (exc is not None and not self.ended)
         self.closed = True
         self.leaving = False
         self.transport = None
@@ -255,6 +258,11 @@ class Wire(asyncio.BufferedProtocol):
             if self.transport.get_write_buffer_size() and not self.leaving:
                 self.leaving = True
                 self.deadline = self.clock() + self._watch.leaving_seconds
+
+    def break_off(self) -> None:
+        """Close so that it does not look like an end that was meant, where there is a difference."""
+        self.says_goodbye = False
+        self.close()
 
     def abort(self) -> None:
         if self.transport is not None and not self.closed:

@@ -186,6 +186,25 @@ def test_connections_that_are_closed_but_not_read_count_and_come_to_an_end(lab: 
     eventually(lambda: _count(lab) == 0 and _uncounted(lab) <= lab.processes, "their end")
 
 
+def test_requests_that_are_sent_ahead_do_not_keep_another_bottle_waiting(lab: Lab) -> None:
+    """All of it is there when the proxy wakes up; who has asked for one thing is not served last."""
+    clients = [lab.client() for _ in range(3)]
+    others = [lab.client("agent-b"), lab.client("agent-b")]
+    message = request("HEAD", "http://_egress.local/health", "_egress.local")
+    with lab.held("agent-a"):
+        # One before and one after: it is not for us to say who is looked at first.
+        others[0].send(get("http://_egress.local/allowlist", "_egress.local"))
+        for client in clients:
+            client.send(message * 800)
+        others[1].send(get("http://_egress.local/allowlist", "_egress.local"))
+    assert [other.answer().status for other in others] == [200, 200]
+    for client in clients:
+        for _ in range(800):
+            client.answer(to=b"HEAD")
+    served = [each["path"] for each in lab.records() if each["path"] in ("/health", "/allowlist")]
+    assert served[-1200:] == ["/health"] * 1200
+
+
 def _uncounted(lab: Lab) -> int:
     """Open connections that are no bottle's: those that ask for the status, now and a moment ago."""
     status = lab.control("GET", "/status")

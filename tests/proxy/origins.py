@@ -218,6 +218,10 @@ class _Session:
             return False
         if path == "/websocket":
             return await self._websocket(seen)
+        if path == "/breaks-off":
+            await self.send(b"HTTP/1.1 200 OK\r\n\r\nhalf of it")
+            self._writer.transport.abort()  # without the goodbye of TLS
+            return False
         while True:
             event = await self._event()
             if isinstance(event, h11.Data):

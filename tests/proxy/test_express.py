@@ -226,3 +226,27 @@ def test_a_stop_lets_it_finish(tmp_path: Path) -> None:
         lab.process.send_signal(signal.SIGTERM)
         assert client.answer().body == b"in pieces"
         assert lab.process.wait(20) == 0
+
+
+def test_a_request_that_turns_out_to_hold_a_secret_leaves_nothing_open(lab: Lab, warm: Client) -> None:
+    """It was none when it was sent; the table that names it came before the answer did."""
+    folder = lab.home / "secrets"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "LATER").touch(0o600)
+    (folder / "LATER").write_text("turns-out-to-be-secret")
+    fields = ("X-A: turns-out-to-be-secret",)
+    assert warm.ask(get("/usual", HOST, *fields)).status == 200
+    warm.send(get("/silent", HOST, *fields))
+    eventually(lambda: lab.requests[-1].target == "/silent", "the request")
+    other = pinned("secret.example.com", auth={"scheme": "Bearer", "token_ref": "LATER"})
+    lab.publish("agent-a", [WIDE, other])
+    lab.origins.speak(HOST, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+    assert warm.answer().reason == "dlp"
+    record = lab.records()[-1]
+    assert (record["method"], record["host"], record["path"]) == ("GET", HOST, "/silent")
+    warm.close()
+    eventually(lambda: lab.control("GET", "/status")["connections"] <= 1 + pooled(lab), "nothing is left")
+
+
+def pooled(lab: Lab) -> int:
+    return sum(each["pooled"] for each in lab.control("GET", "/status")["bottles"].values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from pathlib import Path
 
@@ -266,3 +267,16 @@ def _cpu_ticks(lab: Lab) -> int:
     with Path(f"/proc/{lab.process.pid}/stat").open() as stat:
         fields = stat.read().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.parametrize(("path", "broken"), [("/breaks-off", True), ("/until-close", False)])
+def test_an_answer_that_was_cut_off_does_not_look_whole(lab: Lab, path: str, broken: bool) -> None:
+    """Where only the end of the connection says that it is all, the end looks as it did to us."""
+    lab.publish("agent-a", [pinned("api.example.com", methods=["GET"])])
+    client = lab.secured("api.example.com")
+    client.socket.suppress_ragged_eofs = False  # type: ignore[attr-defined]
+    client.send(get(path, "api.example.com"))
+    with pytest.raises(ssl.SSLEOFError if broken else ConnectionError, match=None if broken else "closed"):
+        while True:
+            client.take(len(client.received) + 1)
+    assert b"of it" in client.received

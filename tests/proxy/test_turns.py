@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from egress.proxy import turns
+from egress.proxy.config import Limits
+from egress.proxy.head import parse_request
+from egress.proxy.reading import read_body
 from egress.proxy.turns import Turns, advance, at_once, result
 from egress.proxy.wire import Doorbell, Watch, Wire
 
@@ -190,3 +193,23 @@ async def test_a_mistake_in_the_work_ends_the_connection(caplog: pytest.LogCaptu
     await emptied(line.turns)
     assert line.transport.aborted
     assert "ended with an error" in caplog.text
+
+
+async def test_a_body_of_tiny_chunks_is_read_a_little_at_a_time() -> None:
+    """Also where all of it has to be here before anything is sent."""
+    wire, diary, shared = Wire(Doorbell(), Watch()), Diary(), Turns()
+    wire.buffer += b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n"
+    head = parse_request(
+        b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n", max_fields=10
+    )
+
+    def begin(step: turns.Step) -> None:
+        shared.begin("greedy", step)
+
+    reading = asyncio.create_task(read_body(wire, head, Limits(), lambda _: None, begin))
+    await asyncio.sleep(0)
+    shared.begin("modest", diary.job("modest", 2))
+    while len(diary.lines) < 2:
+        await asyncio.sleep(0)
+    assert not reading.done()
+    assert await reading == b"x" * 10_000
