@@ -77,6 +77,10 @@ class RouteTable:
     def gate_allows(self, host: str) -> bool:
         return host in self._gate or any(name in self._gate for name in _names_from_exact_to_widest(host))
 
+    def open_routes(self, now: datetime) -> list[Route]:
+        """Those by which something is reached: neither over nor kept back by the gate."""
+        return [route for route in self.routes if not route.is_over(now) and self.gate_allows(route.host)]
+
     def with_route(self, route: Route) -> RouteTable:
         """The route added, or put in place of the host's old one; its host mirrored onto the gate."""
         others = tuple(old for old in self.routes if old.host != route.host)

@@ -5,9 +5,6 @@ The key is a file in BOTTLE_HOME, so a copy of the database alone gives nothing 
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken
@@ -16,12 +13,14 @@ from django.core.validators import RegexValidator
 from django.db import transaction
 
 from botbottle.environment import BadSetting
-from botbottle.home import made_once, write_private
+from botbottle.home import held, made_once
 
+from . import secret_files
 from .models import Secret
+from .snapshot import write_atomically
 
 valid_value = RegexValidator(
-    r"\A[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\Z",
+    rf"\A{secret_files.VALUE.pattern}\Z",
     "A secret travels in a header: one line of ASCII characters that neither begins nor ends with a space.",
 )
 
@@ -76,14 +75,12 @@ def is_readable(secret: Secret) -> bool:
 def _hand_over(name: str) -> None:
     """Make the file what the database says now. One at a time, so that an older word never comes last."""
     path = _path(name)
-    with _exclusive(path.parent):
+    with held(path.with_name(".lock")):
         secret = Secret.objects.filter(name=name).first()
         if secret is None:
             path.unlink(missing_ok=True)
             return
-        fresh = path.with_name(f".{name}.new")
-        write_private(fresh, _opened(secret))
-        fresh.rename(path)
+        write_atomically(path, _opened(secret))
 
 
 def _opened(secret: Secret) -> str:
@@ -109,11 +106,3 @@ def _fernet() -> Fernet:
         raise BadSetting(
             f"{path} is damaged. Put its copy back, or remove it and set every secret again in the admin."
         ) from error
-
-
-@contextmanager
-def _exclusive(directory: Path) -> Iterator[None]:
-    directory.mkdir(mode=0o700, exist_ok=True)
-    with (directory / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

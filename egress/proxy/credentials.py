@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+from egress import secret_files
 from egress.routes import Auth
 
 from .errors import Refusal
@@ -22,7 +23,6 @@ from .head import Field, folded
 _OWN_SETTINGS = re.compile(
     r"(?:BOTTLE|EGRESS|SUPERVISE|CONSOLE|DJANGO)_.*|SECRET_KEY|DATABASE_URL|REDIS_URL|.*_FILE|PATH|HOME"
 )
-_SENDABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _MAX_SECRET = 16 * 1024
 _CREDENTIAL_HEADERS = frozenset(
     {
@@ -76,7 +76,7 @@ class Secrets:
             return None
         if value is None and not _OWN_SETTINGS.fullmatch(name):
             value = os.environ.get(name)
-        if not value or len(value) > _MAX_SECRET or not _SENDABLE.fullmatch(value):
+        if not value or len(value) > _MAX_SECRET or not secret_files.VALUE.fullmatch(value):
             return None
         return value
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from botbottle.home import held
 from egress.pipelock import render_pipelock
 from egress.snapshot import write_atomically
 
@@ -30,7 +28,8 @@ class GateFile:
         if own == self._written:
             return
         try:
-            with self._alone():
+            # alone: or the one who read first would write last, without what the other one added
+            with held(self._config.run / "pipelock.lock"):
                 if self._config.processes > 1:
                     write_atomically(self._part(self._config.number), own)
                     hosts = hosts.union(*map(self._hosts_of, range(self._config.processes)))
@@ -47,10 +46,3 @@ class GateFile:
             return set(json.loads(self._part(number).read_text()))
         except FileNotFoundError:  # it writes the whole when it has come so far
             return set()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Or the one who read first would write last, without what the other one added."""
-        with (self._config.run / "pipelock.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield

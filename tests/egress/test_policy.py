@@ -116,6 +116,12 @@ def test_a_refusal_carries_the_arguments_that_would_ask_for_it(
     assert verdict(method, url).ask == ask
 
 
+def test_open_routes_are_those_that_something_is_reached_by() -> None:
+    routes = (Route("a.com"), Route("b.com", lease=OVER), Route("c.com", lease=LIVE), Route("x.d.com"))
+    table = RouteTable((*routes, Route("shut.com")), ("a.com", "b.com", "c.com", "*.d.com"))
+    assert [route.host for route in table.open_routes(NOW)] == ["a.com", "c.com", "x.d.com"]
+
+
 def test_a_connection_is_decided_by_host_alone() -> None:
     snapshot = Snapshot("b", 1, table_of(Route("a.com", ("/x",), ("GET",))), "")
     assert decide_connect("a.com", 443, snapshot, now=NOW).allowed
