@@ -159,10 +159,6 @@ class Dlp:
 
     @classmethod
     def from_dict(cls, plain: object) -> Dlp:
-        if (
-            isinstance(plain, Mapping) and "incoming" in plain and "in" not in plain
-        ):  # how it was once written
-            plain = {"in" if key == "incoming" else key: value for key, value in plain.items()}
         known = known_keys(plain, "dlp", ("out", "in"))
         return cls(known.get("out"), known.get("in", False))
 

@@ -185,12 +185,6 @@ def test_a_table_survives_its_plain_form() -> None:
     assert RouteTable.from_dict(RouteTable().as_dict()) == RouteTable()
 
 
-@pytest.mark.parametrize("out", [{}, {"out": True}, {"out": False}])
-def test_an_older_name_for_scanned_answers_is_still_read(out: dict[str, bool]) -> None:
-    assert Dlp.from_dict({**out, "incoming": True}) == Dlp.from_dict({**out, "in": True})
-    assert Dlp.from_dict({**out, "incoming": True}).as_dict() == {**out, "in": True}
-
-
 def test_the_public_form_tells_nothing_about_the_credential() -> None:
     public = RouteTable.from_dict(FULL).routes[0].as_public_dict()
     assert public["auth_injected"] is True
@@ -227,7 +221,7 @@ def test_the_public_form_tells_nothing_about_the_credential() -> None:
         ({"routes": [{"host": "a.com", "lease": {"expires_at": 5}}]}, "lease.expires_at"),
         ({"routes": [{"host": "a.com", "dlp": {"out": 1}}]}, "dlp.out must be true or false"),
         ({"routes": [{"host": "a.com", "dlp": {"in": None}}]}, "dlp.in must be true or false"),
-        ({"routes": [{"host": "a.com", "dlp": {"in": True, "incoming": True}}]}, "unknown key 'incoming'"),
+        ({"routes": [{"host": "a.com", "dlp": {"incoming": True}}]}, "unknown key 'incoming'"),
         ({"routes": [{"host": "a.com", "pinned_addresses": ["x"]}]}, "pinned_addresses\\[0\\]"),
         ({"gate_hosts": [None]}, "gate_hosts must be a hostname"),
         ({"gate_hosts": "a.com"}, "gate_hosts must be a list"),
