@@ -36,7 +36,7 @@ class DataPlane:
         self.limits = config.limits
         self.names = Names(lookup)
         self.upstream_tls = upstream_context(config)
-        self.secrets = Secrets(config.home / "secrets")
+        self.secrets = Secrets(config.home)
         self.scanners = Scanners(self.secrets)
         self.watch = Watch()
         self.outbox = Outbox()

@@ -107,7 +107,7 @@ def test_of_all_files_only_its_own_holds_it(site: Site) -> None:
     files = [path for path in site.server.home.rglob("*") if path.is_file()]
     assert any(path.suffix == ".sqlite3" for path in files)
     holding = {path.relative_to(site.server.home) for path in files if forms_in(path.read_bytes())}
-    assert holding == {Path("secrets") / NAME}
+    assert holding == {Path("admin-secrets") / NAME}
 
 
 def test_no_page_of_the_console_or_the_admin_shows_it(site: Site) -> None:
