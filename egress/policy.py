@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from .errors import BadHost, BadPath, BadRoute, PolicyError, quoted
 from .hostnames import WILDCARD, canonical_host, canonical_pattern, check_askable
-from .paths import canonical_path, canonical_prefix
+from .paths import canonical_path, narrowest_prefix
 from .routes import Auth, Dlp, Lease, Route, canonical_methods, known_keys, listed
 
 __all__ = [
@@ -239,7 +239,7 @@ def _with_details(verdict: Verdict, request: Request) -> Verdict:
     if verdict.reason not in _ASKABLE_REASONS:
         return verdict
     try:
-        prefix = canonical_prefix(request.path)
+        prefix = narrowest_prefix(request.path)
         methods = canonical_methods([request.method])
     except PolicyError:
         return verdict

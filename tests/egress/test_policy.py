@@ -6,8 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from egress.ask import parse_egress_ask
 from egress.errors import BadRoute, PolicyError
+from egress.paths import canonical_path
 from egress.policy import (
     Auth,
     Dlp,
@@ -25,6 +29,7 @@ NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 TOKEN = Auth("Bearer", "GITHUB_TOKEN")
 OVER = Lease(expires_at=NOW)
 LIVE = Lease(expires_at=NOW + timedelta(seconds=1))
+LONG = "/v1/" + "x" * 1020  # as long as a prefix may be
 
 
 def table_of(*routes: Route) -> RouteTable:
@@ -107,6 +112,15 @@ def test_what_is_not_canonical_is_refused_even_with_an_open_route(host: str, pat
         ("GET", "https://nas.local/", None),
         ("GET", "https://metadata.google.internal/", None),
         ("TRACE", "https://a.com/", None),
+        ("GET", f"https://a.com{LONG}", {"host": "a.com", "path_allowlist": [LONG], "methods": ["GET"]}),
+        ("GET", f"https://a.com{LONG}/", {"host": "a.com", "path_allowlist": [LONG], "methods": ["GET"]}),
+        ("GET", f"https://a.com{LONG}/x/y", {"host": "a.com", "path_allowlist": [LONG], "methods": ["GET"]}),
+        ("GET", f"https://a.com{LONG}x", {"host": "a.com", "path_allowlist": ["/v1"], "methods": ["GET"]}),
+        (
+            "GET",
+            "https://a.com/%c3%bc/" + "x" * 3000,
+            {"host": "a.com", "path_allowlist": ["/%C3%BC"], "methods": ["GET"]},
+        ),
         ("GET", "https://a.com/" + "x" * 3000, None),
     ],
 )
@@ -114,6 +128,27 @@ def test_a_refusal_carries_the_arguments_that_would_ask_for_it(
     method: str, url: str, ask: dict[str, Any] | None
 ) -> None:
     assert verdict(method, url).ask == ask
+
+
+SEGMENTS = st.lists(
+    st.sampled_from(["a", "%c3%bc", "b%2Fc", "@scope", "v1.2", "x" * 300, "y" * 1022, "z" * 1023]),
+    max_size=12,
+)
+
+
+@given(SEGMENTS, st.sampled_from(["", "/"]))
+def test_what_is_asked_for_can_be_asked_for_and_would_do(segments: list[str], end: str) -> None:
+    path = canonical_path("/" + "/".join(segments) + (end if segments else ""))
+    request = Request("https", "a.com", 443, "GET", path)
+    ask = decide(request, Snapshot("b", 1, RouteTable(), ""), now=NOW).ask
+    if ask is None:
+        assert len(path) > 1024 and path.find("/", 1) not in range(1, 1025), "only all paths would do"
+        return
+    asked = parse_egress_ask(ask)
+    assert asked == ask
+    granted = Route("a.com", tuple(asked.get("path_allowlist", ())), tuple(asked["methods"]))
+    assert decide(request, Snapshot("b", 1, table_of(granted), ""), now=NOW).allowed
+    assert granted.path_allowlist or path == "/", "never for all paths"
 
 
 def test_open_routes_are_those_that_something_is_reached_by() -> None:
