@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .environment import BadSetting
@@ -53,3 +55,12 @@ def made_once(path: Path, make: Callable[[], str]) -> str:
         finally:
             candidate.unlink()
         return path.read_text(encoding="utf-8").strip()
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Alone among all processes that hold this file. It stays: without it, two could hold "the" lock."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -121,13 +121,8 @@ class EgressProcess:
     def status(self) -> dict[str, Any]:
         return self._ask("GET", "/status", expecting=("bottles", "stopping", "port"))
 
-    def records(self, *, boot: str, after: int, wait: float) -> RecordBatch:
-        """What came after a number; waits so many seconds while there is nothing. Raises DataPlaneDown."""
-        with closing(self.ask_for_records(boot=boot, after=after, wait=wait)) as question:
-            return RecordBatch.of(question.answer())
-
     def ask_for_records(self, *, boot: str, after: int, wait: float) -> Question:
-        """The same, for who waits for several at once. Raises DataPlaneDown."""
+        """What came after a number; its answer waits so many seconds for some. Raises DataPlaneDown."""
         path = "/records?" + urlencode({"boot": boot, "after": after, "wait": wait})
         return Question(self, "GET", path, wait, ("boot", "next", "dropped", "records"))
 

@@ -167,15 +167,6 @@ def _credentials(basic: bytes) -> bytes:
         return b""
 
 
-def finish(steps: Steps) -> bytes:
-    """All of the work at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return bytes(done.value)
-
-
 class BodyScan:
     """A body on its way: `steps` gives back what may go on, and raises Found or Unreadable.
 
@@ -191,9 +182,6 @@ class BodyScan:
         self._hold_back = CODED_HOLD_BACK if codings else OVERLAP
         self._unseen = bytearray()
         self._held = bytearray()
-
-    def feed(self, data: bytes, *, last: bool) -> bytes:
-        return finish(self.steps(data, last=last))
 
     def steps(self, data: bytes, *, last: bool) -> Steps:
         self._unseen += data

@@ -1,4 +1,4 @@
-"""Hostnames in one canonical ASCII form, which of them an agent may ask for, and how to show them safely.
+"""Hostnames in one canonical ASCII form, which of them an agent may ask for, and which could mislead.
 
 Trust boundary: every text that arrives here was written by an agent or read off the wire.
 """
@@ -21,7 +21,6 @@ __all__ = [
     "canonical_pattern",
     "check_askable",
     "check_operator_host",
-    "display_host",
     "is_forbidden_address",
     "is_punycode",
     "mixed_script",
@@ -221,13 +220,6 @@ _LATIN_LOOKALIKES = frozenset("аеорсухіјѕԁӏһԛԝѵѡьгпкмтв�
 def mixed_script(host: str) -> bool:
     """Whether a label mixes scripts that no language mixes, or is made of Latin look-alikes alone."""
     return any(_suspicious(unicode_label(label)) for label in host.split("."))
-
-
-def display_host(host: str) -> str:
-    """The Unicode form where it cannot mislead, else the ASCII form as it is."""
-    if not is_punycode(host) or mixed_script(host):
-        return host
-    return ".".join(unicode_label(label) for label in host.split("."))
 
 
 def unicode_label(label: str) -> str:

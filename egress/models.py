@@ -9,10 +9,11 @@ from django.db import models
 
 from botbottle.models import Bottle
 
+from . import secret_files
 from .policy import RouteTable
 
 valid_token_ref = RegexValidator(
-    r"\A[A-Za-z_][A-Za-z0-9_.-]{0,127}\Z",
+    rf"\A{secret_files.NAME.pattern}\Z",
     "A secret's name is a letter or '_', then letters, digits, '_', '.' or '-'.",
 )
 

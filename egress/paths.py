@@ -17,7 +17,7 @@ _PLAIN = re.compile(rf"/(?:(?!\.+(?:/|\Z))[{_CHARACTERS}]+(?:/|\Z))*")
 _TRIPLET = re.compile(r"%[0-9A-Fa-f]{2}")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ALLOWED = re.compile(rf"[{_CHARACTERS}/%]*")
-_MAX_PREFIX = 1024
+MAX_PREFIX = 1024
 _MAX_ENCODING_LAYERS = 3
 
 
@@ -48,8 +48,8 @@ def canonical_prefix(text: str, *, field: str = "the path prefix") -> str:
         raise BadPath(f"{field} must be text that starts with '/': got {quoted(text)}")
     if not text.startswith("/"):
         raise BadPath(f"{field} must start with '/': got {quoted(text)}")
-    if len(text) > _MAX_PREFIX:
-        raise BadPath(f"{field} is longer than {_MAX_PREFIX} characters")
+    if len(text) > MAX_PREFIX:
+        raise BadPath(f"{field} is longer than {MAX_PREFIX} characters")
     try:
         encoded = "".join(c if c.isascii() else _percent_encoded(c) for c in text)
     except UnicodeEncodeError as error:
@@ -57,6 +57,19 @@ def canonical_prefix(text: str, *, field: str = "the path prefix") -> str:
     _refuse_characters(encoded, field)
     prefix = canonical_path(_TRIPLET.sub(_normal_triplet, encoded), field=field)
     return prefix if prefix == "/" else prefix.removesuffix("/")
+
+
+def narrowest_prefix(path: str) -> str:
+    """The longest prefix in a route that allows this path: itself, or of one that is too long, a parent.
+
+    Raises BadPath when only all paths would do.
+    """
+    if len(path) <= MAX_PREFIX:
+        return canonical_prefix(path)
+    end = path.rfind("/", 0, MAX_PREFIX + 1)
+    if end < 1:
+        raise BadPath("the path has no parent that is short enough for a prefix")
+    return canonical_prefix(path[:end])
 
 
 def reduce_prefixes(prefixes: Iterable[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from .errors import BadHost, BadPath, BadRoute, PolicyError, quoted
 from .hostnames import WILDCARD, canonical_host, canonical_pattern, check_askable
-from .paths import canonical_path, canonical_prefix
+from .paths import canonical_path, narrowest_prefix
 from .routes import Auth, Dlp, Lease, Route, canonical_methods, known_keys, listed
 
 __all__ = [
@@ -76,6 +76,10 @@ class RouteTable:
 
     def gate_allows(self, host: str) -> bool:
         return host in self._gate or any(name in self._gate for name in _names_from_exact_to_widest(host))
+
+    def open_routes(self, now: datetime) -> list[Route]:
+        """Those by which something is reached: neither over nor kept back by the gate."""
+        return [route for route in self.routes if not route.is_over(now) and self.gate_allows(route.host)]
 
     def with_route(self, route: Route) -> RouteTable:
         """The route added, or put in place of the host's old one; its host mirrored onto the gate."""
@@ -235,7 +239,7 @@ def _with_details(verdict: Verdict, request: Request) -> Verdict:
     if verdict.reason not in _ASKABLE_REASONS:
         return verdict
     try:
-        prefix = canonical_prefix(request.path)
+        prefix = narrowest_prefix(request.path)
         methods = canonical_methods([request.method])
     except PolicyError:
         return verdict

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
 
+from . import secret_files
 from .errors import BadMethod, BadRoute, quoted
 from .hostnames import canonical_pattern
 from .paths import canonical_prefix, prefix_allows, reduce_prefixes
@@ -21,7 +22,6 @@ AGENT_SCHEMES = ("Bearer", "token")
 OPERATOR_SCHEMES = (*AGENT_SCHEMES, "Basic", "header", "SigV4")
 MAX_USES = 1_000_000_000
 
-_TOKEN_REF = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
 _HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 # Headers that frame or route the message: a credential there would change what is sent, not who sends it.
@@ -58,7 +58,7 @@ class Auth:
         if self.scheme not in OPERATOR_SCHEMES:
             schemes = ", ".join(OPERATOR_SCHEMES)
             raise BadRoute(f"auth.scheme must be one of {schemes}: got {quoted(self.scheme)}")
-        if not isinstance(self.token_ref, str) or not _TOKEN_REF.fullmatch(self.token_ref):
+        if not isinstance(self.token_ref, str) or not secret_files.NAME.fullmatch(self.token_ref):
             raise BadRoute(
                 "auth.token_ref must name a secret, such as 'GITHUB_TOKEN', never the secret itself:"
                 " 1 to 128 letters, digits or '_.-', starting with a letter or '_'"
@@ -159,10 +159,6 @@ class Dlp:
 
     @classmethod
     def from_dict(cls, plain: object) -> Dlp:
-        if (
-            isinstance(plain, Mapping) and "incoming" in plain and "in" not in plain
-        ):  # how it was once written
-            plain = {"in" if key == "incoming" else key: value for key, value in plain.items()}
         known = known_keys(plain, "dlp", ("out", "in"))
         return cls(known.get("out"), known.get("in", False))
 

@@ -5,9 +5,7 @@ The key is a file in BOTTLE_HOME, so a copy of the database alone gives nothing 
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken
@@ -16,12 +14,16 @@ from django.core.validators import RegexValidator
 from django.db import transaction
 
 from botbottle.environment import BadSetting
-from botbottle.home import made_once, write_private
+from botbottle.home import held, made_once
 
+from . import secret_files
 from .models import Secret
+from .snapshot import write_atomically
 
+log = logging.getLogger(__name__)
+_LOCK = ".lock"  # no secret's name
 valid_value = RegexValidator(
-    r"\A[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\Z",
+    rf"\A{secret_files.VALUE.pattern}\Z",
     "A secret travels in a header: one line of ASCII characters that neither begins nor ends with a space.",
 )
 
@@ -46,14 +48,15 @@ def put(name: str, value: str, *, author: str) -> Secret:
 
 
 def remove(secret: Secret) -> None:
-    """Routes that name it fail closed from now on."""
+    """Routes that name it fail closed from now on: on other machines within a round of their caretakers."""
     name = secret.name
     secret.delete()
-    transaction.on_commit(lambda: _hand_over(name))
+    transaction.on_commit(lambda: _hand_over(name), robust=True)  # if it fails, the caretaker tries again
 
 
 def hand_over_all() -> list[str]:
-    """Have every secret's file hold what the database does. Returns the names of those it cannot read."""
+    """Have this home's files hold what the database does, and no more. Returns the names it cannot read."""
+    _remove_what_has_no_row()
     unreadable = []
     for secret in Secret.objects.order_by("name"):
         try:
@@ -76,14 +79,28 @@ def is_readable(secret: Secret) -> bool:
 def _hand_over(name: str) -> None:
     """Make the file what the database says now. One at a time, so that an older word never comes last."""
     path = _path(name)
-    with _exclusive(path.parent):
+    with held(_path(_LOCK)):
         secret = Secret.objects.filter(name=name).first()
         if secret is None:
             path.unlink(missing_ok=True)
             return
-        fresh = path.with_name(f".{name}.new")
-        write_private(fresh, _opened(secret))
-        fresh.rename(path)
+        write_atomically(path, _opened(secret))
+
+
+def _remove_what_has_no_row() -> None:
+    """Its secret was removed on another machine, or by a process that came no further. All here is ours."""
+    with held(_path(_LOCK)):
+        known = {_LOCK, *Secret.objects.values_list("name", flat=True)}
+        for path in _path(_LOCK).parent.iterdir():
+            if path.name not in known:
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:  # the others are not held up
+        log.error("%s of a removed secret is still there, and used: %s", path, error.strerror)
 
 
 def _opened(secret: Secret) -> str:
@@ -98,7 +115,7 @@ def _in_file(name: str) -> bytes | None:
 
 
 def _path(name: str) -> Path:
-    return Path(settings.BOTTLE_HOME) / "secrets" / name
+    return Path(settings.BOTTLE_HOME) / secret_files.FROM_ADMIN / name
 
 
 def _fernet() -> Fernet:
@@ -109,11 +126,3 @@ def _fernet() -> Fernet:
         raise BadSetting(
             f"{path} is damaged. Put its copy back, or remove it and set every secret again in the admin."
         ) from error
-
-
-@contextmanager
-def _exclusive(directory: Path) -> Iterator[None]:
-    directory.mkdir(mode=0o700, exist_ok=True)
-    with (directory / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

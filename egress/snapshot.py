@@ -53,11 +53,12 @@ def load(routes_text: str, gate_text: str) -> Snapshot:
     return Snapshot(routes["bottle"], routes["table_version"], table, routes["written_at"])
 
 
-def write_atomically(path: Path, text: str, *, synced: bool = True) -> None:
-    """Readers see the old file or the new one (synced: also after a power cut). Mode 0600. Raises OSError."""
+def write_atomically(path: Path, text: str, *, mode: int = 0o600, synced: bool = True) -> None:
+    """Readers see the old file or the new one (synced: also after a power cut). Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, mode)
             file.write(text)
             if synced:
                 file.flush()

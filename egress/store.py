@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from django.db.models import F, Max, OuterRef, Subquery
 from django.dispatch import Signal
 from django.utils import timezone
 
-from botbottle.home import made_once
+from botbottle.home import held, made_once
 from botbottle.models import Bottle
 
 from .data_plane import DataPlane, DataPlaneDown
@@ -23,6 +22,7 @@ from .models import Publication, RouteTableVersion
 from .policy import RouteTable, Snapshot
 from .snapshot import render_gate, render_routes, write_atomically
 
+_LOCK = ".publish.lock"  # one publisher at a time
 elsewhere = Signal()  # with `home`: one of its bottles changed, and only there it can be applied
 
 
@@ -149,7 +149,7 @@ def publish(bottle: Bottle) -> int:
     _check_is_ours(bottle)
     with (
         _noting_problems(bottle, "the route table could not be written"),
-        _exclusive(bottle_directory(bottle)),
+        held(bottle_directory(bottle) / _LOCK),
     ):
         publication = Publication.objects.filter(bottle=bottle)
         version = _write(bottle)
@@ -275,7 +275,7 @@ def _write_identity(bottle: Bottle) -> None:
 
 def _unpublish(bottle: Bottle) -> None:
     directory = bottle_directory(bottle)
-    with _exclusive(directory):
+    with held(directory / _LOCK):
         if not Bottle.objects.filter(slug=bottle.slug).exclude(state=Bottle.State.DELETED).exists():
             for name in ("routes.yaml", "gate.yaml", "identity.json"):
                 (directory / name).unlink(missing_ok=True)
@@ -292,12 +292,3 @@ def _noting_problems(bottle: Bottle, what: str) -> Iterator[None]:
         problem = f"{what}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         Publication.objects.filter(bottle=bottle).update(problem=problem)
         raise (ProxyAway if isinstance(error, DataPlaneDown) else NotPublished)(problem) from error
-
-
-@contextmanager
-def _exclusive(directory: Path) -> Iterator[None]:
-    """One publisher at a time. The lock's file stays: removing it would let two hold "the" lock."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (directory / ".publish.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -7,7 +7,7 @@ only masked frames without reserved bits are valid; anything else raises Unreada
 from __future__ import annotations
 
 from .decoding import Unreadable
-from .dlp import OVERLAP, WINDOW, Scanner, Steps, Text, finish
+from .dlp import OVERLAP, WINDOW, Scanner, Steps, Text
 
 _PART = 4 * 1024  # what one step reads: it may be hundreds of frames
 _CONTROL = 8  # the first opcode of those that may stand between the parts of a message
@@ -29,9 +29,6 @@ class FrameScan:
         self._missing = 0
         self._mask = b""
         self._is_control = False
-
-    def feed(self, data: bytes, *, last: bool) -> bytes:
-        return finish(self.steps(data, last=last))
 
     def steps(self, data: bytes, *, last: bool) -> Steps:
         released = bytearray()

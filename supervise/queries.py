@@ -89,12 +89,8 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
     version = versions.filter(version=F("bottle__publication__live_version")).first()
     if version is None:
         return {"version": 0, "source": "last known", "routes": [], "gate_hosts": []}
-    table, now = version.table, timezone.now()
-    routes = [
-        route.as_public_dict()
-        for route in table.routes
-        if not route.is_over(now) and table.gate_allows(route.host)
-    ]
+    table = version.table
+    routes = [route.as_public_dict() for route in table.open_routes(timezone.now())]
     gate_hosts = list(table.gate_hosts)
     return {"version": version.version, "source": "last known", "routes": routes, "gate_hosts": gate_hosts}
 

@@ -17,7 +17,7 @@ PURE = {
     "egress.addresses", "egress.ask", "egress.effects", "egress.errors", "egress.hostnames", "egress.merge",
     "egress.paths", "egress.policy", "egress.routes", "egress.snapshot", "egress.decoding", "egress.dlp",
     "egress.scrubbing", "egress.secret_forms", "egress.token_shapes", "egress.websocket_frames",
-    "egress.lookalikes", "egress.shards",
+    "egress.lookalikes", "egress.pipelock", "egress.secret_files", "egress.shards", "egress.sigv4_scope",
     "supervise.canonical", "supervise.risk", "supervise.sanitize", "supervise.diffs",
     "supervise.mcp.jsonrpc", "supervise.mcp.versions", "supervise.mcp.protocol", "supervise.mcp.edge",
     "supervise.mcp.catalog", "supervise.dockerfile_review", "supervise.story", "supervise.context_text",
@@ -27,6 +27,7 @@ PURE = {
     "botbottle.provision.trust", "botbottle.provision.context_hooks", "botbottle.backends.base",
     "botbottle.backends.seccomp", "botbottle.rebuildable",
 }  # fmt: skip
+NOT_PURE = {"admin", "apps", "data_plane", "intake", "models", "secrets", "store"}
 EDGES = re.compile(r"supervise\.(admin|console|api|mcp|consumers|management|cli)\b")
 CORE = {
     "supervise.models", "supervise.decisions", "supervise.queries", "supervise.filing", "supervise.applying",
@@ -65,6 +66,19 @@ ALL = dict(sources())
 def test_pure_modules_import_no_django_and_no_sockets(module: str) -> None:
     roots = {name.split(".")[0] for name in imports(module, ALL[module])}
     assert not roots & {"django", "channels", "rest_framework", "socket", "asyncio", "httptools"}
+
+
+def test_every_module_of_egress_is_pure_or_speaks_to_the_database_or_the_proxy() -> None:
+    modules = {name for name in ALL if name.count(".") == 1 and name.startswith("egress.")} - {"egress.proxy"}
+    assert modules - PURE == {f"egress.{name}" for name in NOT_PURE}
+
+
+def test_the_map_names_every_module_of_egress() -> None:
+    lines = (ROOT / "CONTRIBUTING.md").read_text().splitlines()
+    room = next(line for line in lines if line.startswith("| `egress/` |"))
+    named = {word for words in re.findall(r"`([a-z_0-9 ]+)`", room) for word in words.split()}
+    pure = {name.removeprefix("egress.") for name in PURE if name.startswith("egress.")}
+    assert named == pure | NOT_PURE - {"admin", "apps"}, "those two are Django's usual ones"
 
 
 @pytest.mark.parametrize("module", [name for name in ALL if name.startswith("egress.proxy")])

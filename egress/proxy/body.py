@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from . import overrides
-from .head import CHUNKED, UNTIL_CLOSE, folded
+from .head import CHUNKED, TOKEN, UNTIL_CLOSE, folded
 
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
-_TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_TRAILER = re.compile(rb"(" + TOKEN + rb"):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _MAX_LINE = 4096
 _MAX_TRAILERS = 32
 _CHUNKED_PART = 4 * 1024

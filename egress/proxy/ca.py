@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from egress.snapshot import write_atomically
+
 CERTIFICATE, KEY = "ca.pem", "ca-key.pem"
 _CA_LIFE = timedelta(days=3650)
 _LEAF_LIFE = timedelta(days=30)
@@ -36,7 +38,7 @@ def ensure(directory: Path, slug: str) -> x509.Certificate:
     public = directory / CERTIFICATE
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     if not public.exists() or public.read_bytes() != pem:
-        _write(public, pem, mode=0o644)
+        write_atomically(public, pem.decode("ascii"), mode=0o644)
     return certificate
 
 
@@ -129,21 +131,18 @@ def _create(path: Path, slug: str) -> None:
         .sign(key, hashes.SHA256())
     )
     pem = certificate.public_bytes(serialization.Encoding.PEM) + _private_pem(key)
-    _write(path, pem, mode=0o600, replace=False)
+    _write_once(path, pem)
 
 
-def _write(path: Path, content: bytes, *, mode: int, replace: bool = True) -> None:
+def _write_once(path: Path, content: bytes) -> None:
+    """Whole, private, and never in place of another."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if replace:
-            Path(temporary).replace(path)
-        else:
-            os.link(temporary, path)
+        os.link(temporary, path)
     except FileExistsError:
         pass  # another process was first, and its CA counts
     finally:

@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+from egress import secret_files
 from egress.routes import Auth
 
 from .errors import Refusal
@@ -22,7 +23,6 @@ from .head import Field, folded
 _OWN_SETTINGS = re.compile(
     r"(?:BOTTLE|EGRESS|SUPERVISE|CONSOLE|DJANGO)_.*|SECRET_KEY|DATABASE_URL|REDIS_URL|.*_FILE|PATH|HOME"
 )
-_SENDABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _MAX_SECRET = 16 * 1024
 _CREDENTIAL_HEADERS = frozenset(
     {
@@ -62,11 +62,11 @@ _BETWEEN_WORDS = re.compile(rb"[^a-z0-9]")
 
 
 class Secrets:
-    """Files in `BOTTLE_HOME/secrets` (0600) first, then variables of this process's environment."""
+    """Files (0600), those from the admin first; then variables of this process's environment."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._read: dict[str, tuple[tuple[int, int, int], str]] = {}
+    def __init__(self, home: Path) -> None:
+        self._directories = (home / secret_files.FROM_ADMIN, home / secret_files.BY_HAND)
+        self._read: dict[Path, tuple[tuple[int, int, int], str]] = {}
 
     def lookup(self, name: str) -> str | None:
         """The secret, or None when there is none that can be used. Why not is for `problem`."""
@@ -76,7 +76,7 @@ class Secrets:
             return None
         if value is None and not _OWN_SETTINGS.fullmatch(name):
             value = os.environ.get(name)
-        if not value or len(value) > _MAX_SECRET or not _SENDABLE.fullmatch(value):
+        if not value or len(value) > _MAX_SECRET or not secret_files.VALUE.fullmatch(value):
             return None
         return value
 
@@ -95,18 +95,24 @@ class Secrets:
         return None
 
     def _from_file(self, name: str) -> str | None:
-        path = self._directory / name
+        """Raises OSError or ValueError for a file that cannot be used: no other is used in its place."""
+        contents = (self._content(directory / name) for directory in self._directories)
+        return next((content for content in contents if content is not None), None)
+
+    def _content(self, path: Path) -> str | None:
         try:
             found = path.lstat()
         except FileNotFoundError:
+            self._read.pop(path, None)
             return None
         if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid():
-            raise ValueError(f"The file secrets/{name} must be a plain file of this user with mode 0600.")
+            name = f"{path.parent.name}/{path.name}"
+            raise ValueError(f"The file {name} must be a plain file of this user with mode 0600.")
         version = (found.st_mtime_ns, found.st_size, found.st_ino)
-        kept = self._read.get(name)
+        kept = self._read.get(path)
         if kept is None or kept[0] != version:
             kept = (version, path.read_text(encoding="utf-8").strip("\r\n"))
-            self._read[name] = kept
+            self._read[path] = kept
         return kept[1]
 
 

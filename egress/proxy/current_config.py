@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from egress.policy import Snapshot
-from egress.snapshot import as_yaml
+from egress.snapshot import as_yaml, write_atomically
 
 DIRECTORY = "current-config"
 
 
 def render(snapshot: Snapshot, now: datetime) -> dict[str, str]:
     """The texts of the files, by name."""
-    open_routes = [
-        route.as_public_dict()
-        for route in snapshot.table.routes
-        if not route.is_over(now) and snapshot.table.gate_allows(route.host)
-    ]
+    open_routes = [route.as_public_dict() for route in snapshot.table.open_routes(now)]
     table: dict[str, Any] = {"bottle": snapshot.bottle, "version": snapshot.version, "routes": open_routes}
     hosts = "".join(f"{route['host']}\n" for route in open_routes)
     return {"routes.yaml": as_yaml(table), "allowlist": hosts}
@@ -34,11 +30,5 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
     target.mkdir(exist_ok=True)
     target.chmod(0o755)  # the bottle's user may be another one; others do not get this far
     for name, text in texts.items():
-        _replace(target / name, text)
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.chmod(0o644)  # read by the bottle's user, whatever its id
-    temporary.replace(path)
+        # read by the bottle's user, whatever its id
+        write_atomically(target / name, text, mode=0o644, synced=False)

@@ -16,8 +16,8 @@ from .errors import BadAnswer, BadRequest
 
 Field = tuple[bytes, bytes, bytes]  # lower-case name, name as sent, value
 
-_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_FIELDS = rb"((?:" + _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n)*+)\r\n"
+TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_FIELDS = rb"((?:" + TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n)*+)\r\n"
 _REQUEST = re.compile(rb"([A-Z][A-Z-]{0,31}) ([\x21-\x7e]++) HTTP/(1\.[01])\r\n" + _FIELDS)
 _RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n" + _FIELDS)
 _FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ \t]*+\r\n")

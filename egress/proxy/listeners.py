@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -55,19 +56,24 @@ class Listeners:
         await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, accepted)
 
     async def refresh(self, slug: str) -> Ack | None:
-        """Read a bottle's files again, with its sockets open while it exists. None when it is gone."""
-        turn = self._refreshing.setdefault(slug, asyncio.Lock())
-        async with turn:  # or one that began before it was removed would open its sockets again
-            return await self._refresh(slug)
+        """Read a bottle's files again, with its sockets open while it exists. None when it is gone.
+
+        Nothing is live before the operator's own gate, where there is one, knows of it too.
+        """
+        ack = await self._refresh(slug)
+        return _and_also(await self._plane.write_pipelock(), ack)
 
     async def _refresh(self, slug: str) -> Ack | None:
+        turn = self._refreshing.setdefault(slug, asyncio.Lock())
+        async with turn:  # or one that began before it was removed would open its sockets again
+            return await self._read_again(slug)
+
+    async def _read_again(self, slug: str) -> Ack | None:
         if not exists(self._plane.config.bottles / slug):
             self._close(slug)
             self._plane.forget(slug)
-            await self._plane.write_pipelock()
             return None
         bottle, ack = await self._plane.load(slug)
-        await self._plane.write_pipelock()
         if not self._plane.stopping:
             try:
                 await self._open(bottle)
@@ -81,9 +87,11 @@ class Listeners:
         config = self._plane.config
         ours = (slug for slug in found_in(config.bottles) if config.owner(slug) == config.number)
         known = set(self._plane.bottles) | set(ours)
-        acks = [await self.refresh(slug) for slug in sorted(known)]
-        await self._plane.write_pipelock()  # also without any bottle: an earlier run may have had some
-        return [ack for ack in acks if ack is not None]
+        acks = [await self._refresh(slug) for slug in sorted(known)]
+        problem = (
+            await self._plane.write_pipelock()
+        )  # also without a bottle: an earlier run may have had some
+        return [told for ack in acks if (told := _and_also(problem, ack)) is not None]
 
     def close(self) -> None:
         """Take no more connections; those that are open go on."""
@@ -141,3 +149,8 @@ class Listeners:
     async def _serve(self, wire: Wire, door: Door, bottle: Bottle | None) -> None:
         with self._plane.conversing(wire.bell):
             await Conversation(self._plane, wire, door, bottle).run()
+
+
+def _and_also(problem: str | None, ack: Ack | None) -> Ack | None:
+    """What is wrong with the bottle's own files comes first."""
+    return ack and replace(ack, problem=ack.problem or problem)

@@ -43,9 +43,7 @@ def allowlist(bottle: Bottle) -> dict[str, Any]:
     """The live table as the agent may know it."""
     snapshot, now = bottle.snapshot, datetime.now(UTC)
     routes = []
-    for route in snapshot.table.routes:
-        if route.is_over(now) or not snapshot.table.gate_allows(route.host):
-            continue
+    for route in snapshot.table.open_routes(now):
         plain = route.as_public_dict()
         if plain["lease"] is not None:
             plain["lease"]["uses_left"] = bottle.uses.left(route)

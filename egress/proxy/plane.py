@@ -36,7 +36,7 @@ class DataPlane:
         self.limits = config.limits
         self.names = Names(lookup)
         self.upstream_tls = upstream_context(config)
-        self.secrets = Secrets(config.home / "secrets")
+        self.secrets = Secrets(config.home)
         self.scanners = Scanners(self.secrets)
         self.watch = Watch(leaving_seconds=self.limits.leaving_seconds)
         self.outbox = Outbox()
@@ -78,13 +78,22 @@ class DataPlane:
         except (OSError, ValueError) as error:
             log.error("bottle %s: its CA cannot be used: %s", bottle.slug, error)
 
-    async def write_pipelock(self) -> None:
-        """What the operator's pipelock lets through, when there is one: it notices the new file itself."""
+    async def write_pipelock(self) -> str | None:
+        """Have the operator's pipelock, when there is one, let through what the tables do.
+
+        It notices a new file by itself, and this ends when it has. Returns what kept it from hearing.
+        """
         if self.config.gateway is None:
-            return
+            return None
         async with self._gate_writing:  # or what was known earlier could be written later
             hosts = {host for bottle in self.bottles.values() for host in bottle.snapshot.table.gate_hosts}
-            await asyncio.to_thread(self._gate_file.write, hosts)
+            try:
+                await asyncio.to_thread(self._gate_file.write, hosts)
+            except OSError as error:
+                log.error("pipelock.yaml cannot be written: %s", error.strerror)
+                return f"pipelock.yaml cannot be written: {error.strerror}. The gate has an older list."
+        await asyncio.sleep(self._gate_file.settles_in())
+        return None
 
     def forget(self, slug: str) -> None:
         bottle = self.bottles.pop(slug, None)

@@ -9,6 +9,7 @@ import json
 from http import HTTPStatus
 from typing import Any
 
+from egress.paths import MAX_PREFIX
 from egress.policy import Verdict
 
 from .errors import Refusal
@@ -27,7 +28,12 @@ def refusal_for(verdict: Verdict, target: Target, method: str) -> Refusal:
 def _tool_call(verdict: Verdict, target: Target, method: str) -> dict[str, Any] | None:
     if verdict.ask is None:
         return None
-    url = f"{target.scheme}://{target.host}{target.path}"
+    path = target.path
+    if (
+        len(path) > MAX_PREFIX
+    ):  # records keep what is said here, and the gate's tool takes no URL of any length
+        path = next(iter(verdict.ask.get("path_allowlist", ())), "/")
+    url = f"{target.scheme}://{target.host}{path}"
     why = f"{method} {url} was refused ({verdict.reason})."
     if verdict.reason == "gate":
         return {"tool": "pipelock-block", "arguments": {"failed_url": url, "justification": why}}

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from egress.decoding import Decoding, Unreadable
 from egress.dlp import OVERLAP, PART, PROVISIONED, WINDOW, BodyScan, Finding, Found, Scanner, injections
 from egress.token_shapes import SHAPES
+from tests.egress.steps import finish
 from tests.egress.token_examples import EXAMPLES, mixed, private_key
 
 SECRET = 'Tr0ub4dor&3/"pa55word"+\\x?'
@@ -30,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 def scan(body: bytes, scanner: Scanner = SCANNER, **kind: object) -> Finding | None:
     try:
-        assert BodyScan(scanner, **kind).feed(body, last=True) == body  # type: ignore[arg-type]
+        assert finish(BodyScan(scanner, **kind).steps(body, last=True)) == body  # type: ignore[arg-type]
     except Found as found:
         return found.finding
     return None
@@ -257,8 +258,8 @@ def _leave(body: bytes, cuts: list[int], **kind: object) -> tuple[bytes, Finding
     scanner = BodyScan(SCANNER, **kind)  # type: ignore[arg-type]
     try:
         for piece, _ in _pieces(body, cuts):
-            left += scanner.feed(piece, last=False)
-        left += scanner.feed(b"", last=True)
+            left += finish(scanner.steps(piece, last=False))
+        left += finish(scanner.steps(b"", last=True))
     except Found as found:
         return left, found.finding
     return left, None
@@ -299,16 +300,16 @@ def test_a_clean_body_leaves_unchanged(size: int, cuts: list[int]) -> None:
 
 def test_nothing_of_a_small_body_leaves_before_its_end() -> None:
     scanner = BodyScan(SCANNER)
-    assert scanner.feed(b"x" * (WINDOW - 1), last=False) == b""
-    assert scanner.feed(b"x", last=False) == b""
-    assert len(scanner.feed(b"", last=True)) == WINDOW
+    assert finish(scanner.steps(b"x" * (WINDOW - 1), last=False)) == b""
+    assert finish(scanner.steps(b"x", last=False)) == b""
+    assert len(finish(scanner.steps(b"", last=True))) == WINDOW
 
 
 def test_little_of_a_large_body_is_held() -> None:
     scanner = BodyScan(SCANNER)
     left = 0
     for sent in range(64 * 1024, 4 * 1024 * 1024 + 1, 64 * 1024):
-        left += len(scanner.feed(b"x" * 64 * 1024, last=False))
+        left += len(finish(scanner.steps(b"x" * 64 * 1024, last=False)))
         assert sent - left <= WINDOW + OVERLAP
 
 

@@ -6,8 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from egress.ask import parse_egress_ask
 from egress.errors import BadRoute, PolicyError
+from egress.paths import canonical_path
 from egress.policy import (
     Auth,
     Dlp,
@@ -25,6 +29,7 @@ NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 TOKEN = Auth("Bearer", "GITHUB_TOKEN")
 OVER = Lease(expires_at=NOW)
 LIVE = Lease(expires_at=NOW + timedelta(seconds=1))
+LONG = "/v1/" + "x" * 1020  # as long as a prefix may be
 
 
 def table_of(*routes: Route) -> RouteTable:
@@ -107,6 +112,15 @@ def test_what_is_not_canonical_is_refused_even_with_an_open_route(host: str, pat
         ("GET", "https://nas.local/", None),
         ("GET", "https://metadata.google.internal/", None),
         ("TRACE", "https://a.com/", None),
+        ("GET", f"https://a.com{LONG}", {"host": "a.com", "path_allowlist": [LONG], "methods": ["GET"]}),
+        ("GET", f"https://a.com{LONG}/", {"host": "a.com", "path_allowlist": [LONG], "methods": ["GET"]}),
+        ("GET", f"https://a.com{LONG}/x/y", {"host": "a.com", "path_allowlist": [LONG], "methods": ["GET"]}),
+        ("GET", f"https://a.com{LONG}x", {"host": "a.com", "path_allowlist": ["/v1"], "methods": ["GET"]}),
+        (
+            "GET",
+            "https://a.com/%c3%bc/" + "x" * 3000,
+            {"host": "a.com", "path_allowlist": ["/%C3%BC"], "methods": ["GET"]},
+        ),
         ("GET", "https://a.com/" + "x" * 3000, None),
     ],
 )
@@ -114,6 +128,33 @@ def test_a_refusal_carries_the_arguments_that_would_ask_for_it(
     method: str, url: str, ask: dict[str, Any] | None
 ) -> None:
     assert verdict(method, url).ask == ask
+
+
+SEGMENTS = st.lists(
+    st.sampled_from(["a", "%c3%bc", "b%2Fc", "@scope", "v1.2", "x" * 300, "y" * 1022, "z" * 1023]),
+    max_size=12,
+)
+
+
+@given(SEGMENTS, st.sampled_from(["", "/"]))
+def test_what_is_asked_for_can_be_asked_for_and_would_do(segments: list[str], end: str) -> None:
+    path = canonical_path("/" + "/".join(segments) + (end if segments else ""))
+    request = Request("https", "a.com", 443, "GET", path)
+    ask = decide(request, Snapshot("b", 1, RouteTable(), ""), now=NOW).ask
+    if ask is None:
+        assert len(path) > 1024 and path.find("/", 1) not in range(1, 1025), "only all paths would do"
+        return
+    asked = parse_egress_ask(ask)
+    assert asked == ask
+    granted = Route("a.com", tuple(asked.get("path_allowlist", ())), tuple(asked["methods"]))
+    assert decide(request, Snapshot("b", 1, table_of(granted), ""), now=NOW).allowed
+    assert granted.path_allowlist or path == "/", "never for all paths"
+
+
+def test_open_routes_are_those_that_something_is_reached_by() -> None:
+    routes = (Route("a.com"), Route("b.com", lease=OVER), Route("c.com", lease=LIVE), Route("x.d.com"))
+    table = RouteTable((*routes, Route("shut.com")), ("a.com", "b.com", "c.com", "*.d.com"))
+    assert [route.host for route in table.open_routes(NOW)] == ["a.com", "c.com", "x.d.com"]
 
 
 def test_a_connection_is_decided_by_host_alone() -> None:
@@ -179,12 +220,6 @@ def test_a_table_survives_its_plain_form() -> None:
     assert RouteTable.from_dict(RouteTable().as_dict()) == RouteTable()
 
 
-@pytest.mark.parametrize("out", [{}, {"out": True}, {"out": False}])
-def test_an_older_name_for_scanned_answers_is_still_read(out: dict[str, bool]) -> None:
-    assert Dlp.from_dict({**out, "incoming": True}) == Dlp.from_dict({**out, "in": True})
-    assert Dlp.from_dict({**out, "incoming": True}).as_dict() == {**out, "in": True}
-
-
 def test_the_public_form_tells_nothing_about_the_credential() -> None:
     public = RouteTable.from_dict(FULL).routes[0].as_public_dict()
     assert public["auth_injected"] is True
@@ -221,7 +256,7 @@ def test_the_public_form_tells_nothing_about_the_credential() -> None:
         ({"routes": [{"host": "a.com", "lease": {"expires_at": 5}}]}, "lease.expires_at"),
         ({"routes": [{"host": "a.com", "dlp": {"out": 1}}]}, "dlp.out must be true or false"),
         ({"routes": [{"host": "a.com", "dlp": {"in": None}}]}, "dlp.in must be true or false"),
-        ({"routes": [{"host": "a.com", "dlp": {"in": True, "incoming": True}}]}, "unknown key 'incoming'"),
+        ({"routes": [{"host": "a.com", "dlp": {"incoming": True}}]}, "unknown key 'incoming'"),
         ({"routes": [{"host": "a.com", "pinned_addresses": ["x"]}]}, "pinned_addresses\\[0\\]"),
         ({"gate_hosts": [None]}, "gate_hosts must be a hostname"),
         ({"gate_hosts": "a.com"}, "gate_hosts must be a list"),

@@ -148,6 +148,11 @@ def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["routes.yaml"]
 
 
+def test_a_file_for_others_has_the_mode_it_is_given(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "allowlist", "a.com", mode=0o644, synced=False)
+    assert stat.S_IMODE((tmp_path / "allowlist").stat().st_mode) == 0o644
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
     target = tmp_path / "routes.yaml"
     target.write_text("old")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from egress.decoding import Unreadable
 from egress.dlp import OVERLAP, PROVISIONED, WINDOW, Found, Scanner
 from egress.websocket_frames import FrameScan
+from tests.egress.steps import finish
 
 SECRET = b"canary-secret-1"
 SCANNER = Scanner([SECRET.decode()])
@@ -34,7 +35,7 @@ def test_frames_arrive_as_they_were_sent(frames: list[tuple[int, bytes]], cuts: 
     scan = FrameScan(SCANNER)
     places = sorted({cut % (len(sent) + 1) for cut in cuts})
     pieces = [sent[start:end] for start, end in zip([0, *places], [*places, len(sent)], strict=True)]
-    assert b"".join(scan.feed(piece, last=False) for piece in pieces) == sent
+    assert b"".join(finish(scan.steps(piece, last=False)) for piece in pieces) == sent
 
 
 @pytest.mark.parametrize("before", [0, 1, 2, 3, 100, 200, 70_000])
@@ -46,30 +47,30 @@ def test_a_secret_behind_a_mask_is_found(before: int, step: int) -> None:
     scan, left = FrameScan(SCANNER), b""
     with pytest.raises(Found) as found:
         for start in range(0, len(sent), step):
-            left += scan.feed(sent[start : start + step], last=False)
+            left += finish(scan.steps(sent[start : start + step], last=False))
     assert found.value.finding.kind == PROVISIONED
     assert len(left) < sent.index(frame(b"." * before + SECRET + b"." * 50)) + 14 + before
 
 
 def test_a_secret_over_two_frames_is_found() -> None:
     scan = FrameScan(SCANNER)
-    assert scan.feed(frame(SECRET[:6]), last=False)
+    assert finish(scan.steps(frame(SECRET[:6]), last=False))
     with pytest.raises(Found):
-        scan.feed(frame(SECRET[6:], first=0x80), last=False)
+        finish(scan.steps(frame(SECRET[6:], first=0x80), last=False))
 
 
 @pytest.mark.parametrize("between", [0x89, 0x8A, 0x88])
 def test_a_secret_that_a_control_frame_interrupts_is_found(between: int) -> None:
     sent = frame(SECRET[:6], first=0x01) + frame(b"zz", first=between) + frame(SECRET[6:], first=0x80)
     with pytest.raises(Found):
-        FrameScan(SCANNER).feed(sent, last=False)
+        finish(FrameScan(SCANNER).steps(sent, last=False))
 
 
 def test_a_secret_over_two_pings_is_found() -> None:
     scan = FrameScan(SCANNER)
-    scan.feed(frame(SECRET[:6], first=0x89) + frame(b"hello"), last=False)
+    finish(scan.steps(frame(SECRET[:6], first=0x89) + frame(b"hello"), last=False))
     with pytest.raises(Found):
-        scan.feed(frame(SECRET[6:], first=0x89), last=False)
+        finish(scan.steps(frame(SECRET[6:], first=0x89), last=False))
 
 
 class Counting(Scanner):
@@ -85,7 +86,7 @@ class Counting(Scanner):
 @pytest.mark.parametrize("first", [0x81, 0x89])
 def test_small_frames_are_searched_together(first: int) -> None:
     scanner, sent = Counting(), frame(b"x", first=first) * 20_000
-    assert FrameScan(scanner).feed(sent, last=False) == sent
+    assert finish(FrameScan(scanner).steps(sent, last=False)) == sent
     assert scanner.searched < 2 * len(sent)
 
 
@@ -99,19 +100,19 @@ def test_frames_are_read_a_step_at_a_time() -> None:
 def test_a_small_frame_waits_until_it_is_whole() -> None:
     scan = FrameScan(SCANNER)
     first, second = frame(b"one"), frame(b"two")
-    assert scan.feed(first + second[:-1], last=False) == first
-    assert scan.feed(second[-1:], last=False) == second
+    assert finish(scan.steps(first + second[:-1], last=False)) == first
+    assert finish(scan.steps(second[-1:], last=False)) == second
 
 
 def test_little_of_a_large_frame_is_held() -> None:
     sent = frame(b"x" * 3 * WINDOW)
     scan, left = FrameScan(SCANNER), 0
     for start in range(0, len(sent), 10_000):
-        left += len(scan.feed(sent[start : start + 10_000], last=False))
+        left += len(finish(scan.steps(sent[start : start + 10_000], last=False)))
         assert min(start + 10_000, len(sent)) - left <= OVERLAP
 
 
 @pytest.mark.parametrize("raw", [b"\x81\x05hello", frame(b"x", first=0xC1), frame(b"x", first=0x91)])
 def test_frames_that_cannot_be_read_are_refused(raw: bytes) -> None:
     with pytest.raises(Unreadable):
-        FrameScan(SCANNER).feed(raw, last=False)
+        finish(FrameScan(SCANNER).steps(raw, last=False))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
 from egress import data_plane
-from egress.data_plane import Ack, DataPlaneDown, EgressProcess
+from egress.data_plane import Ack, DataPlaneDown, EgressProcess, RecordBatch
 from tests.egress_control.stand_in import StandIn, record
 
 
@@ -38,10 +39,15 @@ def test_routes_of_an_unknown_bottle_are_a_key_error(plane: StandIn, client: Egr
 
 def test_records_come_from_where_the_reader_was(plane: StandIn, client: EgressProcess) -> None:
     plane.queue, plane.dropped = [record(path=f"/{number}") for number in range(5)], 7
-    batch = client.records(boot="boot-1", after=3, wait=0)
+    batch = records(client, boot="boot-1")
     assert (batch.boot, batch.next, batch.dropped) == ("boot-1", 5, 7)
     assert [found["path"] for found in batch.records] == ["/3", "/4"]
-    assert client.records(boot="an earlier run", after=3, wait=0).records[0]["path"] == "/0"
+    assert records(client, boot="an earlier run").records[0]["path"] == "/0"
+
+
+def records(client: EgressProcess, *, boot: str) -> RecordBatch:
+    with closing(client.ask_for_records(boot=boot, after=3, wait=0)) as question:
+        return RecordBatch.of(question.answer())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import stat
 from functools import partial
@@ -38,7 +39,7 @@ def put(value: str = CANARY, name: str = "API_TOKEN") -> Secret:
 
 
 def file_of(home: Path, name: str = "API_TOKEN") -> Path:
-    return home / "secrets" / name
+    return home / "admin-secrets" / name
 
 
 def may(user: User, *codenames: str) -> Client:
@@ -84,7 +85,7 @@ def test_nothing_is_handed_over_before_the_commit(home: Path) -> None:
 def test_a_removed_secret_leaves_nothing(home: Path) -> None:
     secrets.remove(put(), author="olivia")
     assert not Secret.objects.exists()
-    assert [path.name for path in (home / "secrets").iterdir()] == [".lock"]
+    assert [path.name for path in (home / "admin-secrets").iterdir()] == [".lock"]
 
 
 def test_both_are_recorded_without_the_value() -> None:
@@ -99,15 +100,91 @@ def test_both_are_recorded_without_the_value() -> None:
 def test_the_last_of_several_writers_agrees_with_the_database(home: Path) -> None:
     together([partial(put, f"canary-{number}") for number in range(8)])
     assert file_of(home).read_text() == sealed._opened(Secret.objects.get())
-    assert {path.name for path in (home / "secrets").iterdir()} == {"API_TOKEN", ".lock"}
+    assert {path.name for path in (home / "admin-secrets").iterdir()} == {"API_TOKEN", ".lock"}
 
 
 def test_a_file_that_could_not_be_written_is_written_later(home: Path, caplog: Any) -> None:
-    (home / "secrets").write_text("in the way")
+    (home / "admin-secrets").write_text("in the way")
     put()
-    (home / "secrets").unlink()
+    (home / "admin-secrets").unlink()
     caretaker.tend()
     assert file_of(home).read_text() == CANARY
+
+
+# --- what was removed
+
+
+def test_a_file_that_could_not_be_removed_is_removed_later(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    secret = put()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", read_only)
+        secrets.remove(secret, author="olivia")
+        assert sealed.hand_over_all() == []
+    assert file_of(home).exists() and not Secret.objects.exists()
+    assert f"{file_of(home)} of a removed secret is still there, and used: Read-only" in caplog.text
+    caretaker.tend()
+    assert not file_of(home).exists()
+
+
+def read_only(path: Path, **_: Any) -> None:
+    raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+
+def test_a_process_that_died_before_it_removed_the_file_leaves_it_to_the_caretaker(home: Path) -> None:
+    put()
+    put(name="OTHER")
+    Secret.objects.filter(name="API_TOKEN").delete()
+    caretaker.tend()
+    assert {path.name for path in (home / "admin-secrets").iterdir()} == {"OTHER", ".lock"}
+
+
+def test_one_that_died_while_it_wrote_leaves_no_secret_behind(home: Path) -> None:
+    put()
+    file_of(home, ".API_TOKEN.7f3a").write_text(CANARY)
+    caretaker.tend()
+    assert {path.name for path in (home / "admin-secrets").iterdir()} == {"API_TOKEN", ".lock"}
+
+
+def test_a_machine_that_was_away_removes_it_when_it_is_back(
+    home: Path, settings: Any, tmp_path: Path
+) -> None:
+    secret = put()
+    (tmp_path / "secrets.key").write_text((home / "secrets.key").read_text())
+    settings.BOTTLE_HOME = tmp_path
+    sealed.hand_over_all()
+    settings.BOTTLE_HOME = home
+    secrets.remove(secret, author="olivia")
+    assert (file_of(home).exists(), file_of(tmp_path).read_text()) == (False, CANARY)
+    settings.BOTTLE_HOME = tmp_path
+    assert sealed.hand_over_all() == []
+    assert not file_of(tmp_path).exists()
+
+
+def test_files_that_were_put_there_by_hand_stay(home: Path) -> None:
+    by_hand = [home / "secrets" / name for name in ("API_TOKEN", "ANOTHER")]
+    (home / "secrets").mkdir()
+    for path in by_hand:
+        path.write_text("of the operator")
+    secret = put()
+    caretaker.tend()
+    secrets.remove(secret, author="olivia")
+    caretaker.tend()
+    assert [path.read_text() for path in by_hand] == ["of the operator"] * 2
+
+
+def test_what_cannot_be_removed_holds_up_nothing_else(home: Path) -> None:
+    put()
+    file_of(home).unlink()
+    file_of(home, "A_FOLDER").mkdir()
+    file_of(home, "GONE").write_text(CANARY)
+    caretaker.tend()
+    assert file_of(home).read_text() == CANARY
+    assert not file_of(home, "GONE").exists()
+
+
+# --- the other way round
 
 
 def test_files_are_made_anew_on_a_machine_that_has_only_database_and_key(home: Path) -> None:
@@ -196,7 +273,7 @@ def test_it_is_removed_in_the_admin_one_or_several(home: Path, root: Client) -> 
     chosen = {"action": "delete_selected", "_selected_action": [key.pk for key in others], "post": "yes"}
     root.post("/admin/egress/secret/", chosen)
     assert not Secret.objects.exists()
-    assert [path.name for path in (home / "secrets").iterdir()] == [".lock"]
+    assert [path.name for path in (home / "admin-secrets").iterdir()] == [".lock"]
     removed = AuditEvent.objects.filter(action="secret removed", actor_name="root")
     assert sorted(row.details["name"] for row in removed) == ["TOKEN_0", "TOKEN_1", "TOKEN_2"]
 

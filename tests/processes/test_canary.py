@@ -6,6 +6,7 @@ import base64
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -106,7 +107,7 @@ def test_of_all_files_only_its_own_holds_it(site: Site) -> None:
     files = [path for path in site.server.home.rglob("*") if path.is_file()]
     assert any(path.suffix == ".sqlite3" for path in files)
     holding = {path.relative_to(site.server.home) for path in files if forms_in(path.read_bytes())}
-    assert holding == {Path("secrets") / NAME}
+    assert holding == {Path("admin-secrets") / NAME}
 
 
 def test_no_page_of_the_console_or_the_admin_shows_it(site: Site) -> None:
@@ -151,9 +152,10 @@ def test_the_operator_api_does_not_give_it(site: Site) -> None:
 def test_the_proxys_own_records_and_status_do_not_hold_it(site: Site) -> None:
     plane = EgressProcess(site.server.home / "run" / "egress.sock")
     assert forms_in(str(plane.status())) == []
-    batch = plane.records(boot="", after=0, wait=0)
-    assert len(batch.records) > 10
-    assert [entry for entry in batch.records if forms_in(str(entry))] == []
+    with closing(plane.ask_for_records(boot="", after=0, wait=0)) as question:
+        records = question.answer()["records"]
+    assert len(records) > 10
+    assert [entry for entry in records if forms_in(str(entry))] == []
 
 
 def test_no_process_of_ours_carries_it_in_environment_or_command(site: Site) -> None:

@@ -111,7 +111,7 @@ def test_a_narrower_path_cuts_what_is_outside_of_it(lab: Lab) -> None:
         {"host": "*.example.com", "auth": None},
         {"auth": None},
         {"auth": {"scheme": "token", "token_ref": "CANARY"}},
-        {"dlp": {"incoming": True}},
+        {"dlp": {"in": True}},
         {"pinned_addresses": ["127.0.0.2"]},
     ],
 )
