@@ -17,7 +17,7 @@ PURE = {
     "egress.addresses", "egress.ask", "egress.effects", "egress.errors", "egress.hostnames", "egress.merge",
     "egress.paths", "egress.policy", "egress.routes", "egress.snapshot", "egress.decoding", "egress.dlp",
     "egress.scrubbing", "egress.secret_forms", "egress.token_shapes", "egress.websocket_frames",
-    "egress.lookalikes", "egress.shards",
+    "egress.lookalikes", "egress.shards", "egress.handed",
     "supervise.canonical", "supervise.risk", "supervise.sanitize", "supervise.diffs",
     "supervise.mcp.jsonrpc", "supervise.mcp.versions", "supervise.mcp.protocol", "supervise.mcp.edge",
     "supervise.mcp.catalog", "supervise.dockerfile_review", "supervise.story", "supervise.context_text",

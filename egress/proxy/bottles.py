@@ -25,6 +25,7 @@ from egress.policy import RouteTable, Snapshot
 from . import current_config
 from .ca import Authority
 from .flows import Flows
+from .handed import Handed, HandedFile
 from .upstream import Pool
 from .uses import Uses
 
@@ -60,11 +61,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What requests are searched for: true of one table, and until its secrets have to be looked up again."""
+    """What requests are searched for: true of one table and of what the bottle was handed.
+
+    And until the secrets that the proxy adds have to be looked up again.
+    """
 
     snapshot: Snapshot
     until: float
     scanner: Scanner
+    handed: Handed
 
 
 class Connection(Protocol):
@@ -94,6 +99,7 @@ class Bottle:
         self.is_gone = False
         self.held_bytes = 0
         self.search: Search | None = None
+        self.handed = HandedFile(directory)
         self.identity = Identity(None, supervise=False)
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()
