@@ -30,7 +30,10 @@ class CanaryFailed(BackendError):
 
 
 def check(plan: Plan, tell: Progress) -> None:
-    """Boot the plan's image with the bottle's own sockets and a scratch workspace. Raises CanaryFailed."""
+    """Boot the plan's image with the bottle's own sockets and a scratch workspace. Raises CanaryFailed.
+
+    Without the bottle's secrets: the image is an agent's, and nothing that is checked needs them.
+    """
     has_agent = plan.agent != "none" and plan.command
     wanted = {
         "supervise": plan.supervise,
@@ -38,10 +41,11 @@ def check(plan: Plan, tell: Progress) -> None:
         "program": plan.command[0] if plan.command else "",
         "agent": plan.command[0] if has_agent else "",
     }
-    with throwaway.prepared(plan) as sandbox:
+    with throwaway.prepared(_without_secrets(plan)) as sandbox:
         scratch = Mount(str(sandbox.scratch), WORKSPACE_INSIDE, writable=True)
         mounts = [scratch if mount.target == WORKSPACE_INSIDE else mount for mount in plan.mounts]
         try:
+            plan.environment()  # what the host no longer has is found out while the old bottle runs
             ended = sandbox.ask(_PROBE, json.dumps(wanted), mounts=mounts, seconds=_CANARY_SECONDS)
         except BackendError as error:
             raise CanaryFailed(f"A canary of the new image did not start: {error}") from error
@@ -65,8 +69,7 @@ def look_at_workspace(plan: Plan, archive: Path) -> dict[str, Any]:
     workspace = throwaway.workspace_of(plan)
     if not Path(workspace.source).is_dir():
         return {}
-    plain = {name: variable for name, variable in plan.variables.items() if not variable.secret}
-    bare = replace(plan, variables=plain, files=(), supervise=False)
+    bare = replace(_without_secrets(plan), files=(), supervise=False)
     with throwaway.prepared(bare) as sandbox:
         mounts = [
             replace(workspace, writable=False),
@@ -78,6 +81,11 @@ def look_at_workspace(plan: Plan, archive: Path) -> dict[str, Any]:
         if state.get("changes"):
             state["kept"] = _take(sandbox.scratch / "changes.tar.gz", archive)
     return state
+
+
+def _without_secrets(plan: Plan) -> Plan:
+    plain = {name: variable for name, variable in plan.variables.items() if not variable.secret}
+    return replace(plan, variables=plain)
 
 
 def _state(output: str) -> dict[str, Any]:

@@ -20,7 +20,8 @@ agent: none
 # What is started in it; left out, the agent's own command.
 #command: [bash, -l]
 
-# Variables. Secrets come from the host's environment or from a file, at each start, and are kept nowhere.
+# Variables. Secrets come from the host's environment or from a file, at each start. The proxy does not let
+# them out but on a route with 'dlp: {out: false}'.
 # A credential that only goes to one host is safer in 'auth' of a route: then it never enters the bottle.
 #env:
 #  EDITOR: vi

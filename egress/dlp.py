@@ -114,7 +114,7 @@ _KINDS = tuple(SHAPES)
 
 
 class Scanner:
-    """For one bottle, whose `secrets` are those that the proxy can add to its requests."""
+    """For one bottle, whose `secrets` are those that the proxy can add, and those that it was handed."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.secrets = frozenset(secrets)

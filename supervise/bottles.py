@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from botbottle import journal, launch
+from botbottle.backends import handed
 from botbottle.backends.base import BackendError
 from botbottle.models import Bottle, digest_token, new_token, valid_slug
 from egress import store
@@ -135,5 +136,6 @@ def _end_sandbox(bottle: Bottle, author: str) -> str:
     settling.settle(bottle)
     for name in (launch.KEPT, launch.COMMAND, build_log.STARTING):
         (directory / name).unlink(missing_ok=True)
+    handed.forget(directory / "run")
     journal.forget(directory)
     return problem

@@ -257,9 +257,8 @@ def _not_by_a_link(path: str, plan: Plan) -> None:
             )
 
 
-def environment(plan: Plan, extra: dict[str, str]) -> bytes:
+def environment(values: dict[str, str]) -> bytes:
     """Variables as the kernel writes them: NAME=value, each ended by a NUL. Never log the result."""
-    values = plan.environment() | extra
     for name, value in values.items():
         if "\0" in value:
             raise BackendError(f"env.{name}: a variable cannot hold a NUL byte. Clean its source.")

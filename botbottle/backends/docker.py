@@ -5,7 +5,6 @@ Trust boundary: the container has no network and no privilege; its ways out are 
 
 from __future__ import annotations
 
-import fcntl
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, NotFound  # type: ignore[import-untyped]
 
-from . import docker_build, docker_images, docker_pipes, docker_terminal
+from . import docker_build, docker_images, docker_pipes, docker_terminal, handed
 from .accounts import (
     HOME_LABEL,
     SLUG_LABEL,
@@ -45,6 +44,7 @@ from .traces import one_line
 
 READER_LABEL = "bot-bottle.reader"  # a container that only shows what is in an image
 _DETACH_KEYS = "ctrl-p,ctrl-q"
+_LOCK = "docker.lock"
 _FIRST_PROGRAM_SECONDS = 30.0
 _READER_SECONDS = 300.0
 _NOT_RUN = (126, 127)  # init.py's word that the command could not be executed
@@ -85,7 +85,10 @@ class DockerBackend:
                 container = self._create(client, plan, progress, tty=tty)
                 stream = self._attach(client, container)
                 self._begin(container, plan, wait=False)
-            return self._follow(container, stream)
+            try:
+                return self._follow(container, stream)
+            finally:
+                self._forget_handed(plan.slug)
 
     def exec(self, slug: str, command: Sequence[str], *, tty: bool) -> int:
         with connected() as client:
@@ -142,6 +145,7 @@ class DockerBackend:
                 with suppress(NotFound):
                     container.stop(timeout=round(seconds))
             self._staged(slug).forget_variables()
+        self._forget_handed(slug)
 
     def life(self, slug: str) -> Life:
         with connected() as client:
@@ -162,10 +166,11 @@ class DockerBackend:
             return sorted({entry.labels[SLUG_LABEL] for entry in found} - set(known))
 
     def tidy(self, slug: str) -> None:
-        """The variables of a start that was killed, secrets among them. Needs no engine."""
+        """The variables of a start that was killed, secrets among them. Needs no engine for that."""
         if self._staged(slug).variables.exists():
             with suppress(BackendError), self._starting(slug):  # one that goes on forgets them itself
                 pass
+        self._forget_handed(slug)
 
     def remove(self, slug: str) -> None:
         with connected() as client:
@@ -177,6 +182,7 @@ class DockerBackend:
                 with suppress(APIError):  # another bottle runs it; it goes with that
                     client.images.remove(image.id, force=True)
             self._staged(slug).remove()
+        self._forget_handed(slug)
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
         with connected() as client:
@@ -187,8 +193,14 @@ class DockerBackend:
     def _reader_labels(self) -> dict[str, str]:
         return {HOME_LABEL: home_mark(self.home), READER_LABEL: "1"}
 
+    def _run(self, slug: str) -> Path:
+        return self.home / "bottles" / slug / "run"
+
     def _staged(self, slug: str) -> Staged:
-        return Staged(self.home / "bottles" / slug / "run" / "docker")
+        return Staged(self._run(slug) / "docker")
+
+    def _forget_handed(self, slug: str) -> None:
+        handed.forget_when_over(self._run(slug), slug, self.life, lock=_LOCK)
 
     def _find(self, client: DockerClient, slug: str) -> Any:
         filters = {"label": [f"{name}={value}" for name, value in sandbox_labels(self.home, slug).items()]}
@@ -206,13 +218,7 @@ class DockerBackend:
     @contextmanager
     def _starting(self, slug: str) -> Iterator[None]:
         """Two starts at once would stage over each other."""
-        run = self.home / "bottles" / slug / "run"
-        run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (run / "docker.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BackendError(f"The bottle {slug} is being started already. Wait for it.") from None
+        with handed.alone(self._run(slug), slug, lock=_LOCK):
             try:
                 yield
             finally:
@@ -232,7 +238,8 @@ class DockerBackend:
         give_own_workspace(plan, user)
         warn_of_closed_mounts(plan.mounts, user, tell)
         staged = self._staged(plan.slug)
-        variables = environment(plan, client.images.get(image).attrs["Config"].get("Env") or [])
+        of_image = client.images.get(image).attrs["Config"].get("Env") or []
+        variables = environment(handed.environment(plan, self._run(plan.slug)), of_image)
         image_accounts = {
             name: docker_images.read_text(client, image, f"/etc/{name}", self._reader_labels())
             for name in ("passwd", "group")

@@ -55,10 +55,10 @@ def engine_user(home: Path, security_options: Sequence[str]) -> User:
     return bottle_user(home)
 
 
-def environment(plan: Plan, image_variables: Sequence[str]) -> dict[str, str]:
+def environment(plans: Mapping[str, str], image_variables: Sequence[str]) -> dict[str, str]:
     """The plan's variables on top of the image's. Where it has but a default, the image knows better."""
     image = dict(entry.split("=", 1) for entry in image_variables if "=" in entry)
-    own, defaults = plan.environment(), default_variables()
+    own, defaults = dict(plans), default_variables()
     for name in ("PATH", "LANG", "SHELL"):
         if name in image and own.get(name) == defaults.get(name):
             own[name] = image[name] if name != "PATH" else f"{HOME_INSIDE}/.local/bin:{image[name]}"

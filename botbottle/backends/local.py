@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import bubblewrap, keeper, terminal, traces
+from . import bubblewrap, handed, keeper, terminal, traces
 from .base import (
     STOP_SECONDS,
     BackendError,
@@ -131,6 +131,7 @@ class LocalBackend:
         else:
             code = kept.keep()
         (self._run(plan.slug) / "cgroups").unlink(missing_ok=True)
+        traces.tidy(self._run(plan.slug))
         if not kept.started and code not in NOT_STARTED:
             self.available()
             raise BackendError(
@@ -181,12 +182,13 @@ class LocalBackend:
             traces.sweep(run)
             for name in ("log", "log.1"):
                 (run / name).unlink(missing_ok=True)
-            variables = box.data(bubblewrap.environment(plan, extra))
+            variables = box.data(bubblewrap.environment(handed.environment(plan, run) | extra))
             bubblewrap.fill(box, plan)
             first = bubblewrap.first_program(plan)
             placement = self._place(plan, run, progress)
         except BaseException:
             box.close()
+            handed.forget(run)
             os.close(lock)
             raise
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -303,8 +305,7 @@ class LocalBackend:
             traces.kill_keeper(run)
             if not traces.free_within(run, 5.0):
                 raise BackendError(f"{slug} cannot be stopped: somebody else holds {run}/lock.")
-        if run.is_dir():
-            traces.sweep(run)
+        traces.tidy(run, attempts=100)
 
     def tidy(self, slug: str) -> None:
         traces.tidy(self._run(slug))

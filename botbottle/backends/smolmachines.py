@@ -21,6 +21,7 @@ from typing import Any
 from botbottle.provision.agents import SERVER
 from botbottle.provision.variables import MCP_URL
 
+from . import handed
 from .accounts import (
     HOME_LABEL,
     SLUG_LABEL,
@@ -58,7 +59,7 @@ _SCRIPTS = ("init.py", "place.py", "launch.py", "ask_to_end.py")
 _PYTHON = ("python3", "-I", "-S")
 _FILES, _VARIABLES = f"{RUN_INSIDE}/files", f"{RUN_INSIDE}/variables.json"
 _LOG, _PID = f"{RUN_INSIDE}/log", f"{RUN_INSIDE}/main.pid"
-_COPIED = "copied-"
+_COPIED, _LOCK = "copied-", "smolmachines.lock"
 _START_SECONDS = 180.0
 _KEPT_LOG = 10_000_000
 _READ_LIMIT = 1 << 20
@@ -163,6 +164,7 @@ class SmolmachinesBackend:
 
     def stop(self, slug: str, *, seconds: float = STOP_SECONDS) -> None:
         if not self.life(slug).alive:
+            self._forget_handed(slug)
             return
         ask = [*_PYTHON, f"{RUN_INSIDE}/ask_to_end.py", _PID, str(seconds)]
         self._try_inside(slug, *ask, seconds=seconds + 10)
@@ -170,6 +172,7 @@ class SmolmachinesBackend:
         self._kept_log(slug).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._kept_log(slug).write_bytes(log[-_KEPT_LOG:])
         self._smolvm.call("stop", "--name", sandbox_name(self.home, slug), "-t", "1", seconds=seconds + 60)
+        self._forget_handed(slug)
 
     def life(self, slug: str) -> Life:
         status = self._status(slug)
@@ -188,10 +191,12 @@ class SmolmachinesBackend:
             with suppress(OSError), path.open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 path.unlink()
+        self._forget_handed(slug)
 
     def remove(self, slug: str) -> None:
         self.stop(slug)
         self._delete(slug)
+        self._forget_handed(slug)
         shutil.rmtree(self._kept_log(slug).parent, ignore_errors=True)
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
@@ -199,8 +204,14 @@ class SmolmachinesBackend:
 
     # Beneath the interface
 
+    def _run(self, slug: str) -> Path:
+        return self.home / "bottles" / slug / "run"
+
     def _kept_log(self, slug: str) -> Path:
-        return self.home / "bottles" / slug / "run" / "smolmachines" / "log"
+        return self._run(slug) / "smolmachines" / "log"
+
+    def _forget_handed(self, slug: str) -> None:
+        handed.forget_when_over(self._run(slug), slug, self.life, lock=_LOCK)
 
     def _agent(self, slug: str) -> list[str]:
         return ["--name", sandbox_name(self.home, slug), "-u", str(bottle_user(self.home))]
@@ -235,6 +246,10 @@ class SmolmachinesBackend:
                 raise
 
     def _boot(self, plan: Plan, tell: Progress) -> None:
+        with handed.alone(self._run(plan.slug), plan.slug, lock=_LOCK):
+            self._boot_alone(plan, tell)
+
+    def _boot_alone(self, plan: Plan, tell: Progress) -> None:
         """A machine with everything in it but the main command. One that fails leaves nothing."""
         if self.life(plan.slug).alive:
             raise BackendError(f"The bottle {plan.slug} runs already. Stop it with: bottle stop {plan.slug}")
@@ -243,7 +258,7 @@ class SmolmachinesBackend:
         warn_of_closed_mounts(plan.mounts, user, tell)
         if plan.limits.pids is not None:
             tell("Warning: smolvm has no limit of processes; limits.pids does nothing here.")
-        variables = plan.environment()
+        variables = handed.environment(plan, self._run(plan.slug))
         self._delete(plan.slug)
         name = sandbox_name(self.home, plan.slug)
         try:
@@ -256,6 +271,7 @@ class SmolmachinesBackend:
             self._place_and_register(plan, tell)
         except BaseException:
             self._delete(plan.slug)
+            handed.forget(self._run(plan.slug))
             raise
 
     def _require_no_network(self, slug: str) -> None:

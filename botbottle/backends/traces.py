@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import keeper
+from egress.handed import FILE as HANDED
+
+from . import handed, keeper
 from .base import BackendError
 
 TAKE_SECONDS = 2.0  # a look at the lock holds it for a moment
 TAIL_BYTES = 600
-KEPT = ("log", "log.1", "state.json", "state.json.new", "cgroups", "keeper.sock", "lock")
+KEPT = ("log", "log.1", "state.json", "state.json.new", "cgroups", "keeper.sock", HANDED, "lock")
 
 
 def alive(run: Path) -> bool:
@@ -89,19 +91,20 @@ def groups(run: Path) -> list[str]:
 def sweep(run: Path, attempts: int = 100) -> None:
     """After a keeper that was killed: what it could not put away itself. Only for a bottle that is dead."""
     (run / "keeper.sock").unlink(missing_ok=True)
+    handed.forget(run)
     left = groups(run)
     keeper.remove_cgroups(left, attempts)
     if not any(map(os.path.isdir, left)):  # else the record is needed: the last process may still be dying
         (run / "cgroups").unlink(missing_ok=True)
 
 
-def tidy(run: Path) -> None:
+def tidy(run: Path, attempts: int = 1) -> None:
     """The same, if it is dead. The lock is shared with those who look, so that none takes us for a keeper."""
-    if not any((run / name).exists() for name in ("cgroups", "keeper.sock")):
+    if not any((run / name).exists() for name in ("cgroups", "keeper.sock", HANDED)):
         return  # nearly always
     with contextlib.suppress(OSError), (run / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        sweep(run, attempts=1)  # who wants to start it waits meanwhile, and we are asked again
+        sweep(run, attempts)  # who wants to start it waits meanwhile, and we are asked again
 
 
 def erase(run: Path) -> None:

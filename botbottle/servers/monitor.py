@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from botbottle.backends import handed
 from botbottle.backends.base import Backend, BackendError, NotRunning, Unavailable
 
 from . import staging
@@ -254,6 +255,8 @@ class Server:
         process = StdioProcess(lambda _: None)
         with _failing(Phase.SESSION_CREATE):
             env = {name: variable.resolve(name) for name, variable in spec.env.items()}
+            secrets = {name: env[name] for name, variable in spec.env.items() if variable.secret}
+            await asyncio.to_thread(handed.add, box.scratch, secrets)
         self.session = Session(process)
         self.step = Phase.PROCESS_START
         with _failing(Phase.PROCESS_START):

@@ -27,6 +27,7 @@ from .berths import Berths
 from .ca import Authority
 from .config import TOLD, Limits
 from .flows import Flows
+from .handed import Handed, HandedFile
 from .upstream import Pool
 from .uses import Uses
 
@@ -62,11 +63,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What requests are searched for: true of one table, and until its secrets have to be looked up again."""
+    """What requests are searched for: true of one table and of what the bottle was handed.
+
+    And until the secrets that the proxy adds have to be looked up again.
+    """
 
     snapshot: Snapshot
     until: float
     scanner: Scanner
+    handed: Handed
 
 
 class Connection(Protocol):
@@ -98,6 +103,7 @@ class Bottle:
         self.is_gone = False
         self.held_bytes = 0
         self.search: Search | None = None
+        self.handed = HandedFile(directory)
         self.identity = Identity(None, supervise=False)
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()

@@ -163,6 +163,7 @@ class Express:
             and data.endswith(fields)
             and search is bottle.search
             and search.snapshot is bottle.snapshot
+            and search.handed is bottle.handed.look()
             and monotonic() < search.until
             and len(data) <= self._limits.head_bytes
             and is_accepted(data)
@@ -183,7 +184,9 @@ class Express:
         if overrides_in(head.fields, route):
             return None
         search, searched = self._plane.scanners.search(self._bottle), route.dlp.searches_requests
-        if searched and search_head(search.scanner, target, head, head.travelling) is not None:
+        if searched and (
+            search.handed.problem or search_head(search.scanner, target, head, head.travelling) is not None
+        ):
             return None
         sent = request_bytes(head, target.origin_form, self._host.encode("ascii"), head.travelling)
         return _Habit(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from time import monotonic
 
 from egress.decoding import Unreadable, codings_of, memory_of
-from egress.dlp import OVERLAP, BodyScan, Finding, Found, Scanner, Steps, injections
+from egress.dlp import OVERLAP, PROVISIONED, BodyScan, Finding, Found, Scanner, Steps, injections
 from egress.policy import Snapshot
 from egress.routes import AGENT_SCHEMES, Auth, Route
 from egress.scrubbing import Scrubber
@@ -32,12 +32,18 @@ _READABLE = (
     b"application/javascript",
 )
 CONCEALED = "(concealed)"
+_OF_A_VARIABLE = (
+    " What a secret variable of this bottle holds leaves only where an operator has switched the search off."
+)
 _REMEMBERED_BLOCKS, _REMEMBERED_BYTES = 512, 2048
 _SECRETS_SECONDS = 1.0  # how soon a changed secret is known on routes that do not add it
 
 
 class Scanners:
-    """One scanner per bottle, made anew when its table or one of its secrets has changed."""
+    """One scanner per bottle, made anew when its table or one of its secrets has changed.
+
+    Its secrets are those that the proxy adds, and those that its own variables hold.
+    """
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
@@ -47,23 +53,24 @@ class Scanners:
         return self.search(bottle, added).scanner
 
     def search(self, bottle: Bottle, added: str | None = None) -> Search:
-        search = bottle.search
+        search, handed = bottle.search, bottle.handed.look()
         if (
             search is not None
             and search.snapshot is bottle.snapshot
+            and search.handed is handed
             and monotonic() < search.until
             and (added is None or added in search.scanner.secrets)
         ):
             return search
-        secrets = self._secrets_of(bottle.snapshot)
+        secrets = self._added_by(bottle.snapshot) | handed.secrets
         if search is not None and search.scanner.secrets == secrets:
             scanner = search.scanner
         else:
             scanner = Scanner(secrets)
-        bottle.search = Search(bottle.snapshot, monotonic() + _SECRETS_SECONDS, scanner)
+        bottle.search = Search(bottle.snapshot, monotonic() + _SECRETS_SECONDS, scanner, handed)
         return bottle.search
 
-    def _secrets_of(self, snapshot: Snapshot) -> frozenset[str]:
+    def _added_by(self, snapshot: Snapshot) -> frozenset[str]:
         found: set[str] = set()
         for auth in {route.auth for route in snapshot.table.routes if route.auth is not None}:
             secret = self._secrets.lookup(auth.token_ref)
@@ -117,11 +124,23 @@ def shown_host(scanner: Scanner, host: str) -> str:
 def _refusal(finding: Finding, record: Record) -> Refusal:
     details = {"kind": finding.kind, "where": finding.where}
     record.verdict, record.reason, record.finding = "refused", "dlp", details
+    hint = _OF_A_VARIABLE if finding.kind == PROVISIONED else ""
     return Refusal(
         "dlp",
         f"The request was stopped: its {finding.where} holds what looks like a secret ({finding.kind})."
-        " Take it out and try again. Where a route has a credential, the proxy adds it.",
+        f" Take it out and try again. Where a route has a credential, the proxy adds it.{hint}",
         details={**details, "host": CONCEALED, "path": CONCEALED} if finding.where == "url" else details,
+    )
+
+
+def unsearchable(record: Record) -> Refusal:
+    """Nobody knows what must not leave, nor whether the URL may be noted."""
+    record.verdict, record.reason, record.path = "refused", "dlp-unreadable", CONCEALED
+    return Refusal(
+        "dlp-unreadable",
+        "The request was stopped: it cannot be searched for the secrets that this bottle was given."
+        " Tell the operator.",
+        details={"path": CONCEALED},
     )
 
 

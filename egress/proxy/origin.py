@@ -18,7 +18,7 @@ from .errors import Refusal
 from .gateway import Gateway
 from .head import Field, RequestHead, ResponseHead, folded
 from .holding import Hold
-from .inspection import Inspection
+from .inspection import Inspection, unsearchable
 from .overrides import without_overrides
 from .plane import DataPlane
 from .records import Record
@@ -94,8 +94,10 @@ class Origin:
     def _prepare(self, head: RequestHead) -> None:
         self._secret = self._credential()
         self._aws_key = self._parsed_aws_key()
-        scanner = self._plane.scanners.scanner(self._bottle, self._secret)
-        self._inspection = Inspection(scanner, self._route, self._record, self._hold)
+        search = self._plane.scanners.search(self._bottle, self._secret)
+        if search.handed.problem and self._route.dlp.searches_requests:
+            raise unsearchable(self._record)
+        self._inspection = Inspection(search.scanner, self._route, self._record, self._hold)
         self._fields = self._own_fields(head)
         self._inspection.check_request(self._target, head, self._fields)
 

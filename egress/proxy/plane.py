@@ -149,4 +149,5 @@ class DataPlane:
 
     def _bottle_status(self, bottle: Bottle) -> dict[str, Any]:
         problems = [self.secrets.problem(name) for name in sorted(bottle.missing_secrets)]
+        problems.append(bottle.handed.look().problem)
         return {**bottle.status(), "credential_problems": [problem for problem in problems if problem]}

@@ -37,6 +37,7 @@ from botbottle.backends.base import (
     Variable,
 )
 from botbottle.backends.docker import DockerBackend
+from egress.handed import FILE
 from tests.backends.conftest import listening_on_the_host
 from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
 from tests.dockerd import Engine, docker_host, engine
@@ -199,7 +200,7 @@ def test_what_a_bottle_is(bottle: Bottle, capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().out == "routes: [live]\n"
 
 
-def test_no_secret_can_be_inspected_or_found_on_the_host(
+def test_no_secret_can_be_inspected_or_found_on_the_host_but_by_the_proxy(
     bottle: Bottle, client: docker.DockerClient, capfd: pytest.CaptureFixture[str]
 ) -> None:
     variables = {"API_KEY": Variable(from_env="BOTTLE_TEST_KEY"), "PATH": Variable("/bin")}
@@ -211,12 +212,21 @@ def test_no_secret_can_be_inspected_or_found_on_the_host(
     (container,) = client.containers.list()
     assert SECRET not in json.dumps(container.attrs)
     assert SECRET not in json.dumps(container.top())
-    assert not [path for path in bottle.home.rglob("*") if path.is_file() and SECRET in path.read_text()]
+    told = bottle.directory / "run" / FILE
+    assert [path for path in bottle.home.rglob("*") if path.is_file() and SECRET in path.read_text()] == [
+        told
+    ]
+    assert told.stat().st_mode & 0o777 == 0o600
+    assert not [each for each in container.attrs["Mounts"] if told.is_relative_to(each["Source"])]
     capfd.readouterr()
     bottle.exec("sh", "-c", 'echo "$API_KEY"; cat /proc/1/cmdline /proc/1/environ 2>&1')
     printed = capfd.readouterr().out
     assert printed.startswith(SECRET)
     assert printed.count(SECRET) == 1
+    bottle.backend.tidy("demo")
+    assert told.exists(), "it lives"
+    bottle.backend.stop("demo")
+    assert not told.exists()
 
 
 def test_the_container_is_confined(bottle: Bottle, client: docker.DockerClient) -> None:

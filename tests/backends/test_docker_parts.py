@@ -123,7 +123,7 @@ def test_a_rootless_engines_root_is_the_operator(tmp_path: Path) -> None:
 
 def test_a_manifests_own_path_wins_over_the_images() -> None:
     plan = Plan("demo", "docker", "/x", variables={"PATH": Variable("/mine"), "A": Variable("plan")})
-    variables = environment(plan, ["PATH=/image", "A=image", "B=image=b", "junk"])
+    variables = environment(plan.environment(), ["PATH=/image", "A=image", "B=image=b", "junk"])
     assert variables == {"PATH": "/mine", "A": "plan", "B": "image=b"}
 
 

@@ -33,6 +33,7 @@ from botbottle.backends.base import (
     Unavailable,
     Variable,
 )
+from egress.handed import FILE, from_bytes
 from tests.backends.conftest import listening_on_the_host
 from tests.requirements import require
 
@@ -203,7 +204,7 @@ def own_addresses() -> list[str]:
     return [address for address in found if ":" not in address] or ["127.0.1.1"]
 
 
-def test_no_secret_stands_on_a_command_line_or_in_a_file(started, backend, monkeypatch, home):
+def test_no_secret_stands_on_a_command_line_or_in_a_file_but_the_proxys(started, backend, monkeypatch, home):
     monkeypatch.setenv("HOST_TOKEN", "s3cr3t-by-env")
     (home / "token").write_text("s3cr3t-by-file\n")
     secrets = {"A": Variable(from_env="HOST_TOKEN"), "B": Variable(from_file=str(home / "token"))}
@@ -214,7 +215,53 @@ def test_no_secret_stands_on_a_command_line_or_in_a_file(started, backend, monke
         assert b"s3cr3t" not in Path(f"/proc/{pid}/cmdline").read_bytes()
         assert b"s3cr3t" not in Path(f"/proc/{pid}/environ").read_bytes()
     for path in (Path(plan.directory) / "run").iterdir():
-        assert path.name == "log" or not path.is_file() or b"s3cr3t" not in path.read_bytes()
+        named = path.name in ("log", FILE)
+        assert named or not path.is_file() or b"s3cr3t" not in path.read_bytes()
+    told = Path(plan.directory) / "run" / FILE
+    assert from_bytes(told.read_bytes()) == {"s3cr3t-by-env", "s3cr3t-by-file"}
+    assert told.stat().st_mode & 0o777 == 0o600
+    assert not [mount for mount in plan.mounts if told.is_relative_to(mount.source)]
+
+
+HANDED = {"PATH": Variable("/usr/bin:/bin"), "A": Variable(from_env="HOST_TOKEN")}
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_what_it_was_handed_is_forgotten_when_it_ends(started, backend, monkeypatch, end):
+    monkeypatch.setenv("HOST_TOKEN", "s3cr3t-by-env")
+    told = Path(started(*IDLE, variables=HANDED).directory) / "run" / FILE
+    backend.tidy("demo")
+    assert told.exists(), "it lives"
+    if end == "stop":
+        backend.stop("demo")
+    else:
+        os.kill(parts(backend)["keeper"], signal.SIGKILL)
+        eventually(lambda: not backend.life("demo").alive)
+        backend.tidy("demo")
+    assert not told.exists()
+
+
+def test_a_run_has_told_the_proxy_when_its_command_begins_and_leaves_nothing(
+    plan_of, drive, monkeypatch, home
+):
+    monkeypatch.setenv("HOST_TOKEN", "s3cr3t-by-env")
+    plan = plan_of(*SH, "echo ready; read line", variables=HANDED)
+    told = Path(plan.directory) / "run" / FILE
+    with subprocess.Popen(
+        drive.words("run", plan), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout.readline() == "ready\n"
+        assert from_bytes(told.read_bytes()) == {"s3cr3t-by-env"}
+        run.communicate("go on\n", timeout=60)
+    assert not told.exists()
+
+
+def test_nothing_starts_that_the_proxy_cannot_be_told_of(started, backend, monkeypatch, home):
+    monkeypatch.setenv("HOST_TOKEN", "s3cr3t-by-env")
+    (home / "bottles" / "demo" / "run" / f"{FILE}.lock").mkdir(parents=True)
+    with pytest.raises(BackendError, match="The proxy cannot be told"):
+        started(*IDLE, variables=HANDED)
+    assert not backend.life("demo").alive
 
 
 def test_a_missing_secret_stops_the_start_before_anything_runs(started, backend):

