@@ -318,6 +318,7 @@ class Conversation:
         return False
 
     def _note(self, refusal: Refusal) -> None:
+        self._record.verdict = "refused" if refusal.is_ours else "allowed"
         self._record.reason, self._record.status = refusal.reason, refusal.status
         self._record.ask = refusal.ask
 

@@ -29,7 +29,7 @@ class Destination(Protocol):
     def reuse(self, bell: Doorbell, *, repeatable: bool) -> Wire | None: ...
 
     async def open(self, bell: Doorbell) -> Wire:
-        """Raises Unreachable."""
+        """Raises Refusal."""
 
     def give_back(self, wire: Wire) -> None: ...
 
