@@ -53,4 +53,8 @@ class Unreachable(Refusal):
 
 
 class Gone(Exception):
-    """The other end left, or the connection was cut: there is nobody to answer."""
+    """The other end left, or the connection was cut: there is nobody to answer, but a record to keep."""
+
+    def __init__(self, reason: str = "gone") -> None:
+        super().__init__(reason)
+        self.reason = reason
