@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from egress.data_plane import DataPlaneDown, EgressProcess
+from egress.proxy.records import BATCH
 from tests.proxy.lab import (
     TIMEOUT,
     Answer,
@@ -21,6 +26,7 @@ from tests.proxy.lab import (
     get,
     pinned,
     request,
+    running_lab,
 )
 from tests.proxy.origins import big
 
@@ -279,3 +285,114 @@ def test_a_tunnel_is_counted_to_the_byte(
     origin.close()
     assert noted.outcome() == ("allowed", "ok")
     assert (noted.one()["bytes_out"], noted.one()["bytes_in"]) == (begun + size, size)
+
+
+# --- when the process stops
+
+
+class Reader:
+    """As the control plane reads, until nobody answers any more."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._process = EgressProcess(lab.home / "run" / "egress.sock")
+        self._boot, self._number = "", 0
+        self._thread = threading.Thread(target=self._read_on, daemon=True)
+        self.records: list[dict[str, Any]] = []
+        self.lost = 0
+        self.read()
+
+    def read(self, *, wait: float = 0) -> None:
+        batch = self._process.records(boot=self._boot, after=self._number, wait=wait)
+        self._boot, self._number = batch.boot, batch.next
+        self.records += batch.records
+        self.lost += batch.dropped
+
+    def _read_on(self) -> None:
+        try:
+            while True:
+                self.read(wait=5)
+        except DataPlaneDown:
+            pass
+
+    def read_to_the_end_of(self, lab: Lab) -> list[dict[str, Any]]:
+        """While it stops."""
+        self._thread.start()
+        assert lab.process.wait(20) == 0
+        self._thread.join(20)
+        return self.records
+
+
+def begin_to_stop(lab: Lab) -> None:
+    lab.process.send_signal(signal.SIGTERM)
+    eventually(lambda: "stopping" in lab.log(), "the stop")
+
+
+def test_what_is_unread_at_a_stop_is_read_to_the_last(tmp_path: Path) -> None:
+    many = 2 * BATCH + 1
+    with running_lab(tmp_path / "h", EGRESS_PROCESSES="1") as lab:
+        reader, way = Reader(lab), Way(lab, "plain")
+        for number in range(many):
+            assert way.client.ask(way.get(f"/forbidden/{number}")).reason == "path"
+        lab.process.send_signal(signal.SIGTERM)
+        paths = [record["path"] for record in reader.read_to_the_end_of(lab)]
+        assert (paths, reader.lost) == ([f"/forbidden/{number}" for number in range(many)], 0)
+
+
+def test_what_ends_while_it_stops_is_read_too(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h", EGRESS_PROCESSES="1") as lab:
+        lab.publish("agent-a", [ROUTES["plain"]])
+        reader, uploads = Reader(lab), [Way(lab, "plain") for _ in range(3)]
+        for number, way in enumerate(uploads):
+            way.client.send(way.post(f"/{number}", "Content-Length: 4", body=b"ab"))
+        eventually(lambda: _flows(lab) == len(uploads), "the uploads")
+        begin_to_stop(lab)
+        for number, way in enumerate(uploads):
+            way.client.send(b"cd")
+            assert way.client.answer().json["body"] == "abcd"
+            if number == 0:
+                reader.read(wait=5)
+        ends = [(record["path"], record["reason"]) for record in reader.read_to_the_end_of(lab)]
+        assert ends == [("/0", "ok"), ("/1", "ok"), ("/2", "ok")]
+
+
+def test_what_a_stop_cuts_is_noted(tmp_path: Path) -> None:
+    """On the short way, in a tunnel, and where no connection to the origin is open yet."""
+    with running_lab(tmp_path / "h", EGRESS_PROCESSES="1", EGRESS_STOP_SECONDS="0.1") as lab:
+        slow = {"host": "slow.example.com", "pinned_addresses": ["127.0.0.12"], **NARROW}
+        lab.publish("agent-a", [ROUTES["inspected"], pinned("bare.example.com"), slow])
+        way, tunnel = Way(lab, "inspected"), lab.secured("bare.example.com")
+        assert way.client.ask(way.get("/first")).status == 200
+        reader = Reader(lab)
+        reader.records.clear()
+        way.client.send(way.get("/silent"))
+        tunnel.send(get("/silent", "bare.example.com"))
+        with socket.create_server(("127.0.0.12", lab.origins.tls_port)) as listening:
+            listening.settimeout(TIMEOUT)
+            lab.secured("slow.example.com").send(get("/slow", "slow.example.com"))
+            connection, _ = listening.accept()
+            eventually(lambda: _flows(lab) == 3, "all of them")
+            begin_to_stop(lab)
+            ends = [(record["path"], record["reason"]) for record in reader.read_to_the_end_of(lab)]
+            connection.close()
+        assert sorted(ends) == [("", "cut"), ("/silent", "cut"), ("/slow", "cut")]
+
+
+def test_nothing_becomes_live_while_it_stops(tmp_path: Path) -> None:
+    with running_lab(tmp_path / "h", EGRESS_PROCESSES="1") as lab:
+        lab.publish("agent-a", [ROUTES["plain"]])
+        way, process = Way(lab, "plain"), EgressProcess(lab.home / "run" / "egress.sock")
+        way.client.send(way.post("/x", "Content-Length: 4", body=b"ab"))
+        eventually(lambda: _flows(lab) == 1, "the upload")
+        begin_to_stop(lab)
+        assert process.status()["stopping"]
+        for question in (process.reload, process.routes):
+            with pytest.raises(DataPlaneDown):
+                question("agent-a")
+        way.client.send(b"cd")
+        assert way.client.answer().status == 200
+        assert lab.process.wait(20) == 0
+        assert not (lab.home / "run" / "egress.sock").exists()
+
+
+def _flows(lab: Lab) -> int:
+    return int(lab.control("GET", "/status")["bottles"]["agent-a"]["flows"])
