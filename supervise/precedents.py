@@ -77,10 +77,11 @@ def would_allow(review: Review) -> list[Refused]:
 
 
 def refusals_of(bottle_id: int) -> QuerySet[TrafficRecord]:
-    """What the policy refused lately, newest first. A stopped secret is no matter of routes."""
+    """What the policy refused lately, newest first. What asking cannot help is no matter of routes."""
     return TrafficRecord.objects.filter(
-        bottle_id=bottle_id, verdict="refused", finding__isnull=True, at__gt=timezone.now() - REFUSED_AGE
-    ).order_by("-at", "-pk")
+        bottle_id=bottle_id, verdict="refused", ask__isnull=False, finding__isnull=True,
+        at__gt=timezone.now() - REFUSED_AGE,
+    ).order_by("-at", "-pk")  # fmt: skip
 
 
 def is_allowed_by(snapshot: Snapshot, record: TrafficRecord, now: datetime) -> bool:

@@ -27,6 +27,7 @@ from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
 _MAX_WAIT = 30.0
+_TO_THE_END = ("/records", "/status")  # answered while the process stops: what it did has to be noted
 _RELOAD = re.compile(rf"/reload/({SLUG.pattern})")
 _ROUTES = re.compile(rf"/bottles/({SLUG.pattern})/routes")
 
@@ -78,6 +79,8 @@ class Control:
             wire.close()
 
     async def _answer(self, method: str, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+        if self._plane.stopping and path not in _TO_THE_END:
+            raise Gone  # nothing becomes live any more, and what is live says nothing of our successor
         reload_one, routes_of = _RELOAD.fullmatch(path), _ROUTES.fullmatch(path)
         if method == "POST" and path == "/reload":
             return 200, {"bottles": [ack.as_dict() for ack in await self._listeners.refresh_all()]}

@@ -163,8 +163,11 @@ class Conversation:
         except Refusal as refusal:
             self._note(refusal)
             return await self._refuse(refusal)
-        except Gone:
-            self._record.reason = self._record.reason or "gone"
+        except Gone as gone:
+            self._note_end(gone.reason)
+            raise
+        except asyncio.CancelledError:  # the proxy stops
+            self._note_end("cut")
             raise
         finally:
             self._keep_record()
@@ -346,8 +349,14 @@ class Conversation:
         return False
 
     def _note(self, refusal: Refusal) -> None:
+        self._record.verdict = "refused" if refusal.is_ours else "allowed"
         self._record.reason, self._record.status = refusal.reason, refusal.status
         self._record.ask = refusal.ask
+
+    def _note_end(self, reason: str) -> None:
+        """Of a request that was not brought to its end, unless more is known of it already."""
+        if self._head is not None and self._record.reason in ("", "ok"):
+            self._record.reason = "cut" if self._is_cut else reason
 
     async def _tunnel(self, bottle: Bottle, host: str, port: int, route: Route) -> None:
         Inspection(self._plane.scanners.scanner(bottle), route, self._record).check_host(host)

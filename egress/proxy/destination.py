@@ -29,7 +29,7 @@ class Destination(Protocol):
     def reuse(self, client: Wire, *, repeatable: bool) -> Wire | None: ...
 
     async def open(self, client: Wire) -> Wire:
-        """Raises Unreachable."""
+        """Raises Refusal."""
 
     def give_back(self, wire: Wire) -> None: ...
 

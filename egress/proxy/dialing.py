@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from egress.addresses import Network, embedded, in_networks, is_forbidden_address
 from egress.routes import Route
 
-from .errors import Unreachable
+from .errors import Refusal, Unreachable
 
 Lookup = Callable[[str], Coroutine[Any, Any, Sequence[str]]]
 _NEXT_ATTEMPT_AFTER = 0.25  # RFC 8305
@@ -101,7 +101,7 @@ class Names:
 async def checked_addresses(
     host: str, route: Route, lookup: Lookup, *, seconds: float, forbidden: Sequence[Network] = ()
 ) -> list[str]:
-    """Where this host may be dialled. Raises Unreachable. `forbidden` are the operator's own networks.
+    """Where this host may be dialled. Raises Refusal. `forbidden` are the operator's own networks.
 
     One forbidden address among several refuses them all: no honest zone mixes public and private answers, and
     picking the harmless one would help an attacker to probe.
@@ -118,10 +118,9 @@ async def checked_addresses(
     for address in addresses:
         why = is_forbidden_address(address) or _forbidden_here(address, forbidden)
         if why is not None:
-            raise Unreachable(
+            raise Refusal(
                 "forbidden-address",
                 f"The name {host} points to {why}. An operator can open it by pinning the route's addresses.",
-                403,
             )
     return addresses
 

@@ -8,6 +8,8 @@ from typing import Any
 class Refusal(Exception):
     """The request goes nowhere. `reason` is a stable code, `ask` the tool call that would help, if any."""
 
+    is_ours = True  # or else we would have let it pass, and the other end failed
+
     def __init__(
         self,
         reason: str,
@@ -35,6 +37,8 @@ class BadRequest(Refusal):
 class BadAnswer(Refusal):
     """The origin broke the protocol."""
 
+    is_ours = False
+
     def __init__(self, sentence: str) -> None:
         super().__init__("bad-answer", sentence, 502)
 
@@ -42,9 +46,15 @@ class BadAnswer(Refusal):
 class Unreachable(Refusal):
     """The origin could not be reached, or not safely."""
 
+    is_ours = False
+
     def __init__(self, reason: str, sentence: str, status: int = 502) -> None:
         super().__init__(reason, sentence, status)
 
 
 class Gone(Exception):
-    """The other end left, or the connection was cut: there is nobody to answer."""
+    """The other end left, or the connection was cut: there is nobody to answer, but a record to keep."""
+
+    def __init__(self, reason: str = "gone") -> None:
+        super().__init__(reason)
+        self.reason = reason

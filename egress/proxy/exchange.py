@@ -91,9 +91,11 @@ class Exchange:
                 return False
             reusable = await self._relay(answer)
             return reusable
-        except Refusal as refusal:
+        except (Refusal, Gone) as end:
+            if self._cut:
+                raise Gone("cut") from end
             if self._started:
-                raise Gone from refusal
+                raise Gone(end.reason) from end
             raise
         finally:
             self._destination.let_go()
@@ -347,14 +349,17 @@ class Exchange:
 
     async def _until_answered(self, upstream: Wire) -> None:
         while not self._answered_all:
-            self._check(answering=True)
+            self._check()
             if upstream.ended:
                 try:
                     self._answer_body.end()
                 except ValueError as error:
-                    raise Gone from error
+                    raise Unreachable(
+                        "upstream-closed", "The origin closed the connection before the end of its answer."
+                    ) from error
                 await self._in_turn(self._send_answer(b"", last=True))
                 if upstream.broke_off:  # the end looks to the client as it did to us
+                    self._record.reason = "upstream-closed"
                     self._client.break_off()
                 return
             await self._client.bell.wait()
@@ -362,6 +367,8 @@ class Exchange:
             raise self._failure
 
     def _settle(self, upstream: Wire, answer: ResponseHead, keep: bool) -> bool:
+        if self._cut:  # what was written last did not arrive
+            raise Gone
         self._client.feed_from(None)
         upstream.feed_from(None)
         if keep and answer.keeps_alive and not upstream.buffer and not upstream.ended:
@@ -429,14 +436,16 @@ class Exchange:
     def _touch(self) -> None:
         self._client.deadline = self._client.clock() + self._patience
 
-    def _check(self, *, answering: bool = False) -> None:
+    def _check(self) -> None:
         if self._cut or self._client.ended or self._client.closed:
             raise Gone
         if self._failure is not None:
             raise self._failure
         if self._client.expired:
             self._client.expired = False
-            if answering or self._sent_all:
+            if self._started:  # it may be that the client does not read
+                raise Gone("idle")
+            if self._sent_all:
                 raise Unreachable("upstream-timeout", "The origin took too long to answer.", 504)
             raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
 

@@ -38,7 +38,7 @@ _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 async def connect(
     plane: DataPlane, route: Route, host: str, port: int, client: Wire, *, bottle: Bottle, tls: bool
 ) -> Wire:
-    """A new connection to an address that was checked for this route. Raises Unreachable."""
+    """A new connection to an address that was checked for this route. Raises Refusal."""
     limits = plane.limits
     connection = await _socket(plane, bottle, route, host, port)
     context = plane.upstream_tls if tls else None

@@ -24,6 +24,7 @@ from .turns import Turns
 from .wire import Doorbell, Watch
 
 log = logging.getLogger(__name__)
+_TO_END_SECONDS = 0.5
 
 
 class DataPlane:
@@ -131,12 +132,16 @@ class DataPlane:
         self.stopping = True
         for bell in list(self._conversations):
             bell.ring()
-        deadline = asyncio.get_running_loop().time() + self.limits.stop_seconds
-        while self._conversations and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await self._until_quiet(self.limits.stop_seconds)
         for bottle in self.bottles.values():
             bottle.close()
             self._save_uses(bottle)
+        await self._until_quiet(_TO_END_SECONDS)  # what was cut leaves its record
+
+    async def _until_quiet(self, seconds: float) -> None:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while self._conversations and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
     def status(self) -> dict[str, Any]:
         return {

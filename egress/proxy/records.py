@@ -89,6 +89,7 @@ class Records:
         self._most = keep + keep // 20  # so that room is made for many at once
         self._count = 0
         self._last = 0
+        self._read: int | None = None  # somebody has all up to this one; None when nobody ever asked
         self._boot = secrets.token_hex(8)
         self._arrived: asyncio.Event | None = None
 
@@ -125,12 +126,20 @@ class Records:
         """A batch of what came after `number` of this run; waits a while when there is nothing."""
         if boot != self._boot or number > self._last:
             number = 0
+        self._read = max(self._read or 0, number)  # who asks for more has kept these
         if number == self._last and wait > 0:
             await self._wait(wait)
         unread = merge(*(_newer(kept, number) for kept in self._of_bottle.values()))
         batch = list(islice(unread, BATCH))
         following = batch[-1][0] if len(batch) == BATCH else self._last
         return Batch(self._boot, following, following - number - len(batch), [record for _, record in batch])
+
+    async def read_out(self, seconds: float) -> None:
+        """At the end: until a reader has all of them, if there is one, and for so long at most."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        while self._read is not None and self._read < self._last and clock() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
     async def _wait(self, seconds: float) -> None:
         self._arrived = self._arrived or asyncio.Event()

@@ -23,6 +23,7 @@ from .parent import Sockets
 from .plane import DataPlane
 
 log = logging.getLogger(__name__)
+_LAST_MOMENT_SECONDS = 1.0  # for records to be read: nobody can ask for them afterwards
 
 
 def serve(config: Config, sockets: Sockets, lookup: Lookup | None = None) -> None:
@@ -55,11 +56,12 @@ async def _serve(config: Config, sockets: Sockets, lookup: Lookup) -> None:
     finally:
         if config.processes == 1:
             config.discovery.unlink(missing_ok=True)
-        config.control_socket.unlink(missing_ok=True)
         listeners.close()
         await plane.stop()
-        await control.close()
         await listeners.finish()
+        await plane.records.read_out(_LAST_MOMENT_SECONDS)
+        config.control_socket.unlink(missing_ok=True)
+        await control.close()
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)

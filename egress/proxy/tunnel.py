@@ -58,6 +58,7 @@ class Tunnel:
 
     def cut(self) -> None:
         self._cut = True
+        self._record.reason = "cut"
         self._client.abort()
         self._upstream.abort()
         self._client.bell.ring()
@@ -77,7 +78,10 @@ class Tunnel:
                 if wire.ended and wire.on_end:
                     wire.on_end()
             while not (client.closed or upstream.closed or (client.ended and upstream.ended)):
-                if client.expired or self._cut:
+                if self._cut:
+                    break
+                if client.expired:
+                    self._record.reason = "idle"
                     break
                 await client.bell.wait()
         finally:

@@ -112,22 +112,32 @@ def test_a_client_that_does_not_read_is_cut(lab: Lab) -> None:
     flows = lambda: lab.control("GET", "/status")["bottles"]["agent-a"]["flows"]  # noqa: E731
     eventually(lambda: flows() == 1, "the download")
     eventually(lambda: flows() == 0, "its end")
+    assert "idle" in ends(lab, "/big/100000000")
 
 
 def test_hints_are_held_back_for_a_client_that_does_not_read(lab: Lab) -> None:
     lab.publish("agent-b", [{"host": "api.example.com", "pinned_addresses": ["127.0.0.2"]}])
     lab.client("agent-b").send(get("http://api.example.com/many-hints/30", "api.example.com"))
-    ends = lambda: [  # noqa: E731
-        record["reason"] for record in lab.records() if record["path"].startswith("/many-hints")
-    ]
-    eventually(ends, "the end of the request")
-    assert ends() == ["upstream-timeout"]
+    assert ends(lab, "/many-hints/30") == ["upstream-timeout"]
 
 
 def test_a_silent_tunnel_is_closed(lab: Lab) -> None:
     client = lab.secured("bare.example.com")
     with pytest.raises((ConnectionError, ssl.SSLError)):
         client.take(1)
+    assert ends(lab, "") == ["idle"]
+
+
+def ends(lab: Lab, path: str) -> list[str]:
+    """By what reason the requests for this path ended."""
+
+    def found() -> list[str]:
+        known = [
+            record for record in lab.records() if (record["path"], record["verdict"]) == (path, "allowed")
+        ]
+        return [record["reason"] for record in known]
+
+    return list(eventually(found, "the end of the request"))
 
 
 @with_two_processes_too

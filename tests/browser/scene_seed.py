@@ -70,7 +70,8 @@ for made in (
     store.publish(bottle)
 records = [record("allowed", "api.example.com", "/repos/acme", n % 24) for n in range(90)]
 records += [record("refused", "telemetry.example.net", "/v1/track", n % 20) for n in range(40)]
-records += [record("refused", "api.github.com", "/repos/acme/site", n) for n in range(3)]
+site = "/repos/acme/site"
+records += [record("refused", "api.github.com", site, n, ask_for("api.github.com", site)) for n in range(3)]
 records += [
     record("refused", "mirror.example.net", f"/dists/{n}", 0, ask_for("mirror.example.net", f"/dists/{n}"))
     for n in range(3)

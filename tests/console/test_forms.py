@@ -256,8 +256,8 @@ def refused(
 ) -> None:
     TrafficRecord.objects.create(
         bottle=bottle, at=timezone.now(), method=method, scheme="https", host=host, path=path,
-        table_version=1, verdict="refused", reason="no-route", status=403, bytes_out=0, bytes_in=0,
-        duration_ms=1, **more,
+        table_version=1, verdict="refused", status=403, bytes_out=0, bytes_in=0,
+        duration_ms=1, **{"reason": "no-route", **more},
     )  # fmt: skip
 
 
@@ -276,12 +276,14 @@ def test_the_page_lists_refused_requests_that_would_be_allowed(
     olivia: Client, agent_a: Bottle, agent_b: Bottle
 ) -> None:
     proposal = ask(agent_a, path_allowlist=["/docs"], methods=["GET"])
+    can_help = {"ask": asks_for("api.example.com")}
     for _ in range(3):
-        refused(agent_a, "/docs/guide")
-    refused(agent_a, "/elsewhere")
-    refused(agent_a, "/docs/other", method="POST")
-    refused(agent_a, "/docs/secret", finding={"kind": "token"})
-    refused(agent_b, "/docs/not-mine")
+        refused(agent_a, "/docs/guide", **can_help)
+    refused(agent_a, "/elsewhere", **can_help)
+    refused(agent_a, "/docs/other", method="POST", **can_help)
+    refused(agent_a, "/docs/secret", finding={"kind": "token"}, **can_help)
+    refused(agent_a, "/docs/inside", reason="forbidden-address")
+    refused(agent_b, "/docs/not-mine", **can_help)
     page = olivia.get(f"/proposals/{proposal.pk}/").text
     listed = page.split("Refused lately, and allowed by this")[1].split("</section>")[0]
     assert "GET https://api.example.com/docs/guide" in listed and "no-route, 3 times" in listed

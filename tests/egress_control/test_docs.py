@@ -12,12 +12,12 @@ from tests.servers import ROOT
 
 DOCUMENT = (ROOT / "docs" / "egress.md").read_text(encoding="utf-8")
 SOURCES = [*(ROOT / "egress" / "proxy").glob("*.py"), ROOT / "egress" / "policy.py"]
-REFUSING = {"Refusal", "BadRequest", "Unreachable", "Verdict"}
+REFUSING = {"Refusal", "BadRequest", "Unreachable", "Gone", "Verdict"}
 OF_THE_CONTROL_SOCKET = {"bad-query"}
 
 
 def reasons() -> set[str]:
-    """The codes that refusals and verdicts are made with."""
+    """The codes that refusals, ends and verdicts are made with."""
     found = set()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

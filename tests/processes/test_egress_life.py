@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ import pytest
 from tests.agents import Agent, Operator, crowd
 from tests.processes.site import HOST, Site, running_site
 from tests.proxy import load
+from tests.proxy.lab import Client, request
 from tests.proxy.load import Counts
 from tests.servers import ROOT, is_running, running_server, stop, wait_until
 
@@ -86,6 +88,33 @@ def test_records_of_both_runs_are_in_the_database(site: Site) -> None:
         site.fetch(f"{ALLOWED}/second-run")
         wait_until(lambda: "/allowed/x/second-run" in kept(), what="the second record")
         assert kept().count("/allowed/x/first-run") == 1
+
+
+def test_a_proxy_that_is_stopped_loses_no_record(site: Site) -> None:
+    """What is under way ends one by one, and each end is noted while the next is still to come."""
+    stopped = site.pid("egress")
+    with site.console() as browser, ExitStack() as opened:
+        uploads = {f"/allowed/upload-{n}": opened.enter_context(proxy_socket(site)) for n in range(3)}
+        for path, client in uploads.items():
+            client.send(request("POST", f"http://{HOST}{path}", HOST, "Content-Length: 4", body=b"ab"))
+        os.kill(stopped, signal.SIGTERM)
+        wait_until(lambda: "egress INFO stopping" in site.server.log(), what="the stop")
+        for path, client in uploads.items():
+            client.send(b"cd")
+            assert client.answer().json["body"] == "abcd"
+            wait_until(partial(is_noted, browser, path), what="its record")
+    wait_until(lambda: site.pids("egress") not in ([], [stopped]) and answers(site), what="the restart")
+
+
+@contextmanager
+def proxy_socket(site: Site) -> Iterator[Client]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(site.server.home / "bottles" / site.bottle["slug"] / "sockets" / "proxy.sock"))
+        yield Client(connection)
+
+
+def is_noted(browser: httpx.Client, path: str) -> bool:
+    return path in browser.get("/admin/egress/trafficrecord/?q=agent-a").text
 
 
 def test_the_proxy_serves_on_while_the_web_process_is_dead(site: Site) -> None:

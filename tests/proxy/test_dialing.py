@@ -10,7 +10,7 @@ import pytest
 
 from egress.proxy import dialing
 from egress.proxy.dialing import MAX_LOOKUPS, Names, checked_addresses, dial, is_own_address, system_lookup
-from egress.proxy.errors import Unreachable
+from egress.proxy.errors import Refusal, Unreachable
 from egress.routes import Route
 
 PUBLIC = ["93.184.215.14", "2606:2800:21f:cb07::1"]
@@ -73,14 +73,14 @@ async def test_an_address_of_the_host_itself_is_refused(monkeypatch: pytest.Monk
         return ["93.184.215.99", answer]
 
     monkeypatch.setattr(dialing, "is_own_address", lambda address: address in PUBLIC)
-    with pytest.raises(Unreachable, match="an address of this host") as refusal:
+    with pytest.raises(Refusal, match="an address of this host") as refusal:
         await checked_addresses("a.example", Route("a.example"), found, seconds=1)
     assert (refusal.value.reason, refusal.value.status) == ("forbidden-address", 403)
 
 
 @pytest.mark.parametrize("network", ["93.184.215.14", "93.184.0.0/16", "2606:2800::/32"])
 async def test_an_address_that_the_operator_forbids_is_refused(network: str) -> None:
-    with pytest.raises(Unreachable, match="an address that the operator forbids"):
+    with pytest.raises(Refusal, match="an address that the operator forbids"):
         await checked_addresses(
             "a.example", Route("a.example"), lookup, seconds=1, forbidden=[ip_network(network)]
         )

@@ -280,3 +280,5 @@ def test_an_answer_that_was_cut_off_does_not_look_whole(lab: Lab, path: str, bro
         while True:
             client.take(len(client.received) + 1)
     assert b"of it" in client.received
+    eventually(lambda: lab.records()[-1]["path"] == path, "its record")
+    assert lab.records()[-1]["reason"] == ("upstream-closed" if broken else "ok")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.proxy.lab import ADDRESSES, Lab, connect, get, pinned, running_lab
+from tests.proxy.lab import ADDRESSES, Lab, connect, eventually, get, pinned, running_lab
 from tests.servers import free_port
 
 pytestmark = pytest.mark.process
@@ -141,12 +141,16 @@ def test_its_allowlist_refusal_points_to_the_tool(lab: Lab, proxy: OperatorsProx
     assert (answer.status, answer.reason) == (403, "gate")
     assert answer.json["ask"]["tool"] == "pipelock-block"
     assert "CONNECT blocked: not in allowlist" in answer.json["message"]
+    record = lab.records()[-1]
+    assert (record["verdict"], record["reason"], record["ask"]) == ("refused", "gate", answer.json["ask"])
 
 
 def test_another_refusal_of_it_points_nowhere(lab: Lab, proxy: OperatorsProxy) -> None:
     answer = lab.client().ask(connect("secretive.example.com"))
     assert (answer.status, "ask" in answer.json) == (403, False)
     assert "secret in the hostname" in answer.json["message"]
+    record = lab.records()[-1]
+    assert (record["verdict"], record["reason"], "ask" in record) == ("refused", "gate", False)
 
 
 def test_its_configuration_follows_the_gate(lab: Lab) -> None:
@@ -162,5 +166,10 @@ def test_its_configuration_follows_the_gate(lab: Lab) -> None:
 def test_a_proxy_that_is_down_is_told(tmp_path: Path) -> None:
     with running_lab(tmp_path / "h", EGRESS_UPSTREAM_PROXY=f"http://127.0.0.1:{free_port()}") as lab:
         lab.publish("agent-a", ROUTES)
-        answer = lab.client().ask(connect("bare.example.com"))
-        assert (answer.status, answer.reason) == (502, "gate-down")
+        answers = [
+            lab.client().ask(connect("bare.example.com")),
+            lab.client().ask(get("http://api.example.com/allowed", "api.example.com")),
+        ]
+        assert [(answer.status, answer.reason) for answer in answers] == [(502, "gate-down")] * 2
+        noted = lambda: [(record["verdict"], record["reason"]) for record in lab.records()]  # noqa: E731
+        eventually(lambda: noted() == [("allowed", "gate-down")] * 2, "their records")

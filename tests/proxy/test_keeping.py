@@ -176,6 +176,33 @@ async def test_a_reader_can_wait_for_the_next_record() -> None:
     assert bottles(await waiting) == ["b0"]
 
 
+async def test_the_end_waits_for_no_reader_that_there_never_was() -> None:
+    records = Records()
+    records.add(blank_record("b0"))
+    async with asyncio.timeout(20):
+        await records.read_out(3600)
+
+
+async def test_the_end_waits_until_a_reader_has_kept_everything() -> None:
+    records = Records()
+    boot = (await read(records, 0))["boot"]
+    records.add(blank_record("b0"))
+    ending = asyncio.create_task(records.read_out(3600))
+    batch = await read(records, 0, boot)
+    assert await asyncio.wait({ending}, timeout=0.1) == (set(), {ending}), "it may still fail to keep them"
+    await read(records, batch["next"], boot)
+    async with asyncio.timeout(20):
+        await ending
+
+
+async def test_the_end_waits_for_a_reader_only_so_long() -> None:
+    records = Records()
+    await read(records, 0)
+    records.add(blank_record("b0"))
+    async with asyncio.timeout(20):
+        await records.read_out(0.01)
+
+
 @given(st.text(), st.text(max_size=2000))
 async def test_a_record_survives_any_text(host: str, path: str) -> None:
     record = blank_record("b0")

@@ -176,6 +176,8 @@ def test_only_so_much_of_all_bodies_is_held_at_once(lab: Lab) -> None:
     second.send(small + bytes(1000))
     answer = second.answer()
     assert (answer.status, answer.reason) == (503, "too-much-held")
+    ends = lambda: [(each["verdict"], each["reason"]) for each in lab.records()]  # noqa: E731
+    eventually(lambda: ("refused", "too-much-held") in ends(), "its record")
     first.close()
     eventually(lambda: _held_bytes(lab) == 0, "its end")
 
