@@ -25,7 +25,7 @@ from egress import shards
 from egress.policy import RouteTable, Snapshot
 from egress.proxy.ca import ensure
 from egress.proxy.records import BATCH
-from egress.routes import Route
+from egress.routes import Auth, Route
 from egress.snapshot import render_gate, render_routes, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +34,7 @@ HOST = "origin.example.com"
 MITMDUMP = ROOT / ".cache" / "bench" / "mitmproxy" / "bin" / "mitmdump"
 OTHER_ROUTES = 200  # so that the table is no smaller than a real one
 BOTTLES, TOKEN = 8, "bench-token"  # a bottle is served by one process, so that several are needed
+SECRET_NAME, SECRET = "BENCH_SERVICE_TOKEN", "made-up-5f1c8a02d47be693"  # of one of the other routes
 _BETWEEN_READS = 0.25
 # Every read of TLS in uvloop takes 256 KB for a moment. Depending on what a process did before, the C library
 # maps and unmaps them each time, which doubles what the load costs in some runs and not in others. Not so.
@@ -95,6 +96,7 @@ def bot_bottle(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subje
     environment = _plain_environment(home) | {
         "BOTTLE_HOME": str(home), "EGRESS_PORT": str(listening), "EGRESS_UPSTREAM_CA": str(ca.path),
         "EGRESS_PINNED_PORTS": f"443={port}", "EGRESS_PROCESSES": str(processes), "PYTHONPATH": str(ROOT),
+        SECRET_NAME: SECRET,
     }  # fmt: skip
     command = [sys.executable, "-c", "import sys; from egress.proxy.main import main; sys.exit(main())"]
     headers = tuple(_credentials(slug) for slug in slugs)
@@ -102,6 +104,8 @@ def bot_bottle(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subje
         _running(command, folder / "egress.log", listening, environment) as process,
         _reading_records(home / "run", processes),
     ):
+        for header in headers:
+            _check_search(listening, header)
         yield Subject("bot-bottle", mode, ("127.0.0.1", listening), (HOST, 443), _tree(process), headers)
 
 
@@ -127,12 +131,24 @@ def _write_bottle(directory: Path, mode: str) -> None:
         {"path_allowlist": ("/small", "/large"), "methods": ("GET", "POST")} if mode == "intercept" else {}
     )
     routes = [Route(HOST, pinned_addresses=("127.0.0.1",), **narrowed)]
-    routes += [Route(f"service-{number}.example.com", ("/v1", "/v2")) for number in range(OTHER_ROUTES)]
+    routes += [Route(f"service-{number}.example.com", ("/v1", "/v2")) for number in range(1, OTHER_ROUTES)]
+    # Only a bottle with a secret of its own has one to be searched for, besides the shapes of tokens.
+    routes += [Route("service-0.example.com", ("/v1", "/v2"), auth=Auth("Bearer", SECRET_NAME))]
     table = RouteTable(tuple(routes), tuple(route.host for route in routes))
     snapshot = Snapshot(slug, 1, table, datetime.now(UTC).isoformat())
     write_atomically(directory / "gate.yaml", render_gate(snapshot))
     write_atomically(directory / "routes.yaml", render_routes(snapshot))
     ensure(directory, slug)
+
+
+def _check_search(port: int, credentials: str) -> None:
+    """Raises SystemExit when the bottle's own secret may leave: then what is measured is not what is told."""
+    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        line = f"GET http://{HOST}/small?x={SECRET} HTTP/1.1\r\nHost: {HOST}\r\n"
+        connection.sendall(f"{line}{credentials}Connection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    if b"\r\nx-egress-reason: dlp\r\n" not in answer.lower():
+        raise SystemExit(f"bot-bottle does not search for its secret: {answer[:300]!r}")
 
 
 @contextmanager
