@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -408,6 +408,15 @@ def running_lab(home: Path, **variables: str) -> Iterator[Lab]:
 
 def eventually(condition: Any, what: str) -> Any:
     return wait_until(condition, seconds=20, what=what)
+
+
+def at_rest(measured: Callable[[], int]) -> int:
+    """What it comes to when it no longer changes, which shows only when a moment has passed."""
+    before, found = None, measured()
+    while found != before:
+        time.sleep(0.3)
+        before, found = found, measured()
+    return found
 
 
 def now() -> float:
