@@ -141,6 +141,18 @@ class Client:
             pass
         return self.take(len(self._buffer))
 
+    def everything_until(self, *last: bytes, seconds: float) -> bytes:
+        """All that comes until one of these has come, or the end, or nothing for so long."""
+        self.socket.settimeout(seconds)
+        try:
+            while not any(each in self._buffer for each in last):
+                self._more()
+        except OSError:  # of which the end, a broken TLS and a timeout are kinds
+            pass
+        finally:
+            self.socket.settimeout(TIMEOUT)
+        return self.take(len(self._buffer))
+
     def hears(self, seconds: float) -> bool:
         """Whether something comes within this time, or the end."""
         self.socket.settimeout(seconds)
