@@ -206,12 +206,19 @@ def ask(path: Path, target: str, method: str = "GET") -> bytes:
         )
         received = bytearray()
         while b"\r\n\r\n" not in received:
-            received += connection.recv(65536)
+            received += _more(connection)
         head, _, body = bytes(received).partition(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].split()[0])
         while len(body) < length:
-            body += connection.recv(1 << 20)
+            body += _more(connection)
         return body
+
+
+def _more(connection: socket.socket) -> bytes:
+    data = connection.recv(1 << 20)
+    if not data:
+        raise SystemExit("bot-bottle hung up on the control plane")
+    return data
 
 
 # --- what else a user could take
