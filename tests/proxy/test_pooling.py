@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.proxy.lab import TOKENS, Client, Lab, eventually, get, pinned
+from tests.proxy.lab import ADDRESSES, TOKENS, Client, Lab, eventually, get, pinned
 
 pytestmark = pytest.mark.process
 WAYS = {
@@ -47,8 +47,8 @@ class Asking:
 @pytest.fixture
 def quiet(lab: Lab) -> Lab:
     """Nothing is kept of what other tests asked for."""
-    lab.origins.speak("api.example.com", b"!")
-    lab.origins.speak("other.example.com", b"!")
+    for host in ADDRESSES:
+        lab.origins.speak(host, b"!")
     pooled = lambda: [each["pooled"] for each in lab.control("GET", "/status")["bottles"].values()]  # noqa: E731
     eventually(lambda: not any(pooled()), "empty pools")
     return lab
