@@ -34,10 +34,10 @@ class TestCa:
         self.pem.write_bytes(_private(self._key) + certificate)
         self.bundle.write_bytes(certificate)
 
-    def leaf(self, host: str) -> Path:
+    def leaf(self, host: str, *others: str) -> Path:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-        names = x509.SubjectAlternativeName([x509.DNSName(host)])
+        names = x509.SubjectAlternativeName([x509.DNSName(name) for name in (host, *others)])
         builder = self._builder(subject, key).add_extension(names, critical=False)
         path = self._folder / f"{host}.pem"
         path.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())) + _private(key))

@@ -137,20 +137,23 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connection(lane: Lane, context: ssl.SSLContext, request: bytes, number: int) -> Connection:
+    connection = Connection(request)
+    await open_up(connection, lane, context, number)
+    return connection
+
+
+async def open_up(connection: Connection, lane: Lane, context: ssl.SSLContext, number: int) -> None:
     loop = asyncio.get_running_loop()
     host, port = lane.proxy or lane.dial
     if lane.proxy is None:
-        _, connection = await loop.create_connection(
-            lambda: Connection(request), host, port, ssl=context, server_hostname=lane.name
-        )
-        return connection
-    transport, connection = await loop.create_connection(lambda: Connection(request), host, port)
+        await loop.create_connection(lambda: connection, host, port, ssl=context, server_hostname=lane.name)
+        return
+    transport, _ = await loop.create_connection(lambda: connection, host, port)
     transport.write(lane.connect_head(number))
     await connection.opened
     secured = await loop.start_tls(transport, connection, context, server_hostname=lane.name)
     assert secured is not None
     connection.transport = secured
-    return connection
 
 
 async def keep_asking(lane: Lane, context: ssl.SSLContext, order: dict[str, Any]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The origin that everything is measured against: fixed answers over TLS, as fast as one process can.
 
-`origin.py PEM PORT`: `/small` is 1 KB, `/large` is 10 MB.
+`origin.py PEM PORT`: `/small` is 1 KB, `/large` is 10 MB, what is below `/allowed/` is told back, in 1 KB.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ def _head(length: int) -> bytes:
 _SMALL_ANSWER = _head(SMALL) + b"x" * SMALL
 
 
+def echo(target: bytes) -> bytes:
+    return target.ljust(SMALL, b".")
+
+
 class Answers(asyncio.Protocol):
     """One request at a time, which is how the load asks."""
 
@@ -41,6 +45,8 @@ class Answers(asyncio.Protocol):
             self._transport.write(_head(LARGE))
             self._missing = LARGE
             self._send()
+        elif self._asked.startswith(b"GET /allowed/"):
+            self._transport.write(_head(SMALL) + echo(self._asked.split(b" ", 2)[1]))
         else:
             self._transport.write(_SMALL_ANSWER)
         self._asked = b""

@@ -25,15 +25,17 @@ from egress import shards
 from egress.policy import RouteTable, Snapshot
 from egress.proxy.ca import ensure
 from egress.proxy.records import BATCH
-from egress.routes import Route
+from egress.routes import Auth, Route
 from egress.snapshot import render_gate, render_routes, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-HOST = "origin.example.com"
+HOST, BARE_HOST = "origin.example.com", "tunnelled.example.com"  # the second for `MIXED` only
 MITMDUMP = ROOT / ".cache" / "bench" / "mitmproxy" / "bin" / "mitmdump"
+MIXED = "mixed"  # one host inspected, the other one tunnelled
 OTHER_ROUTES = 200  # so that the table is no smaller than a real one
 BOTTLES, TOKEN = 8, "bench-token"  # a bottle is served by one process, so that several are needed
+SECRET_NAME, SECRET = "BENCH_SERVICE_TOKEN", "made-up-5f1c8a02d47be693"  # of one of the other routes
 _BETWEEN_READS = 0.25
 # Every read of TLS in uvloop takes 256 KB for a moment. Depending on what a process did before, the C library
 # maps and unmaps them each time, which doubles what the load costs in some runs and not in others. Not so.
@@ -59,9 +61,10 @@ class Subject:
     def label(self) -> str:
         return f"{self.mode}, {self.name}" if self.proxy else self.name
 
-    def lane(self, bundle: Path) -> dict[str, object]:
+    def lane(self, bundle: Path, name: str = HOST) -> dict[str, object]:
+        dial = self.dial if name == HOST else (name, self.dial[1])
         return {
-            "dial": self.dial, "name": HOST, "bundle": str(bundle), "proxy": self.proxy,
+            "dial": dial, "name": name, "bundle": str(bundle), "proxy": self.proxy,
             "headers": self.headers, "processes": self.processes,
         }  # fmt: skip
 
@@ -72,7 +75,7 @@ class Subject:
 @contextmanager
 def origin(folder: Path, ca: TestCa) -> Iterator[Subject]:
     port = free_port()
-    pem = ca.leaf(HOST)
+    pem = ca.leaf(HOST, BARE_HOST)
     environment = _plain_environment(folder) | STEADY
     command = [sys.executable, HERE / "origin.py", pem, str(port)]
     with _running(command, folder / "origin.log", port, environment):
@@ -95,6 +98,7 @@ def bot_bottle(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subje
     environment = _plain_environment(home) | {
         "BOTTLE_HOME": str(home), "EGRESS_PORT": str(listening), "EGRESS_UPSTREAM_CA": str(ca.path),
         "EGRESS_PINNED_PORTS": f"443={port}", "EGRESS_PROCESSES": str(processes), "PYTHONPATH": str(ROOT),
+        SECRET_NAME: SECRET,
     }  # fmt: skip
     command = [sys.executable, "-c", "import sys; from egress.proxy.main import main; sys.exit(main())"]
     headers = tuple(_credentials(slug) for slug in slugs)
@@ -102,6 +106,8 @@ def bot_bottle(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subje
         _running(command, folder / "egress.log", listening, environment) as process,
         _reading_records(home / "run", processes),
     ):
+        for header in headers:
+            _check_search(listening, header)
         yield Subject("bot-bottle", mode, ("127.0.0.1", listening), (HOST, 443), _tree(process), headers)
 
 
@@ -123,16 +129,40 @@ def _write_bottle(directory: Path, mode: str) -> None:
         folder.chmod(0o700)
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
     (directory / "identity.json").write_text(json.dumps({"slug": slug, "token_sha256": digest}))
-    narrowed = (
-        {"path_allowlist": ("/small", "/large"), "methods": ("GET", "POST")} if mode == "intercept" else {}
-    )
-    routes = [Route(HOST, pinned_addresses=("127.0.0.1",), **narrowed)]
-    routes += [Route(f"service-{number}.example.com", ("/v1", "/v2")) for number in range(OTHER_ROUTES)]
+    write_table(directory, mode, 1)
+    ensure(directory, slug)
+
+
+def write_table(directory: Path, mode: str, version: int) -> None:
+    """The bottle's own routes: those of `MIXED` differ from version to version, where no load goes."""
+    routes = [Route(f"service-{number}.example.com", ("/v1", "/v2")) for number in range(1, OTHER_ROUTES)]
+    # Only a bottle with a secret of its own has one to be searched for, besides the shapes of tokens.
+    routes.append(Route("service-0.example.com", ("/v1", "/v2"), auth=Auth("Bearer", SECRET_NAME)))
+    routes += _to_the_origin(mode, version)
     table = RouteTable(tuple(routes), tuple(route.host for route in routes))
-    snapshot = Snapshot(slug, 1, table, datetime.now(UTC).isoformat())
+    snapshot = Snapshot(directory.name, version, table, datetime.now(UTC).isoformat())
     write_atomically(directory / "gate.yaml", render_gate(snapshot))
     write_atomically(directory / "routes.yaml", render_routes(snapshot))
-    ensure(directory, slug)
+
+
+def _to_the_origin(mode: str, version: int) -> list[Route]:
+    narrowed = {"pinned_addresses": ("127.0.0.1",), "methods": ("GET", "POST")}
+    bare = Route(HOST if mode == "tunnel" else BARE_HOST, pinned_addresses=("127.0.0.1",))
+    if mode == "intercept":
+        return [Route(HOST, ("/small", "/large"), **narrowed)]
+    if mode == MIXED:
+        return [Route(HOST, ("/allowed", "/small", f"/only/{version}"), **narrowed), bare]
+    return [bare]
+
+
+def _check_search(port: int, credentials: str) -> None:
+    """Raises SystemExit when the bottle's own secret may leave: then what is measured is not what is told."""
+    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        line = f"GET http://{HOST}/small?x={SECRET} HTTP/1.1\r\nHost: {HOST}\r\n"
+        connection.sendall(f"{line}{credentials}Connection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    if b"\r\nx-egress-reason: dlp\r\n" not in answer.lower():
+        raise SystemExit(f"bot-bottle does not search for its secret: {answer[:300]!r}")
 
 
 @contextmanager
@@ -147,7 +177,7 @@ def _reading_records(run: Path, processes: int) -> Iterator[None]:
         while not stopping.is_set():
             most = 0
             for path, (after, boot) in places.items():
-                start = _BATCH_START.match(_ask(path, f"/records?after={after}&boot={boot}&wait=0"))
+                start = _BATCH_START.match(ask(path, f"/records?after={after}&boot={boot}&wait=0"))
                 assert start is not None
                 places[path] = int(start["next"]), start["boot"].decode()
                 most = max(most, places[path][0] - after)
@@ -166,19 +196,29 @@ def _reading_records(run: Path, processes: int) -> Iterator[None]:
         raise SystemExit(f"bot-bottle: {sum(lost)} records were not read in time")
 
 
-def _ask(path: Path, target: str) -> bytes:
+def ask(path: Path, target: str, method: str = "GET") -> bytes:
+    """What a process answers to the control plane."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(str(path))
-        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: control\r\nConnection: close\r\n\r\n".encode())
+        connection.sendall(
+            f"{method} {target} HTTP/1.1\r\nHost: control\r\nConnection: close\r\n\r\n".encode()
+        )
         received = bytearray()
         while b"\r\n\r\n" not in received:
-            received += connection.recv(65536)
+            received += _more(connection)
         head, _, body = bytes(received).partition(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].split()[0])
         while len(body) < length:
-            body += connection.recv(1 << 20)
+            body += _more(connection)
         return body
+
+
+def _more(connection: socket.socket) -> bytes:
+    data = connection.recv(1 << 20)
+    if not data:
+        raise SystemExit("bot-bottle hung up on the control plane")
+    return data
 
 
 # --- what else a user could take

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.attack.conftest import Allowed
 from tests.proxy.lab import Lab, get, request
 
 pytestmark = pytest.mark.process
@@ -213,22 +214,22 @@ def test_a_refused_body_is_not_taken_for_the_next_request(lab: Lab) -> None:
         "/fake-101",
     ],
 )
-def test_an_answer_that_breaks_the_rules_becomes_502(lab: Lab, path: str) -> None:
+def test_an_answer_that_breaks_the_rules_becomes_502(lab: Lab, allowed: Allowed, path: str) -> None:
+    allowed["api.example.com"] = (path,)
     lab.publish("agent-a", _everything_on_api())
     answer = lab.secured("api.example.com").ask(get(path, "api.example.com"))
     assert answer.status == 502
-    lab.origins.forget()
 
 
 @pytest.mark.parametrize("path", ["/bad-chunk", "/truncated"])
-def test_an_answer_that_ends_wrongly_is_not_completed(lab: Lab, path: str) -> None:
+def test_an_answer_that_ends_wrongly_is_not_completed(lab: Lab, allowed: Allowed, path: str) -> None:
+    allowed["api.example.com"] = (path,)
     lab.publish("agent-a", _everything_on_api())
     client = lab.secured("api.example.com")
     client.send(get(path, "api.example.com"))
     received = client.everything()
     assert not received.endswith(b"0\r\n\r\n")
     assert b"no\r\n" not in received
-    lab.origins.forget()
 
 
 def _everything_on_api() -> list[dict[str, object]]:

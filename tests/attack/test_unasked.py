@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.attack.conftest import Allowed
 from tests.proxy.lab import Answer, Client, Lab, eventually, get, pinned
 from tests.proxy.origins import UNASKED
 
@@ -60,15 +61,15 @@ class Asking:
         assert {(each["verdict"], each["reason"], each["status"]) for each in noted} == {
             ("allowed", "ok", 200)
         }
-        self._lab.origins.forget()
 
 
 @pytest.fixture(params=ROUTES)
-def asking(lab: Lab, request: pytest.FixtureRequest) -> Asking:
+def asking(lab: Lab, allowed: Allowed, request: pytest.FixtureRequest) -> Asking:
     folder = lab.home / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "OTHER").touch(0o600)
     (folder / "OTHER").write_text("nothing-that-comes-back")
+    allowed[HOST] = ("/allowed", "/twice", "/twice-in-chunks", "/twice-apart")
     return Asking(lab, request.param)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.attack.conftest import Allowed
 from tests.proxy.lab import Lab, get, pinned, request
 
 pytestmark = pytest.mark.process
@@ -48,12 +49,12 @@ def test_two_upgrade_headers_are_refused(lab: Lab) -> None:
 
 @pytest.mark.parametrize("path", ["/fake-101", "/fake-accept"])
 @pytest.mark.parametrize("headers", [(), WEBSOCKET], ids=["unasked", "asked"])
-def test_a_false_101_opens_nothing(lab: Lab, path: str, headers: tuple[str, ...]) -> None:
+def test_a_false_101_opens_nothing(lab: Lab, allowed: Allowed, path: str, headers: tuple[str, ...]) -> None:
+    allowed["api.example.com"] = (path,)
     lab.publish("agent-a", [pinned("api.example.com", methods=["GET"])])
     client = lab.secured("api.example.com")
     assert client.ask(get(path, "api.example.com", *headers) + HIDDEN).status == 502
     assert b"raw pipe" not in lab.received()
-    lab.origins.forget()
 
 
 def test_a_websocket_with_a_body_is_an_ordinary_request(lab: Lab) -> None:

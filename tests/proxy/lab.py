@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -139,6 +139,18 @@ class Client:
                 self._more()
         except (ConnectionError, ssl.SSLError):
             pass
+        return self.take(len(self._buffer))
+
+    def everything_until(self, *last: bytes, seconds: float) -> bytes:
+        """All that comes until one of these has come, or the end, or nothing for so long."""
+        self.socket.settimeout(seconds)
+        try:
+            while not any(each in self._buffer for each in last):
+                self._more()
+        except OSError:  # of which the end, a broken TLS and a timeout are kinds
+            pass
+        finally:
+            self.socket.settimeout(TIMEOUT)
         return self.take(len(self._buffer))
 
     def hears(self, seconds: float) -> bool:
@@ -408,6 +420,15 @@ def running_lab(home: Path, **variables: str) -> Iterator[Lab]:
 
 def eventually(condition: Any, what: str) -> Any:
     return wait_until(condition, seconds=20, what=what)
+
+
+def at_rest(measured: Callable[[], int]) -> int:
+    """What it comes to when it no longer changes, which shows only when a moment has passed."""
+    before, found = None, measured()
+    while found != before:
+        time.sleep(0.3)
+        before, found = found, measured()
+    return found
 
 
 def now() -> float:

@@ -130,12 +130,33 @@ def fill(sockets: Sockets) -> int:
     return count
 
 
+class Crowded:
+    """The way to process 1, whose queue is full: counts who was turned away."""
+
+    def __init__(self, sockets: Sockets) -> None:
+        assert fill(sockets)
+        self._way = sockets.neighbours[1]
+        self.turned_away = 0
+
+    def sendmsg(self, *message: Any) -> int:
+        try:
+            return self._way.sendmsg(*message)
+        except BlockingIOError:
+            self.turned_away += 1
+            raise
+
+    async def is_tried_again(self) -> None:
+        while self.turned_away < 3:
+            await asyncio.sleep(0.001)
+
+
 def test_a_neighbour_with_a_full_queue_is_waited_for(play: Any) -> None:
     async def scene(sockets: Sockets) -> None:
         async with accepted() as (_, wire):
-            assert fill(sockets)
-            handing = asyncio.create_task(hand_over(plane(sockets), 1, wire, b"HEAD"))
-            await asyncio.sleep(0.2)
+            ours, crowded = plane(sockets), Crowded(sockets)
+            ours.neighbours = {1: crowded}
+            handing = asyncio.create_task(hand_over(ours, 1, wire, b"HEAD"))
+            await asyncio.wait_for(crowded.is_tried_again(), 5)
             assert not handing.done()
             neighbour = Neighbour(sockets)
             await handing
@@ -168,10 +189,10 @@ def test_a_neighbour_that_takes_nothing_is_told_to_the_client(play: Any) -> None
 def test_nobody_waits_for_a_neighbour_in_vain(play: Any, why: str) -> None:
     async def scene(sockets: Sockets) -> None:
         async with accepted() as (client, wire):
-            fill(sockets)
-            ours = plane(sockets)
+            ours, crowded = plane(sockets), Crowded(sockets)
+            ours.neighbours = {1: crowded}
             handing = asyncio.create_task(hand_over(ours, 1, wire, b"HEAD"))
-            await asyncio.sleep(0.1)
+            await asyncio.wait_for(crowded.is_tried_again(), 5)
             if why == "we stop":
                 ours.stopping = True
             else:

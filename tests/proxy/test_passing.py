@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from egress.proxy.ca import Authority
-from tests.proxy.lab import Client, Lab, eventually, get, pinned
+from tests.proxy.lab import Client, Lab, at_rest, eventually, get, pinned
 from tests.proxy.origins import big
 from tests.proxy.tls_peers import HOST, MUCH, Ours, Peer, opened, until
 
@@ -121,8 +120,5 @@ def test_who_does_not_read_is_not_read_for(lab: Lab, reading: Client) -> None:
     """The origin is held back, so nothing piles up in between."""
     reading.send(get("/big/300000000", HOST))
     reading.take(SIZE)
-    sent = -1
-    while sent != (sent := lab.requests[-1].sent):
-        time.sleep(0.5)
-    assert sent < 150_000_000  # what the kernel keeps for three sockets
+    assert at_rest(lambda: lab.requests[-1].sent) < 150_000_000  # what the kernel keeps for three sockets
     assert reading.take(100_000_000)

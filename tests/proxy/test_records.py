@@ -9,12 +9,13 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from egress.data_plane import DataPlaneDown, EgressProcess
+from egress.data_plane import DataPlaneDown, EgressProcess, RecordBatch
 from egress.proxy.records import BATCH
 from tests.proxy.lab import (
     TIMEOUT,
@@ -302,7 +303,10 @@ class Reader:
         self.read()
 
     def read(self, *, wait: float = 0) -> None:
-        batch = self._process.records(boot=self._boot, after=self._number, wait=wait)
+        with closing(
+            self._process.ask_for_records(boot=self._boot, after=self._number, wait=wait)
+        ) as question:
+            batch = RecordBatch.of(question.answer())
         self._boot, self._number = batch.boot, batch.next
         self.records += batch.records
         self.lost += batch.dropped

@@ -352,7 +352,7 @@ def test_a_stop_lets_requests_finish(tmp_path: Path) -> None:
         busy.send(b"cd")
         assert busy.answer().json["body"] == "abcd"
         assert lab.process.wait(20) == 0
-        assert not list((lab.home / "bottles").glob("*/*.sock"))
+        assert not list((lab.home / "bottles").glob("*/sockets/*"))
 
 
 def test_the_usual_tables_are_live(lab: Lab) -> None:

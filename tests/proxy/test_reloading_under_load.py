@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.outbound.damage import DAMAGES, Files
 from tests.proxy import load
 from tests.proxy.lab import Client, Lab, eventually, get, pinned, running_lab
 from tests.proxy.origins import big
@@ -42,74 +42,6 @@ def routes(latest: str) -> list[dict[str, Any]]:
     """The load's own route changes every time, in a part that the load does not use."""
     paths = ["/allowed", f"/only/{latest}"]
     return [{"host": load.HOST, "path_allowlist": paths, "pinned_addresses": [load.ADDRESS]}, *ROUTES]
-
-
-class Files:
-    """What is in the bottle's directory, made unfit in some way."""
-
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
-        self._gate, self._routes = (
-            lab.home / "bottles" / "agent-a" / f"{name}.yaml" for name in ("gate", "routes")
-        )
-        self._first = self._both()
-
-    def _both(self) -> tuple[str, str]:
-        return self._gate.read_text(), self._routes.read_text()
-
-    def _write(self, gate: str, routes: str) -> None:
-        self._gate.write_text(gate)
-        self._routes.write_text(routes)
-
-    def cut_routes(self) -> None:
-        self._routes.write_text(_half(self._routes.read_text()))
-
-    def cut_gate(self) -> None:
-        self._gate.write_text(_half(self._gate.read_text()))
-
-    def empty(self) -> None:
-        self._write("", "")
-
-    def lose_one(self) -> None:
-        self._gate.unlink()
-
-    def garble(self) -> None:
-        self._routes.write_bytes(self._routes.read_bytes().replace(b"load", b"\xff\xfe"))
-
-    def edit(self) -> None:
-        """Somebody allows a little more by hand."""
-        self._routes.write_text(self._routes.read_text().replace("/allowed", "/"))
-
-    def misdigest(self) -> None:
-        self._gate.write_text(re.sub(r"digest: \S+", f"digest: {'0' * 64}", self._gate.read_text()))
-
-    def take_anothers(self) -> None:
-        others = self._gate.parent.parent / "agent-b"
-        self._write((others / "gate.yaml").read_text(), (others / "routes.yaml").read_text())
-
-    def go_back(self) -> None:
-        self._write(*self._first)
-
-    def mix_versions(self) -> None:
-        self._gate.write_text(self._first[0])
-
-
-def _half(text: str) -> str:
-    return text[: len(text) // 2]
-
-
-DAMAGES: list[tuple[Callable[[Files], None], str]] = [
-    (Files.cut_routes, "routes.yaml"),
-    (Files.cut_gate, "gate.yaml"),
-    (Files.empty, "empty"),
-    (Files.lose_one, "gate.yaml is missing"),
-    (Files.garble, "not UTF-8"),
-    (Files.edit, "does not match its digest"),
-    (Files.misdigest, "does not match its digest"),
-    (Files.take_anothers, "belongs to another bottle"),
-    (Files.go_back, "older than the live one"),
-    (Files.mix_versions, "differ in table_version"),
-]
 
 
 class Download:
@@ -161,7 +93,7 @@ class Table:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._files = Files(lab)
+        self._files = Files(lab.home / "bottles" / "agent-a", another=lab.home / "bottles" / "agent-b")
         self._client = lab.secured(load.HOST)
         self._version, self._live, self._before = 0, "first", "never"
 

@@ -158,7 +158,7 @@ def test_who_does_not_read_stops_who_sends() -> None:
         ends = await open_tunnel("tcp")
         sending = asyncio.ensure_future(send(ends.origin, data))
         seen = -1
-        while ends.record.bytes_in != seen:  # until nothing moves any more
+        while ends.record.bytes_in != seen:  # that nothing moves any more shows only after a moment
             seen = ends.record.bytes_in
             await asyncio.sleep(0.3)
         assert not sending.done() and seen < len(data) // 2

@@ -150,8 +150,7 @@ async def test_what_nobody_reads_is_not_received_without_end(
 ) -> None:
     async with opened(authority, trusting) as (ours, peer):
         sending = asyncio.create_task(peer.send(peer.sealed(MUCH)))
-        await until(lambda: len(ours.wire.buffer) > NARROW.unread)
-        await asyncio.sleep(0.05)
+        await until(lambda: not ours.is_reading)
         assert len(ours.wire.buffer) <= NARROW.unread + NARROW.read
         received = b""
         while len(received) < len(MUCH):

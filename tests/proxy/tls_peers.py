@@ -74,6 +74,11 @@ class Ours:
         self.wire = wire
         self.tls = tls
 
+    @property
+    def is_reading(self) -> bool:
+        below = self.tls._below
+        return below is not None and below.is_reading()
+
 
 @asynccontextmanager
 async def connected(

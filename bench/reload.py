@@ -1,0 +1,217 @@
+"""Does anybody notice when tables are reloaded? 200 times under load, half of the files corrupt.
+
+Run `.venv/bin/python bench/reload.py` (`--quick` for a smoke run, `--json FILE` to keep the numbers).
+
+The data plane runs as in `bench/egress.py`: 8 bottles, tables of 202 routes, all records read, secrets
+searched for. 32 kept-alive connections ask without a pause, half of them inspected, half tunnelled; every
+answer is compared with what was asked for, and every eighth inspected request is one that must be refused.
+Meanwhile the bottles' tables are reloaded, one after the other without a pause: a good one, a corrupt one,
+and so on, in the ten ways of `bench/outbound/damage.py`; each time the process must say which version is live
+and what is wrong. Times with and without reloads take turns, equally long. A wrong answer, a lost connection
+or a wrong version ends the run. Exits with 1 then, and when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)  # or this file's neighbours would hide packages that have their names
+
+from bench.outbound import subjects  # noqa: E402
+from bench.outbound.certificates import TestCa  # noqa: E402
+from bench.outbound.damage import DAMAGES, Files  # noqa: E402
+from bench.outbound.report import Bar  # noqa: E402
+from bench.outbound.steady import COUNTS, INSPECTED, TUNNELLED  # noqa: E402
+from egress import shards  # noqa: E402
+
+RATE_BAR = 2000.0
+CONNECTIONS = 16  # of each kind
+
+
+@dataclass(frozen=True)
+class Plan:
+    rounds: int
+    reloads: int  # in each
+
+
+FULL, QUICK = Plan(rounds=10, reloads=20), Plan(rounds=2, reloads=4)
+
+
+class Tables:
+    """Of all bottles in turn: a good one, then a corrupt one. Raises SystemExit when an ack is wrong."""
+
+    def __init__(self, home: Path) -> None:
+        self._run = home / "run"
+        self._processes = int(json.loads((self._run / shards.DISCOVERY).read_text())["processes"])
+        self._bottles = sorted((home / "bottles").iterdir())
+        another = home / "another"  # which nobody serves and nothing damages
+        another.mkdir()
+        subjects.write_table(another, subjects.MIXED, 1)
+        self._files = [Files(each, another) for each in self._bottles]
+        self._versions = [1] * len(self._bottles)
+        self.corrupt = self.good = 0
+
+    def reload(self) -> None:
+        at = (self.good + self.corrupt) // 2 % len(self._bottles)
+        if self.good > self.corrupt:
+            damage, why = DAMAGES[self.corrupt % len(DAMAGES)]
+            damage(self._files[at])
+            self.corrupt += 1
+        else:
+            why = ""
+            self._versions[at] += 1
+            subjects.write_table(self._bottles[at], subjects.MIXED, self._versions[at])
+            self.good += 1
+        self._check(at, why)
+
+    def _check(self, at: int, why: str) -> None:
+        slug = self._bottles[at].name
+        control = shards.control_socket(self._run, shards.owner(slug, self._processes))
+        ack = json.loads(subjects.ask(control, f"/reload/{slug}", "POST"))
+        problem = ack["problem"] or ""
+        if ack["version"] != self._versions[at] or why not in problem or bool(why) != bool(problem):
+            raise SystemExit(f"{slug}: version {self._versions[at]} and {why!r} expected: {ack}")
+
+
+class UnderWay:
+    """The load. Raises SystemExit when it has found something wrong."""
+
+    def __init__(self, process: subprocess.Popen[str], counts: Path) -> None:
+        self._process = process
+        self._counts = counts
+
+    def answers(self) -> tuple[int, int]:
+        if self._process.poll() is not None:
+            self.end()
+        inspected, tunnelled = COUNTS.unpack(self._counts.read_bytes())
+        return inspected, tunnelled
+
+    def end(self) -> dict[str, Any]:
+        told, errors = self._process.communicate(timeout=60)
+        if self._process.returncode != 0:
+            raise SystemExit(f"an answer was wrong, or missing: {errors[-3000:]}")
+        return dict(json.loads(told))
+
+
+@contextmanager
+def load(lane: subjects.Subject, bundle: Path, folder: Path) -> Iterator[UnderWay]:
+    counts = folder / "counts"
+    counts.write_bytes(bytes(COUNTS.size))
+    hosts = {INSPECTED: subjects.HOST, TUNNELLED: subjects.BARE_HOST}
+    lanes = {kind: lane.lane(bundle, host) for kind, host in hosts.items()}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.outbound.steady"], cwd=ROOT, env=os.environ | subjects.STEADY,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        order = {"lanes": lanes, "connections": CONNECTIONS, "counts": str(counts)}
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.flush()
+        under_way = UnderWay(process, counts)
+        if process.stdout.readline() != "ready\n":
+            under_way.end()
+        yield under_way
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@dataclass
+class Figures:
+    """Rates are answers a second, one for each round."""
+
+    reloads: int = 0
+    corrupt: int = 0
+    with_reloads: list[float] = field(default_factory=list)
+    inspected: list[float] = field(default_factory=list)  # of these
+    without: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    asked: int = 0
+    seen: dict[str, int] = field(default_factory=dict)  # right answers, by kind
+    slowest_ms: float = 0.0
+
+    def bars(self) -> list[Bar]:
+        missing = self.asked - sum(self.seen.values())
+        return [
+            Bar("requests a second during reloads, the slowest round", min(self.with_reloads), RATE_BAR),
+            Bar("dropped or wrong answers", missing, 0, at_most=True),
+        ]
+
+    def __str__(self) -> str:
+        ratio = median(a / b for a, b in zip(self.with_reloads, self.without, strict=True))
+        pace = self.reloads / sum(self.seconds)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.seen.items()))
+        return "\n".join([
+            f"{self.reloads} reloads, {self.corrupt} of them of corrupt files, {pace:.1f} a second;"
+            f" answers: {kinds}",
+            f"  with reloads     median {median(self.with_reloads):6.0f} requests a second"
+            f" ({median(self.inspected):.0f} of them inspected), lowest {min(self.with_reloads):6.0f}",
+            f"  without reloads  median {median(self.without):6.0f}",
+            f"  with against without, median of rounds {ratio:.2f}; slowest answer {self.slowest_ms:.0f} ms",
+            *(f"- {bar}" for bar in self.bars()),
+        ])  # fmt: skip
+
+
+def measure(plan: Plan) -> Figures:
+    figures = Figures()
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        ca = TestCa(folder, "origin")
+        with (
+            subjects.origin(folder, ca) as origin,
+            subjects.bot_bottle(subjects.MIXED, folder, ca, origin.dial[1]) as lane,
+            load(lane, ca.bundle, folder) as under_way,
+        ):
+            tables = Tables(folder / "home")
+            for number in range(plan.rounds):
+                _one_round(plan, tables, under_way, figures)
+                sys.stderr.write(f"round {number + 1} of {plan.rounds}\n")
+            ended = under_way.end()
+    figures.reloads, figures.corrupt = tables.good + tables.corrupt, tables.corrupt
+    figures.asked, figures.seen = ended["asked"], ended["seen"]
+    figures.slowest_ms = ended["slowest_ms"]
+    return figures
+
+
+def _one_round(plan: Plan, tables: Tables, under_way: UnderWay, figures: Figures) -> None:
+    before, began = under_way.answers(), time.perf_counter()
+    for _ in range(plan.reloads):
+        tables.reload()
+    between, elapsed = under_way.answers(), time.perf_counter() - began
+    time.sleep(elapsed)  # the same load, left alone for as long
+    after, quiet = under_way.answers(), time.perf_counter() - began - elapsed
+    figures.seconds.append(elapsed)
+    figures.with_reloads.append((sum(between) - sum(before)) / elapsed)
+    figures.inspected.append((between[0] - before[0]) / elapsed)
+    figures.without.append((sum(after) - sum(between)) / quiet)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a smoke run: few reloads; measures nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
+    asked = parser.parse_args()
+    figures = measure(QUICK if asked.quick else FULL)
+    print(figures)
+    if asked.json:
+        asked.json.write_text(json.dumps(asdict(figures), indent=2) + "\n")
+    return 0 if asked.quick or all(bar.met for bar in figures.bars()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
