@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from tests.attack.conftest import AGENT_CREDENTIAL
 from tests.attack.test_authority import hello
+from tests.proxy import origins
 from tests.proxy.lab import ADDRESSES, SECRET, Lab, connect, eventually, get, pinned, request
+from tests.proxy.origins import Seen, Send
 
 pytestmark = pytest.mark.process
 HOST = "secret.example.com"
@@ -271,6 +275,47 @@ def test_it_cannot_be_had_in_two_halves(lab: Lab, name: str) -> None:
     halves = [client.ask(get("/reflect-in-part", HOST, f"{name}: {part}", 'If-Range: "x"')) for part in asked]
     assert [half.body for half in halves] == [b"Bearer " + b"*" * len(SECRET)] * 2
     lab.requests.clear()
+
+
+WITH_A_WORD_BEFORE = {
+    "a word before it": f"Bot {SECRET}",
+    "a long word before it": f"GenieKey {SECRET}",
+    "a name before it": f"Token token={SECRET}",
+    "a name before it, in quotes": f'Token token="{SECRET}"',
+    "a user name before it": f"Basic {base64.b64encode(f'operator:{SECRET}'.encode()).decode()}",
+}
+
+
+@pytest.fixture(params=WITH_A_WORD_BEFORE.values(), ids=WITH_A_WORD_BEFORE)
+def whole_header(lab: Lab, request: pytest.FixtureRequest) -> None:
+    """The secret is the whole value of Authorization; the canary is the part of it that counts."""
+    path = lab.home / "secrets" / "HEADER"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(request.param)
+    path.chmod(0o600)
+    auth = {"scheme": "header", "header": "Authorization", "token_ref": "HEADER"}
+    lab.publish(
+        "agent-a",
+        [pinned(HOST, path_allowlist=["/allowed"], auth=auth), pinned("api.example.com", methods=["GET"])],
+    )
+
+
+@pytest.mark.usefixtures("whole_header")
+def test_the_token_within_a_header_does_not_come_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def name_the_token(_seen: Seen, send: Send) -> bool:
+        body = f"unknown token {SECRET}".encode()
+        await send(b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        return True
+
+    monkeypatch.setitem(origins.ANSWERS, "allowed", name_the_token)
+    answer = lab.secured(HOST).ask(get("/allowed", HOST))
+    assert answer.body == b"unknown token " + b"*" * len(SECRET)
+
+
+@pytest.mark.usefixtures("whole_header")
+def test_the_token_within_a_header_cannot_be_sent_out(lab: Lab) -> None:
+    answer = lab.secured("api.example.com").ask(get(f"/allowed?x={SECRET}", "api.example.com"))
+    assert (answer.status, answer.reason) == (403, "dlp")
 
 
 # --- getting it noted
