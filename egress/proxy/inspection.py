@@ -195,7 +195,7 @@ class Inspection:
                 raise self._unreadable(error) from error
             self._decoder_bytes = memory_of(codings)
             kind = _joined(head, b"content-type").lower()
-            self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or kind.startswith(_FORM))
+            self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or _FORM in kind)
 
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         if self._leaving is None:
