@@ -16,6 +16,27 @@ pytestmark = pytest.mark.process
 HOST = "secret.example.com"
 
 
+LESS_USUAL = [
+    "X-Auth-Key",
+    "X_Authorization",
+    "X-Session-Token",
+    "DD-Application-Key",
+    "Ocp-Apim-Subscription-Key",
+    "X-Shopify-Access-Token",
+    "X-Ms-Authorization-Auxiliary",
+    "Cookie2",
+    "X-Remote-User",
+    "X_Forwarded_User",
+]
+NO_CREDENTIALS = [
+    "Idempotency-Key",
+    "Mcp-Session-Id",
+    "Npm-Auth-Type",
+    "X-Atlassian-Token",
+    "X-Goog-Encryption-Key",
+]
+
+
 def authorizations(lab: Lab) -> list[str]:
     return [value for seen in lab.requests for value in seen.values("authorization")]
 
@@ -38,11 +59,18 @@ def test_the_credential_goes_to_the_allowed_host_and_path(lab: Lab) -> None:
         (f"Private-Token: {AGENT_CREDENTIAL}",),
         (f"X-Auth-Token: {AGENT_CREDENTIAL}",),
         (f"X-Private: {AGENT_CREDENTIAL}", "Connection: x-private"),
+        *((f"{name}: {AGENT_CREDENTIAL}",) for name in LESS_USUAL),
     ],
 )
 def test_the_agents_own_credential_is_taken_out(lab: Lab, headers: tuple[str, ...]) -> None:
     lab.secured(HOST).ask(get("/allowed", HOST, *headers))
     assert authorizations(lab) == [f"Bearer {SECRET}"]
+    assert AGENT_CREDENTIAL not in str(lab.requests[0].headers)
+
+
+def test_what_is_a_key_or_a_token_of_another_kind_travels_on(lab: Lab) -> None:
+    lab.secured(HOST).ask(get("/allowed", HOST, *(f"{name}: needed" for name in NO_CREDENTIALS)))
+    assert [lab.requests[0].values(name) for name in NO_CREDENTIALS] == [["needed"]] * len(NO_CREDENTIALS)
 
 
 @pytest.mark.parametrize("listed", ["authorization", "Authorization, close", "cookie"])
@@ -86,6 +114,12 @@ def test_connection_cannot_name_a_credential_header(lab: Lab, listed: str) -> No
         "AWSAccessKeyId",
         "X-Amz-Sign%61ture",
         "X-Goog-Credential",
+        "sessionid",
+        "login%5Ftoken",
+        "user_key",
+        "security-token",
+        "hapikey",
+        "auth_password",
     ],
 )
 def test_a_token_in_the_url_is_refused(lab: Lab, name: str) -> None:
@@ -102,6 +136,8 @@ def test_a_token_in_the_url_is_refused(lab: Lab, name: str) -> None:
         "next-token=x",
         "continuation-token=x",
         "session_id=x",
+        "sessionId=x",
+        "projectKey=x",
         "keys=x",
         "author=x",
         "design=x",
