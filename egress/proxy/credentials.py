@@ -77,8 +77,9 @@ class Secrets:
 
 def is_credential(key: bytes, auth: Auth) -> bool:
     """Whether this header (lower case) may carry a credential."""
-    own = auth.header.lower().encode("ascii")
-    return is_credential_header(key) or (own != b"" and folded(key) == own)
+    return is_credential_header(key) or (
+        auth.header != "" and folded(key) == auth.header.lower().encode("ascii")
+    )
 
 
 def credential_field(auth: Auth, secret: str) -> Field:
