@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
 from urllib.parse import quote, quote_plus
 
@@ -11,6 +10,30 @@ from urllib.parse import quote, quote_plus
 SHORTEST, SHORTEST_ENCODED = 4, 8
 _PIECE = 256  # a long secret is known by any piece of this size
 LONGEST_FORM = 2 * _PIECE - 1
+
+# Encoders differ in the punctuation that they touch: a token without any is the same in all of them.
+_LEFT_IN_URLS = ("", "/", "!'()*", "!'()*;,/?:@&=+$#")  # two of Python, encodeURIComponent, encodeURI
+_LEFT_IN_FORMS = ("*", "!()*")  # Java and JavaScript, .NET; these write '~' as '%7E' too
+_IN_JSON = [
+    str.maketrans({'"': '\\"', **{character: f"\\u{ord(character):04x}" for character in escaped}})
+    # Most of them; Go and Rails; Flask; Gson; PHP; .NET
+    for escaped in ("", "<>&", "<>&'", "<>&'=", "<>&'\"", "<>&'\"+`")
+]
+_IN_HTML = [
+    str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **others})
+    for others in (
+        {},
+        {'"': "&quot;"},
+        {'"': "&quot;", "'": "&#x27;"},  # Python, React
+        {'"': "&quot;", "'": "&#39;"},  # Ruby, JavaScript
+        {'"': "&quot;", "'": "&#039;"},  # PHP
+        {'"': "&quot;", "'": "&apos;"},  # XML
+        {'"': "&#34;", "'": "&#39;"},  # Go, Jinja
+        {'"': "&#34;", "'": "&#39;", "+": "&#43;"},  # templates of Go
+        {'"': "&quot;", "'": "&#x27;", "+": "&#x2B;", "`": "&#x60;"},  # .NET
+        {'"': "&quot;", "'": "&#x27;", "=": "&#x3D;", "`": "&#x60;"},  # Handlebars
+    )
+]
 
 
 def forms_of(secret: str) -> set[bytes]:
@@ -27,15 +50,16 @@ def forms_of(secret: str) -> set[bytes]:
 
 
 def _as_text(secret: str) -> set[str]:
-    in_json = json.dumps(secret)[1:-1]
+    unquoted = json.dumps(secret)[1:-1].replace('\\"', '"')
+    in_json = {unquoted.translate(table) for table in _IN_JSON}
     return {
-        quote(secret, safe=""),
-        quote(secret),
+        *(quote(secret, safe=left) for left in _LEFT_IN_URLS),
         quote_plus(secret),
-        in_json,
-        in_json.replace("/", "\\/"),
+        *(quote_plus(secret, safe=left).replace("~", "%7E") for left in _LEFT_IN_FORMS),
+        *in_json,
+        *(text.replace("/", "\\/") for text in in_json),
         "".join(f"\\u{ord(character):04x}" for character in secret),
-        html.escape(secret),
+        *(secret.translate(table) for table in _IN_HTML),
     }
 
 

@@ -11,11 +11,11 @@ import os
 import re
 import stat
 from pathlib import Path
-from urllib.parse import unquote_to_bytes
 
 from egress import secret_files
 from egress.routes import Auth
 
+from .credential_names import credential_in_query, is_credential_header
 from .errors import Refusal
 from .head import Field, folded
 
@@ -24,41 +24,6 @@ _OWN_SETTINGS = re.compile(
     r"(?:BOTTLE|EGRESS|SUPERVISE|CONSOLE|DJANGO)_.*|SECRET_KEY|DATABASE_URL|REDIS_URL|.*_FILE|PATH|HOME"
 )
 _MAX_SECRET = 16 * 1024
-_CREDENTIAL_HEADERS = frozenset(
-    {
-        b"authorization",
-        b"cookie",
-        b"x-api-key",
-        b"api-key",
-        b"apikey",
-        b"x-auth-token",
-        b"x-access-token",
-        b"private-token",
-        b"job-token",
-        b"deploy-token",
-        b"x-gitlab-token",
-        b"x-goog-api-key",
-        b"x-amz-security-token",
-        b"x-csrf-token",
-        b"x-github-token",
-        b"x-vault-token",
-    }
-)
-# Not those that lead to the next page (page_token, continuation-token) or name a thing (session_id).
-_CREDENTIAL_PARAMETERS = (
-    "access_token", "api_token", "auth_token", "bearer_token", "deploy_token", "id_token", "job_token",
-    "oauth_token", "personal_access_token", "private_token", "refresh_token", "session_token", "token",
-    "user_token", "x_access_token", "x_auth_token", "jwt", "bearer",
-    "access_key", "api_key", "app_key", "auth_key", "key", "private_key", "secret_key",
-    "subscription_key", "x_api_key",
-    "api_secret", "app_secret", "client_secret", "consumer_secret", "secret", "client_assertion",
-    "auth", "authorization", "credential", "credentials", "passwd", "password", "pwd",
-    "jsessionid", "phpsessid",
-    "sig", "signature", "hmac", "oauth_signature", "aws_access_key_id", "google_access_id",
-    "x_amz_signature", "x_amz_credential", "x_amz_security_token", "x_goog_signature", "x_goog_credential",
-)  # fmt: skip
-_PARAMETER = re.compile(rb"(?:\A|[?&;])([^?&;=\[\0]+)")
-_BETWEEN_WORDS = re.compile(rb"[^a-z0-9]")
 
 
 class Secrets:
@@ -118,8 +83,9 @@ class Secrets:
 
 def is_credential(key: bytes, auth: Auth) -> bool:
     """Whether this header (lower case) may carry a credential."""
-    name = folded(key)
-    return name in _CREDENTIAL_HEADERS or (auth.header != "" and name == auth.header.lower().encode("ascii"))
+    return is_credential_header(key) or (
+        auth.header != "" and folded(key) == auth.header.lower().encode("ascii")
+    )
 
 
 def credential_field(auth: Auth, secret: str) -> Field:
@@ -129,29 +95,13 @@ def credential_field(auth: Auth, secret: str) -> Field:
 
 
 def refuse_credential_in_url(origin_form: bytes) -> None:
-    for name in _parameter_names(origin_form.partition(b"?")[2]):
-        if name in _REFUSED_NAMES:
-            raise Refusal(
-                "credential-in-url",
-                f"This route adds its own credential. Send the request again without {_REFUSED_NAMES[name]}"
-                " in the URL, and use no presigned URL.",
-            )
-
-
-def _parameter_names(query: bytes) -> set[bytes]:
-    """All that an origin could read there, with escapes undone once and twice."""
-    names = _PARAMETER.findall(query)
-    once = [unquote_to_bytes(name) for name in names]
-    twice = [unquote_to_bytes(name) for name in once]
-    return {_joined(name) for name in _PARAMETER.findall(b"&".join([*names, *once, *twice]))}
-
-
-def _joined(name: bytes) -> bytes:
-    """One form for access_token, accessToken, access.token and 'access token': some origins take them all."""
-    return _BETWEEN_WORDS.sub(b"", name.lower())
-
-
-_REFUSED_NAMES = {_joined(name.encode("ascii")): name for name in _CREDENTIAL_PARAMETERS}
+    _, _, query = origin_form.partition(b"?")
+    if query and (found := credential_in_query(query)) is not None:
+        raise Refusal(
+            "credential-in-url",
+            f"This route adds its own credential. Send the request again without {found}"
+            " in the URL, and use no presigned URL.",
+        )
 
 
 def _header(auth: Auth, secret: str) -> tuple[bytes, bytes]:

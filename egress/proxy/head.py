@@ -31,7 +31,16 @@ _SINGLE = frozenset(
     {b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"proxy-authorization"}
 )
 _NEVER_HOP_BY_HOP = frozenset(
-    {b"host", b"content-length", b"authorization", b"cookie", b"expect", b"trailer"}
+    {
+        b"host",
+        b"content-length",
+        b"content-type",
+        b"content-encoding",
+        b"authorization",
+        b"cookie",
+        b"expect",
+        b"trailer",
+    }
 )
 HOP_BY_HOP = frozenset(
     {
@@ -266,6 +275,8 @@ def _check_request_length(head: RequestHead) -> None:
     _check_version(head)
     if head.method in ("CONNECT", "TRACE"):
         raise ValueError(f"{head.method} has no body")
+    if len(head.values(b"content-type")) > 1:  # origins may send two of them, and do
+        raise ValueError("it has two content-type headers")
 
 
 def _response_length(head: ResponseHead, to_head: bool) -> int:

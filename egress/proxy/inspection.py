@@ -5,6 +5,8 @@ Trust boundary: the bottle must not send a secret, the origin must not send back
 
 from __future__ import annotations
 
+import base64
+import re
 from time import monotonic
 
 from egress.decoding import Unreadable, codings_of, memory_of
@@ -12,6 +14,7 @@ from egress.dlp import OVERLAP, PROVISIONED, BodyScan, Finding, Found, Scanner, 
 from egress.policy import Snapshot
 from egress.routes import AGENT_SCHEMES, Auth, Route
 from egress.scrubbing import Scrubber
+from egress.secret_forms import SHORTEST_ENCODED
 from egress.websocket_frames import FrameScan
 
 from .bottles import Bottle, Search
@@ -31,6 +34,7 @@ _READABLE = (
     b"application/xhtml",
     b"application/javascript",
 )
+_BEFORE_TOKEN = re.compile(r'.*["=]')
 CONCEALED = "(concealed)"
 _OF_A_VARIABLE = (
     " What a secret variable of this bottle holds leaves only where an operator has switched the search off."
@@ -84,8 +88,28 @@ def _secret_parts(auth: Auth, secret: str) -> set[str]:
     if auth.scheme == "SigV4":
         key = AwsKey.parse(secret)
         return {secret, key.secret, key.session} - {""} if key is not None else {secret}
-    password = "" if auth.scheme in (*AGENT_SCHEMES, "header") else secret.partition(":")[2]
+    if auth.scheme == "header":
+        return {secret} | _parts_of_header(secret)
+    password = "" if auth.scheme in AGENT_SCHEMES else secret.partition(":")[2]
     return {secret, password} if password else {secret}
+
+
+def _parts_of_header(value: str) -> set[str]:
+    """Known without the rest too: what counts in `Bot <token>`, `Token token="<token>"`, `Basic <login>`."""
+    scheme, _, last = value.rpartition(" ")
+    token = _BEFORE_TOKEN.sub("", last.rstrip('"='))
+    parts = {part for part in (last, token) if len(part) >= SHORTEST_ENCODED}
+    if scheme.lower() == "basic":
+        login = _decoded(last)
+        parts |= {login, login.partition(":")[2]} - {""}
+    return parts
+
+
+def _decoded(login: str) -> str:
+    try:
+        return base64.b64decode(login).decode("utf-8")
+    except ValueError:
+        return ""
 
 
 def search_head(scanner: Scanner, target: Target, head: RequestHead, fields: list[Field]) -> Finding | None:
@@ -190,7 +214,7 @@ class Inspection:
                 raise self._unreadable(error) from error
             self._decoder_bytes = memory_of(codings)
             kind = _joined(head, b"content-type").lower()
-            self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or kind.startswith(_FORM))
+            self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or _FORM in kind)
 
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         if self._leaving is None:

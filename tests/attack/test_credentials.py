@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from tests.attack.conftest import AGENT_CREDENTIAL, Allowed
 from tests.attack.test_authority import hello
+from tests.proxy import origins
 from tests.proxy.lab import ADDRESSES, SECRET, Lab, connect, eventually, get, pinned, request
+from tests.proxy.origins import Seen, Send
 
 pytestmark = pytest.mark.process
 HOST = "secret.example.com"
+
+
+LESS_USUAL = [
+    "X-Auth-Key",
+    "X_Authorization",
+    "X-Session-Token",
+    "DD-Application-Key",
+    "Ocp-Apim-Subscription-Key",
+    "X-Shopify-Access-Token",
+    "X-Ms-Authorization-Auxiliary",
+    "Cookie2",
+    "X-Remote-User",
+    "X_Forwarded_User",
+]
+NO_CREDENTIALS = [
+    "Idempotency-Key",
+    "Mcp-Session-Id",
+    "Npm-Auth-Type",
+    "X-Atlassian-Token",
+    "X-Goog-Encryption-Key",
+]
 
 
 def authorizations(lab: Lab) -> list[str]:
@@ -34,11 +59,18 @@ def test_the_credential_goes_to_the_allowed_host_and_path(lab: Lab) -> None:
         (f"Private-Token: {AGENT_CREDENTIAL}",),
         (f"X-Auth-Token: {AGENT_CREDENTIAL}",),
         (f"X-Private: {AGENT_CREDENTIAL}", "Connection: x-private"),
+        *((f"{name}: {AGENT_CREDENTIAL}",) for name in LESS_USUAL),
     ],
 )
 def test_the_agents_own_credential_is_taken_out(lab: Lab, headers: tuple[str, ...]) -> None:
     lab.secured(HOST).ask(get("/allowed", HOST, *headers))
     assert authorizations(lab) == [f"Bearer {SECRET}"]
+    assert AGENT_CREDENTIAL not in str(lab.requests[0].headers)
+
+
+def test_what_is_a_key_or_a_token_of_another_kind_travels_on(lab: Lab) -> None:
+    lab.secured(HOST).ask(get("/allowed", HOST, *(f"{name}: needed" for name in NO_CREDENTIALS)))
+    assert [lab.requests[0].values(name) for name in NO_CREDENTIALS] == [["needed"]] * len(NO_CREDENTIALS)
 
 
 @pytest.mark.parametrize("listed", ["authorization", "Authorization, close", "cookie"])
@@ -82,6 +114,12 @@ def test_connection_cannot_name_a_credential_header(lab: Lab, listed: str) -> No
         "AWSAccessKeyId",
         "X-Amz-Sign%61ture",
         "X-Goog-Credential",
+        "sessionid",
+        "login%5Ftoken",
+        "user_key",
+        "security-token",
+        "hapikey",
+        "auth_password",
     ],
 )
 def test_a_token_in_the_url_is_refused(lab: Lab, name: str) -> None:
@@ -98,6 +136,8 @@ def test_a_token_in_the_url_is_refused(lab: Lab, name: str) -> None:
         "next-token=x",
         "continuation-token=x",
         "session_id=x",
+        "sessionId=x",
+        "projectKey=x",
         "keys=x",
         "author=x",
         "design=x",
@@ -272,6 +312,47 @@ def test_it_cannot_be_had_in_two_halves(lab: Lab, allowed: Allowed, name: str) -
     asked = [f"bytes=0-{middle - 1}", f"bytes={middle}-99"]
     halves = [client.ask(get("/reflect-in-part", HOST, f"{name}: {part}", 'If-Range: "x"')) for part in asked]
     assert [half.body for half in halves] == [b"Bearer " + b"*" * len(SECRET)] * 2
+
+
+WITH_A_WORD_BEFORE = {
+    "a word before it": f"Bot {SECRET}",
+    "a long word before it": f"GenieKey {SECRET}",
+    "a name before it": f"Token token={SECRET}",
+    "a name before it, in quotes": f'Token token="{SECRET}"',
+    "a user name before it": f"Basic {base64.b64encode(f'operator:{SECRET}'.encode()).decode()}",
+}
+
+
+@pytest.fixture(params=WITH_A_WORD_BEFORE.values(), ids=WITH_A_WORD_BEFORE)
+def whole_header(lab: Lab, request: pytest.FixtureRequest) -> None:
+    """The secret is the whole value of Authorization; the canary is the part of it that counts."""
+    path = lab.home / "secrets" / "HEADER"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(request.param)
+    path.chmod(0o600)
+    auth = {"scheme": "header", "header": "Authorization", "token_ref": "HEADER"}
+    lab.publish(
+        "agent-a",
+        [pinned(HOST, path_allowlist=["/allowed"], auth=auth), pinned("api.example.com", methods=["GET"])],
+    )
+
+
+@pytest.mark.usefixtures("whole_header")
+def test_the_token_within_a_header_does_not_come_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def name_the_token(_seen: Seen, send: Send) -> bool:
+        body = f"unknown token {SECRET}".encode()
+        await send(b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        return True
+
+    monkeypatch.setitem(origins.ANSWERS, "allowed", name_the_token)
+    answer = lab.secured(HOST).ask(get("/allowed", HOST))
+    assert answer.body == b"unknown token " + b"*" * len(SECRET)
+
+
+@pytest.mark.usefixtures("whole_header")
+def test_the_token_within_a_header_cannot_be_sent_out(lab: Lab) -> None:
+    answer = lab.secured("api.example.com").ask(get(f"/allowed?x={SECRET}", "api.example.com"))
+    assert (answer.status, answer.reason) == (403, "dlp")
 
 
 # --- getting it noted

@@ -35,6 +35,7 @@ HEADS = {
     "length spelt with a dot": b"Content.Length: 5\r\n",
     "coding spelt with '_'": b"Transfer_Encoding: chunked\r\n",
     "coding of the body spelt with '_'": b"Content_Encoding: gzip\r\nContent-Length: 5\r\n",
+    "two types": b"Content-Type: text/plain\r\nContent-Type: text/html\r\nContent-Length: 5\r\n",
     "identity coding": b"Transfer-Encoding: identity\r\n",
     "chunked then identity": b"Transfer-Encoding: chunked, identity\r\n",
     "gzip then chunked": b"Transfer-Encoding: gzip, chunked\r\n",
@@ -63,6 +64,8 @@ HEADS = {
     "bracket in a name": b"X(A): b\r\n",
     "high byte in a name": b"X-\xe9: b\r\n",
     "Connection names Content-Length": b"Connection: content-length\r\nContent-Length: 5\r\n",
+    "Connection names Content-Type": b"Connection: content-type\r\nContent-Length: 5\r\n",
+    "Connection names Content-Encoding": b"Connection: content-encoding\r\nContent-Length: 5\r\n",
     "unknown expectation": b"Expect: 200-ok\r\nContent-Length: 5\r\n",
     "two expectations": b"Expect: 100-continue\r\nExpect: 100-continue\r\nContent-Length: 5\r\n",
 }

@@ -164,6 +164,41 @@ def test_it_finds_a_provisioned_secret(disguise: str) -> None:
     assert Scanner(["another secret"]).kind_in(DISGUISES[disguise]) is None
 
 
+PUNCTUATION = """x!"$&'()*+/;<=>?@`~ y"""
+ENCODERS = {
+    "encodeURIComponent": "x!%22%24%26'()*%2B%2F%3B%3C%3D%3E%3F%40%60~%20y",
+    "encodeURI": "x!%22$&'()*+/;%3C=%3E?@%60~%20y",
+    "URLSearchParams": "x%21%22%24%26%27%28%29*%2B%2F%3B%3C%3D%3E%3F%40%60%7E+y",
+    "HttpUtility.UrlEncode": "x!%22%24%26%27()*%2b%2f%3b%3c%3d%3e%3f%40%60%7e+y",
+    "JSON of Go": """x!\\"$\\u0026'()*+/;\\u003c=\\u003e?@`~ y""",
+    "JSON of Rails": """x!\\"$\\u0026'()*+/;\\u003C=\\u003E?@`~ y""",
+    "JSON of Flask": """x!\\"$\\u0026\\u0027()*+/;\\u003c=\\u003e?@`~ y""",
+    "JSON of Gson": """x!\\"$\\u0026\\u0027()*+/;\\u003c\\u003d\\u003e?@`~ y""",
+    "JSON of PHP": """x!\\u0022$\\u0026\\u0027()*+\\/;\\u003C=\\u003E?@`~ y""",
+    "JSON of .NET": """x!\\u0022$\\u0026\\u0027()*\\u002B/;\\u003C=\\u003E?@\\u0060~ y""",
+    "HTML, text only": """x!"$&amp;'()*+/;&lt;=&gt;?@`~ y""",
+    "HTML, one quote": "x!&quot;$&amp;'()*+/;&lt;=&gt;?@`~ y",
+    "HTML of Python": "x!&quot;$&amp;&#x27;()*+/;&lt;=&gt;?@`~ y",
+    "HTML of Ruby": "x!&quot;$&amp;&#39;()*+/;&lt;=&gt;?@`~ y",
+    "HTML of PHP": "x!&quot;$&amp;&#039;()*+/;&lt;=&gt;?@`~ y",
+    "XML": "x!&quot;$&amp;&apos;()*+/;&lt;=&gt;?@`~ y",
+    "HTML of Jinja": "x!&#34;$&amp;&#39;()*+/;&lt;=&gt;?@`~ y",
+    "HTML of Go's templates": "x!&#34;$&amp;&#39;()*&#43;/;&lt;=&gt;?@`~ y",
+    "HTML of .NET": "x!&quot;$&amp;&#x27;()*&#x2B;/;&lt;=&gt;?@&#x60;~ y",
+    "HTML of Handlebars": "x!&quot;$&amp;&#x27;()*+/;&lt;&#x3D;&gt;?@&#x60;~ y",
+}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_it_knows_punctuation_as_encoders_write_it(encoder: str) -> None:
+    assert Scanner([PUNCTUATION]).kind_in(ENCODERS[encoder].encode()) == PROVISIONED
+
+
+@pytest.mark.parametrize(("secret", "most"), [("canary-7c1f0e9b5d", 7), (PUNCTUATION + "\\%#,:^|{}[]é", 39)])
+def test_a_secret_has_only_so_many_forms(secret: str, most: int) -> None:
+    assert len(Scanner([secret]).literals.expressions) <= most
+
+
 def test_it_finds_an_ascii_secret_in_utf_16() -> None:
     scanner = Scanner(["plain-secret-1"])
     assert scan("x plain-secret-1".encode("utf-16"), scanner) == Finding(PROVISIONED, "body")

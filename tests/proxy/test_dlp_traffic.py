@@ -130,6 +130,13 @@ def test_a_secret_does_not_leave_in_a_body(stopped: Stopped, api: Client, disgui
     stopped(api, post(body), "provisioned-secret", "body")
 
 
+@pytest.mark.parametrize("before", ["", "text/plain, ", "text/plain;", " "])
+def test_a_secret_does_not_leave_in_what_may_be_a_form(stopped: Stopped, api: Client, before: str) -> None:
+    body = f"a={''.join(f'%{ord(letter):x}' if at % 2 else letter for at, letter in enumerate(SECRET))}"
+    message = post(body.encode(), f"Content-Type: {before}application/x-www-form-urlencoded")
+    stopped(api, message, "provisioned-secret", "body")
+
+
 @pytest.mark.parametrize(
     ("query", "header", "body"),
     [(f"?q={SECRET}", "A: b", b""), ("", f"{SECRET}: x", b""), ("", "A: b", SECRET.encode())],
