@@ -17,6 +17,7 @@ from egress.routes import Auth
 
 from .errors import Refusal
 from .head import Field, folded
+from .targets import MOST_PARAMETERS, too_many_parameters
 
 # Our own configuration is not for lending out, whatever a route may name.
 _OWN_SETTINGS = re.compile(
@@ -123,6 +124,7 @@ def credential_field(auth: Auth, secret: str) -> Field:
 
 
 def refuse_credential_in_url(origin_form: bytes) -> None:
+    """Raises Refusal, also for more parameters than can be looked at while others wait."""
     for name in _parameter_names(origin_form.partition(b"?")[2]):
         if name in _REFUSED_NAMES:
             raise Refusal(
@@ -134,10 +136,16 @@ def refuse_credential_in_url(origin_form: bytes) -> None:
 
 def _parameter_names(query: bytes) -> set[bytes]:
     """All that an origin could read there, with escapes undone once and twice."""
-    names = _PARAMETER.findall(query)
+    names = _names_in(query)
     once = [unquote_to_bytes(name) for name in names]
     twice = [unquote_to_bytes(name) for name in once]
-    return {_joined(name) for name in _PARAMETER.findall(b"&".join([*names, *once, *twice]))}
+    return {_joined(name) for layer in (names, once, twice) for name in _names_in(b"&".join(layer))}
+
+
+def _names_in(query: bytes) -> list[bytes]:
+    if sum(query.count(separator) for separator in (b"?", b"&", b";")) >= MOST_PARAMETERS:
+        raise too_many_parameters()
+    return _PARAMETER.findall(query)
 
 
 def _joined(name: bytes) -> bytes:
