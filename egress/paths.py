@@ -6,7 +6,6 @@ Trust boundary: paths come off the wire. Nothing is ever repaired: what is match
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -16,6 +15,9 @@ _CHARACTERS = r"A-Za-z0-9\-._~!$&'()*+,=:@\[\]|"
 _PLAIN = re.compile(rf"/(?:(?!\.+(?:/|\Z))[{_CHARACTERS}]+(?:/|\Z))*")
 _TRIPLET = re.compile(r"%[0-9A-Fa-f]{2}")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Dots alone, also with the spaces around or `;parameters` that some servers drop before looking.
+_DOT_SEGMENT = re.compile(r"(?:\A|[/\\]) *+\.[. ]*+(?:[;/\\]|\Z)")
 _ALLOWED = re.compile(rf"[{_CHARACTERS}/%]*")
 _MAX_PREFIX = 1024
 _MAX_ENCODING_LAYERS = 3
@@ -102,8 +104,7 @@ def upper_hex(path: str) -> str:
 
 def has_dot_segment(text: str) -> bool:
     """Whether a server could find one in it that takes backslashes for slashes, or folds wide characters."""
-    folded = text if text.isascii() else text.translate(FOLDED)
-    return any(_is_dot_segment(segment) for segment in re.split(r"[/\\]", folded))
+    return _DOT_SEGMENT.search(text if text.isascii() else text.translate(FOLDED)) is not None
 
 
 def _percent_encoded(character: str) -> str:
@@ -132,7 +133,7 @@ def _refuse_characters(path: str, field: str) -> None:
 
 
 def _refuse_encodings(path: str, field: str) -> None:
-    for triplet in _TRIPLET.findall(path):
+    for triplet in dict.fromkeys(_TRIPLET.findall(path)):
         character = chr(int(triplet[1:], 16))
         if character in _UNRESERVED:
             raise BadPath(f"{field} {quoted(path)} hides {character!r} as {triplet}: write it plainly")
@@ -142,7 +143,7 @@ def _refuse_encodings(path: str, field: str) -> None:
         decoded = unquote_to_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadPath(f"{field} {quoted(path)} is not valid UTF-8 when decoded") from error
-    if any(unicodedata.category(character) == "Cc" for character in decoded):
+    if _CONTROL.search(decoded):
         raise BadPath(f"{field} {quoted(path)} has an encoded control character")
 
 
@@ -159,9 +160,3 @@ def _refuse_dot_segments(path: str, field: str) -> None:
             return
         layer = inner
     raise BadPath(f"{field} {quoted(path)} is percent-encoded too many times over")
-
-
-def _is_dot_segment(segment: str) -> bool:
-    """Dots alone, also with the trailing spaces or `;parameters` that some servers drop before looking."""
-    head = segment.partition(";")[0]
-    return "." in head and not head.strip(". ")

@@ -188,6 +188,14 @@ def test_a_dot_segment_is_found_wherever_folding_would_show_one(text: str) -> No
     assert has_dot_segment(text) is is_folded_to_a_dot_segment(text)
 
 
+def test_every_control_character_is_refused_also_when_it_is_encoded() -> None:
+    control = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) == "Cc"]
+    assert len(control) == 65
+    for character in control:
+        with pytest.raises(BadPath, match="control"):
+            canonical_path(f"/a{quote(character)}")
+
+
 def test_no_text_is_normalised_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     by_class = {unicodedata.combining(mark): mark for mark in MARKS}
     path = "/q" + quote("".join(by_class[order] * 300 for order in sorted(by_class, reverse=True)))
