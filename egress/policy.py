@@ -26,11 +26,13 @@ __all__ = [
     "Snapshot",
     "Verdict",
     "decide",
+    "decide_again",
     "decide_connect",
     "used_up",
 ]
 
 PORTS = {"https": 443, "http": 80}
+_MAX_UNICODE_URL = 512  # the time to normalise its host grows with the square of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ class Request(NamedTuple):  # made for every request: much cheaper than a frozen
     @classmethod
     def from_url(cls, method: str, url: str) -> Request:
         """For previews of a URL somebody typed. Raises PolicyError when it is not an http(s) URL."""
+        if len(url) > _MAX_UNICODE_URL and not url.isascii():
+            raise PolicyError(f"{quoted(url)} is long and has characters beyond ASCII: percent-encode them")
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -160,9 +164,14 @@ class Verdict(NamedTuple):
 def decide(request: Request, snapshot: Snapshot, *, now: datetime) -> Verdict:
     """Whether this request may go out, by this snapshot. Never raises for anything a bottle can send."""
     try:
-        path = canonical_path(request.path)
+        canonical_path(request.path)
     except BadPath as error:
         return Verdict(False, "bad-path", f"The request was refused: {error}.")
+    return decide_again(request, snapshot, now=now)
+
+
+def decide_again(request: Request, snapshot: Snapshot, *, now: datetime) -> Verdict:
+    """The same for a request that was allowed before, so that its path is known to be canonical."""
     verdict = _decide_host(request.scheme, request.host, request.port, snapshot, now)
     route = verdict.route
     if not verdict.allowed or route is None:
@@ -170,8 +179,8 @@ def decide(request: Request, snapshot: Snapshot, *, now: datetime) -> Verdict:
     if route.auth and request.scheme != "https":
         sentence = f"{request.host} is reached with a credential, which never travels over http. Use https."
         return Verdict(False, "plain-http", sentence, route)
-    if not route.admits_path(path):
-        sentence = f"{quoted(path)} is not under a path that is allowed on {request.host}."
+    if not route.admits_path(request.path):
+        sentence = f"{quoted(request.path)} is not under a path that is allowed on {request.host}."
         return _with_details(Verdict(False, "path", sentence, route), request)
     if not route.admits_method(request.method):
         allowed = ", ".join(route.methods)

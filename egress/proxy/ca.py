@@ -5,6 +5,7 @@ Trust boundary: the CA's key stays in the bottle's directory on the host (0600) 
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import tempfile
@@ -19,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from egress.snapshot import write_atomically
 
+log = logging.getLogger(__name__)
 CERTIFICATE, KEY = "ca.pem", "ca-key.pem"
 _CA_LIFE = timedelta(days=3650)
 _LEAF_LIFE = timedelta(days=30)
@@ -46,6 +48,7 @@ class Authority:
     """Signs leaves for one bottle and keeps their TLS contexts, bounded, least recently used out first."""
 
     def __init__(self, directory: Path, slug: str, *, keep: int = 512) -> None:
+        self._slug = slug
         self._certificate = ensure(directory, slug)
         key = serialization.load_pem_private_key((directory / KEY).read_bytes(), password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -59,33 +62,46 @@ class Authority:
         return len(self._contexts)
 
     def context_for(self, host: str) -> ssl.SSLContext:
-        """A server context that answers to `host` alone: another server name, or none, ends the handshake."""
-        now = datetime.now(UTC)
-        context, made = self._contexts.get(host, (None, now))
-        if context is None or now - made > _LEAF_REUSED_FOR:
-            context = self._new_context(host, now)
-            self._contexts[host] = (context, now)
-            while len(self._contexts) > self._keep:
-                self._contexts.popitem(last=False)
+        """A server context that answers to `host` alone: another server name, or none, ends the handshake.
+
+        A leaf is signed when a client greets with that name, not before: naming hosts costs us little.
+        """
+        return self._kept(host) or self._unsigned_context(host)
+
+    def _kept(self, host: str) -> ssl.SSLContext | None:
+        context, made = self._contexts.get(host, (None, datetime.min.replace(tzinfo=UTC)))
+        if context is None or datetime.now(UTC) - made > _LEAF_REUSED_FOR:
+            return None
         self._contexts.move_to_end(host)
         return context
 
-    def _new_context(self, host: str, now: datetime) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.options |= ssl.OP_NO_RENEGOTIATION
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        context.num_tickets = 0  # a fifth of a handshake, and few clients come back with one
+    def _signed_context(self, host: str) -> ssl.SSLContext:
+        context, now = _server_context(), datetime.now(UTC)
         _load(context, self._leaf(host, now) + _private_pem(self._leaf_key))
+        context.sni_callback = lambda _, name, __: _alert_unless(name, host)
+        self._contexts[host] = (context, now)
+        self._contexts.move_to_end(host)
+        while len(self._contexts) > self._keep:
+            self._contexts.popitem(last=False)
+        return context
 
-        def only_this_host(
-            _: ssl.SSLObject | ssl.SSLSocket, name: str | None, __: ssl.SSLContext
+    def _unsigned_context(self, host: str) -> ssl.SSLContext:
+        """Has no certificate, and gives way to one that has as soon as the right name was said."""
+
+        def give_way(
+            connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext
         ) -> int | None:
-            return (
-                None if name is not None and name.lower() == host else ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
-            )
+            if (alert := _alert_unless(name, host)) is not None:
+                return alert
+            try:
+                connection.context = self._kept(host) or self._signed_context(host)
+            except (OSError, ValueError) as error:
+                log.error("bottle %s: no certificate can be made: %s", self._slug, error)
+                return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+            return None
 
-        context.sni_callback = only_this_host
+        context = _server_context()
+        context.sni_callback = give_way
         return context
 
     def _leaf(self, host: str, now: datetime) -> bytes:
@@ -111,6 +127,20 @@ class Authority:
         )
         leaf = builder.sign(self._key, hashes.SHA256())
         return leaf.public_bytes(serialization.Encoding.PEM)
+
+
+def _server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.num_tickets = 0  # a fifth of a handshake, and few clients come back with one
+    return context
+
+
+def _alert_unless(name: str | None, host: str) -> int | None:
+    is_meant = name is not None and name.lower() == host
+    return None if is_meant else ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
 
 
 def _create(path: Path, slug: str) -> None:

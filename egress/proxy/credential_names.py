@@ -11,6 +11,7 @@ from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from .head import folded
+from .targets import MOST_PARAMETERS, too_many_parameters
 
 _WORDS = frozenset(
     b"token key apikey accesskey secret auth oauth oidc authorization authentication password passwd pwd"
@@ -109,7 +110,7 @@ def _header_logs_in(key: bytes) -> bool:
 
 
 def credential_in_query(query: bytes) -> str | None:
-    """What to leave out of it, in words, or None."""
+    """What to leave out of it, in words, or None. Raises BadRequest for more than can be looked at."""
     for name in _parameter_names(query):
         found = _remembered_parameter(name) if len(name) <= _REMEMBERED_BYTES else _parameter_logs_in(name)
         if found is not None:
@@ -119,10 +120,16 @@ def credential_in_query(query: bytes) -> str | None:
 
 def _parameter_names(query: bytes) -> set[bytes]:
     """All that an origin could read there, with escapes undone once and twice."""
-    names = _PARAMETER.findall(query)
+    names = _names_in(query)
     once = [unquote_to_bytes(name) for name in names]
     twice = [unquote_to_bytes(name) for name in once]
-    return set(_PARAMETER.findall(b"&".join([*names, *once, *twice])))
+    return {name for layer in (names, once, twice) for name in _names_in(b"&".join(layer))}
+
+
+def _names_in(query: bytes) -> list[bytes]:
+    if sum(query.count(separator) for separator in (b"?", b"&", b";")) >= MOST_PARAMETERS:
+        raise too_many_parameters()
+    return _PARAMETER.findall(query)
 
 
 @lru_cache(maxsize=1024)

@@ -95,6 +95,7 @@ def credential_field(auth: Auth, secret: str) -> Field:
 
 
 def refuse_credential_in_url(origin_form: bytes) -> None:
+    """Raises Refusal, also for more parameters than can be looked at while others wait."""
     _, _, query = origin_form.partition(b"?")
     if query and (found := credential_in_query(query)) is not None:
         raise Refusal(

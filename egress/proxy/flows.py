@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol
 
-from egress.policy import Request, Snapshot, decide, decide_connect
+from egress.policy import Request, Snapshot, decide_again, decide_connect
 from egress.routes import Auth, Dlp, Route
 
 
@@ -33,7 +33,7 @@ def is_allowed(flow: Flow, snapshot: Snapshot, now: datetime) -> bool:
     if flow.tunnelled:
         verdict = decide_connect(flow.request.host, flow.request.port, snapshot, now=now)
     else:
-        verdict = decide(flow.request, snapshot, now=now)
+        verdict = decide_again(flow.request, snapshot, now=now)
     route = verdict.route
     if not verdict.allowed or route is None or (flow.tunnelled and not route.is_bare):
         return False

@@ -60,6 +60,9 @@ _NOT_SENT_ON = HOP_BY_HOP | {b"host"}
 _ACTED_ON = _SINGLE | HOP_BY_HOP | {b"content-encoding", b"content-type"}
 _AS_DASHES = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
 _REMEMBERED_BYTES = 2048
+# Most origins take 8 KiB, some load balancers 16. Presigned URLs and GraphQL in a query are well below.
+_MAX_TARGET = 16 * 1024
+_MAX_CONNECTION_TOKENS = 64
 CHUNKED = -1
 UNTIL_CLOSE = -2
 
@@ -141,11 +144,12 @@ def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
     if match is None:
         raise BadRequest("bad-head", _what_is_wrong(raw))
     method, target, version, block = match.groups()
+    if len(target) > _MAX_TARGET:
+        raise BadRequest("too-large", f"The URL is longer than {_MAX_TARGET} bytes. Shorten it.", 414)
+    if block.count(b"\r\n") > max_fields:
+        raise BadRequest("too-many-headers", f"The request has more than {max_fields} headers.", 431)
     try:
-        parsed = _parsed(block)
-        if len(parsed[0]) > max_fields:
-            raise BadRequest("too-many-headers", f"The request has more than {max_fields} headers.", 431)
-        head = RequestHead(version, *parsed, method=method.decode("ascii"), target=target)
+        head = RequestHead(version, *_parsed(block), method=method.decode("ascii"), target=target)
         _check_spelling(head)
         if head.length:
             _check_request_length(head)
@@ -161,11 +165,10 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     if match is None:
         raise BadAnswer("The origin's answer is not well-formed HTTP/1.1.")
     version, status, reason, block = match.groups()
+    if block.count(b"\r\n") > max_fields:
+        raise BadAnswer(f"The origin's answer has more than {max_fields} headers.")
     try:
-        parsed = _parsed(block)
-        if len(parsed[0]) > max_fields:
-            raise BadAnswer(f"The origin's answer has more than {max_fields} headers.")
-        head = ResponseHead(version, *parsed, status=int(status), reason=reason or b"")
+        head = ResponseHead(version, *_parsed(block), status=int(status), reason=reason or b"")
         head.length = _response_length(head, to_head)
         _ask_llhttp(httptools.HttpResponseParser, raw)
     except ValueError as error:
@@ -179,7 +182,7 @@ def read_usual_line(raw: bytes) -> tuple[str, str, bytes, int] | None:
     All others are None here.
     """
     match = _USUAL_LINE.match(raw)
-    if match is None:
+    if match is None or match.end(2) - match.start(2) > _MAX_TARGET:
         return None
     method, origin_form, path = match.groups()
     return method.decode("ascii"), path.decode("ascii"), origin_form, match.end()
@@ -216,19 +219,26 @@ def _read_block(block: bytes) -> _Parsed:
     """Raises ValueError for fields that contradict each other."""
     fields = [(name.lower(), name, value) for name, value in _FIELD.findall(block)]
     single: dict[bytes, bytes] = {}
-    tokens: set[bytes] = set()
+    own: list[bytes] = []
     for key, _, value in fields:
         if key in _SINGLE:
             if key in single:
                 raise ValueError(f"it has two {key.decode('ascii')} headers")
             single[key] = value
         elif key in (b"connection", b"proxy-connection"):
-            tokens.update(token.strip(b" \t").lower() for token in value.split(b","))
-    if tokens & _NEVER_HOP_BY_HOP:
-        raise ValueError("its Connection header names a header that must travel on")
-    connection = frozenset(tokens)
+            own.append(value)
+    connection = _connection_tokens(b",".join(own)) if own else frozenset()
     travelling = _travelling(fields, connection)
     return fields, single, connection, travelling, lines(travelling), _declared_length(single)
+
+
+def _connection_tokens(text: bytes) -> frozenset[bytes]:
+    if text.count(b",") >= _MAX_CONNECTION_TOKENS:
+        raise ValueError(f"its Connection header names more than {_MAX_CONNECTION_TOKENS} headers")
+    tokens = frozenset([token.strip(b" \t").lower() for token in text.split(b",")])
+    if tokens & _NEVER_HOP_BY_HOP:
+        raise ValueError("its Connection header names a header that must travel on")
+    return tokens
 
 
 def _travelling(fields: list[Field], connection: frozenset[bytes]) -> list[Field]:

@@ -17,7 +17,7 @@ from .bottles import Bottle
 from .errors import Refusal
 from .head import RequestHead
 from .refusals import refusal_for
-from .targets import Target
+from .targets import MOST_PARAMETERS, Target, too_many_parameters
 
 NAME = "_egress.local"
 
@@ -52,7 +52,11 @@ def allowlist(bottle: Bottle) -> dict[str, Any]:
 
 
 def _why(bottle: Bottle, target: Target) -> dict[str, Any]:
-    query = parse_qs(target.origin_form.partition(b"?")[2].decode("ascii"))
+    text = target.origin_form.partition(b"?")[2].decode("ascii")
+    try:
+        query = parse_qs(text, max_num_fields=MOST_PARAMETERS)
+    except ValueError as error:
+        raise too_many_parameters() from error
     url, method = query.get("url", [""])[0], query.get("method", ["GET"])[0]
     try:
         request = Request.from_url(method, url)

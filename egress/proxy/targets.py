@@ -18,6 +18,7 @@ from .head import RequestHead
 _AUTHORITY = re.compile(rb"([A-Za-z0-9._-]{1,255})(?::([0-9]{1,5}))?")
 _ABSOLUTE = re.compile(rb"(?i:(http|https))://([^/?#]*)(/[^?#]*)?(\?[^#]*)?")
 _ORIGIN = re.compile(rb"(/[^?#]*)(\?[^#]*)?")
+MOST_PARAMETERS = 1000  # as many as Django, PHP and Tomcat take
 
 
 class Target(NamedTuple):
@@ -107,6 +108,12 @@ def agent_target(head: RequestHead) -> Target:
         raise BadRequest("bad-target", "The request was refused: its target must be a path.")
     path = head.target.partition(b"?")[0].decode("ascii")
     return Target("http", "supervise", 80, path, head.target)
+
+
+def too_many_parameters() -> BadRequest:
+    return BadRequest(
+        "too-many-parameters", f"The URL has more than {MOST_PARAMETERS} parameters. Send fewer."
+    )
 
 
 def _require_host(head: RequestHead, host: str, port: int, default_port: int) -> None:

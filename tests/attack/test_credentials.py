@@ -152,6 +152,23 @@ def test_a_parameter_that_is_no_credential_passes(lab: Lab, query: str) -> None:
     assert [seen.target for seen in lab.requests] == [f"/allowed?{query}"]
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["a" + "&a" * 1000, ";" * 1000, "a%26" * 1000, "a%2526" * 1000, "a=1" + "&%C3" * 1000],
+    ids=["plain", "empty", "escaped", "escaped twice", "broken"],
+)
+def test_more_parameters_than_can_be_looked_at_are_refused(lab: Lab, query: str) -> None:
+    answer = lab.secured(HOST).ask(get(f"/allowed?{query}", HOST))
+    assert (answer.status, answer.reason) == (400, "too-many-parameters")
+    assert lab.requests == []
+
+
+def test_many_parameters_are_looked_at_to_the_last(lab: Lab) -> None:
+    client = lab.secured(HOST)
+    assert client.ask(get("/allowed?a" + "&a" * 999, HOST)).status == 200
+    assert client.ask(get("/allowed?a" + "&a" * 998 + "&token=x", HOST)).reason == "credential-in-url"
+
+
 def test_a_credential_in_a_trailer_is_refused(lab: Lab) -> None:
     body = f"0\r\nAuthorization: Bearer {AGENT_CREDENTIAL}\r\n\r\n".encode()
     message = request("POST", "/allowed", HOST, "Transfer-Encoding: chunked", body=body)

@@ -39,6 +39,8 @@ FIELDS = {
     "close": ("Connection: close",),
     "close, said to a proxy": ("Proxy-Connection: close",),
     "keep-alive": ("Connection: Keep-Alive", "Keep-Alive: timeout=5"),
+    "most fields of this connection": ("Connection: " + ",".join(["x-a"] * 64), "X-A: 1"),
+    "too many fields of this connection": ("Connection: " + ",".join(["x-a"] * 65), "X-A: 1"),
     "a field of this connection": ("Connection: x-private", "X-Private: yes", "X-Public: yes"),
     "a field of this connection that is none": ("Connection: authorization", "Authorization: Bearer x"),
     "of a proxy": ("Proxy-Authorization: Basic eDp5", "Via: 1.1 x", "X-Forwarded-For: 10.0.0.1"),
@@ -64,6 +66,8 @@ TARGETS = [
     "/allowed?", "/allowed??", "/allowed?x#y", "*", f"/allowed/{TOKEN}", f"/allowed?x={TOKEN}",
     f"/allowed?{SECRET}", f"/{SECRET}", f"/allowed/{SECRET[:8]}%{ord(SECRET[8]):02x}{SECRET[9:]}",
     "https://api.example.com/allowed", "http://other.example.com/allowed", "/allowed/" + "x" * 5000,
+    "/allowed/".ljust(16 * 1024, "x"), "/allowed/".ljust(16 * 1024 + 1, "x"),
+    "/allowed?".ljust(16 * 1024, "x"), "/allowed?".ljust(16 * 1024 + 1, "x"),
 ]  # fmt: skip
 TABLES: dict[str, dict[str, bytes]] = {
     "framing": {name: START + text + b"\r\n" for name, text in HEADS.items()},

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import unicodedata
+from urllib.parse import quote
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from egress.errors import BadPath
-from egress.paths import canonical_path, canonical_prefix, prefix_allows, reduce_prefixes
+from egress.paths import (
+    FOLDED,
+    canonical_path,
+    canonical_prefix,
+    has_dot_segment,
+    prefix_allows,
+    reduce_prefixes,
+    upper_hex,
+)
 
 SEGMENT = st.from_regex(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,6}", fullmatch=True)
 PREFIX = st.lists(SEGMENT, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))
@@ -123,6 +136,77 @@ def test_canonical_path_returns_the_raw_path_or_raises(raw: str) -> None:
         decoded = decoded.replace("%5c", "/").replace("%5C", "/").replace("%25", "%")
 
 
+# --- what a server reads that folds characters
+
+MATTERING = frozenset("./\\; ")
+FOLDING = [
+    character
+    for character in map(chr, range(sys.maxunicode + 1))
+    if MATTERING & set(unicodedata.normalize("NFKC", character)) and character not in MATTERING
+]
+MARKS = [chr(point) for point in range(0x300, 0x370) if unicodedata.combining(chr(point))]
+
+
+def is_folded_to_a_dot_segment(text: str) -> bool:
+    """As it was asked before there was a table: right, but slow where many marks follow each other."""
+    heads = [segment.partition(";")[0] for segment in re.split(r"[/\\]", unicodedata.normalize("NFKC", text))]
+    return any("." in head and not head.strip(". ") for head in heads)
+
+
+def test_the_table_has_every_character_that_unicode_folds_to_dots_separators_and_spaces_alone() -> None:
+    folded = {character: unicodedata.normalize("NFKC", character) for character in FOLDING}
+    assert {ord(c): text for c, text in folded.items() if MATTERING.issuperset(text)} == FOLDED
+
+
+def test_no_other_character_can_begin_or_end_a_dot_segment() -> None:
+    """What `1.` and `a/c` fold to has something else on each side of a separator, as the character itself."""
+    for character in FOLDING:
+        for before in ("", ".", "/", "/.", ";", "..;", " ", "x"):
+            for after in ("", ".", "/", "./", ";", " ", "x", "\u0338"):
+                text = before + character + after
+                assert has_dot_segment(text) is is_folded_to_a_dot_segment(text), ascii(text)
+
+
+def test_no_character_that_matters_is_composed_with_one_that_follows() -> None:
+    for character in map(chr, range(sys.maxunicode + 1)):
+        assert unicodedata.normalize("NFKC", character), "no character is folded to nothing"
+        apart = unicodedata.normalize("NFD", character)
+        assert len(apart) == 1 or not MATTERING & set(apart)
+
+
+@given(
+    st.text(
+        st.sampled_from("./\\; x%") | st.sampled_from(FOLDING) | st.sampled_from(MARKS) | st.characters(),
+        max_size=12,
+    )
+)
+@example("a/\u2025")
+@example("\u2025\u0301/")
+@example(".\u3000\uff1bx")
+@example("\u2100..")
+def test_a_dot_segment_is_found_wherever_folding_would_show_one(text: str) -> None:
+    assert has_dot_segment(text) is is_folded_to_a_dot_segment(text)
+
+
+def test_every_control_character_is_refused_also_when_it_is_encoded() -> None:
+    control = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) == "Cc"]
+    assert len(control) == 65
+    for character in control:
+        with pytest.raises(BadPath, match="control"):
+            canonical_path(f"/a{quote(character)}")
+
+
+def test_no_text_is_normalised_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_class = {unicodedata.combining(mark): mark for mark in MARKS}
+    path = "/q" + quote("".join(by_class[order] * 300 for order in sorted(by_class, reverse=True)))
+    with monkeypatch.context() as patch:
+        patch.setattr(unicodedata, "normalize", None)
+        assert canonical_path(path) == path
+
+
+# --- prefixes
+
+
 @pytest.mark.parametrize(
     ("text", "prefix"),
     [
@@ -209,6 +293,17 @@ def test_prefixes_end_at_segment_boundaries(prefix: str, path: str, allows: bool
 @given(PREFIX, st.text(alphabet="abc._-~/", max_size=6))
 def test_a_prefix_allows_itself_and_what_is_below_it_only(prefix: str, rest: str) -> None:
     assert prefix_allows(prefix, prefix + rest) is (rest == "" or rest.startswith("/"))
+
+
+@given(
+    st.sampled_from(["/@s%2Fn", "/%2F", "/a%C3%A9", "/a"]),
+    st.lists(st.sampled_from(["/", "a", "@s", "n", "%2f", "%2F", "%c3", "%a9"]), max_size=6).map("".join),
+)
+@example("/@s%2Fn", "@s%2fn")
+def test_a_prefix_is_compared_as_if_all_of_the_path_had_upper_case_digits(prefix: str, rest: str) -> None:
+    path = f"/{rest}"
+    upper = upper_hex(path)
+    assert prefix_allows(prefix, path) is (upper == prefix or upper.startswith(f"{prefix}/"))
 
 
 @given(st.lists(PREFIX, min_size=1, max_size=6), PREFIX)

@@ -147,6 +147,18 @@ def test_other_local_addresses_are_explained(lab: Lab, target: str) -> None:
     assert lab.client().ask(get(target, host)).status in (400, 404)
 
 
+def test_why_looks_at_no_more_parameters_than_anybody_needs(lab: Lab) -> None:
+    answer = lab.client().ask(get("http://_egress.local/why?" + "&a=b" * 1000, "_egress.local"))
+    assert (answer.status, answer.reason) == (400, "too-many-parameters")
+
+
+def test_why_does_not_normalise_a_long_host(lab: Lab) -> None:
+    url = quote("https://" + "\u0301" * 1000 + ".example.com/", safe="")
+    answer = lab.client().ask(get(f"http://_egress.local/why?url={url}", "_egress.local"))
+    assert (answer.status, answer.reason) == (400, "bad-url")
+    assert "beyond ASCII" in answer.json["message"]
+
+
 def test_an_unknown_token_gets_407(lab: Lab) -> None:
     answer = lab.tcp_client().ask(get("http://_egress.local/health", "_egress.local"))
     assert (answer.status, answer.headers["proxy-authenticate"]) == (407, 'Basic realm="bottle"')

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
+import ssl
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egress.proxy.ca import Authority, ensure
+from egress.proxy.ca import CERTIFICATE, Authority, ensure
 from egress.proxy.config import from_environment
 from egress.proxy.records import Records, blank_record
 from egress.proxy.uses import Uses
@@ -39,14 +43,65 @@ def test_the_public_certificate_is_written_again_when_it_is_lost(tmp_path: Path)
     assert (tmp_path / "ca.pem").read_bytes() == pem
 
 
+def shake_hands(ours: ssl.SSLContext, trusted: Path, name: str | None, *protocols: str) -> ssl.SSLObject:
+    """The client's end of it. Raises ssl.SSLError."""
+    context = ssl.create_default_context(cafile=str(trusted))
+    context.check_hostname = name is not None
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(here, there, server_hostname=name)
+    server = ours.wrap_bio(there, here, server_side=True)
+    for _ in range(3):
+        for end in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    return client
+
+
 def test_contexts_are_kept_within_bounds(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "agent-a", keep=3)
-    first = authority.context_for("h0.example")
-    assert authority.context_for("h0.example") is first
-    for number in range(5):
-        authority.context_for(f"h{number}.example")
+    hosts = [f"h{number}.example" for number in range(5)]
+    for host in hosts:
+        shake_hands(authority.context_for(host), tmp_path / CERTIFICATE, host)
     assert len(authority) == 3
-    assert authority.context_for("h0.example") is not first
+    assert authority.context_for(hosts[4]) is authority.context_for(hosts[4])
+    assert authority.context_for(hosts[0]) is not authority.context_for(hosts[0])
+
+
+def test_nothing_is_signed_for_a_name_that_nobody_greets_with(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "agent-a")
+    contexts = [authority.context_for(f"h{number}.example") for number in range(50)]
+    for name in ("other.example", "h1.example.org", None):
+        with pytest.raises(ssl.SSLError):
+            shake_hands(contexts[1], tmp_path / CERTIFICATE, name)
+    assert len(authority) == 0
+
+
+def test_a_name_is_signed_once_for_all_that_greet_with_it(tmp_path: Path) -> None:
+    authority, host, trusted = Authority(tmp_path, "agent-a"), "h0.example", tmp_path / CERTIFICATE
+    contexts = [authority.context_for(host), authority.context_for(host)]  # both before the first greeting
+    shake_hands(contexts[0], trusted, host)
+    contexts.append(authority.context_for(host))
+    seen = [shake_hands(each, trusted, host, "h2", "http/1.1") for each in contexts]
+    assert len({end.getpeercert(binary_form=True) for end in seen}) == 1
+    assert {end.selected_alpn_protocol() for end in seen} == {"http/1.1"}
+    assert {end.version() for end in seen} == {"TLSv1.3"}
+    with pytest.raises(ssl.SSLError):  # also where there is one already
+        shake_hands(contexts[2], trusted, "other.example")
+
+
+def test_a_certificate_that_cannot_be_made_ends_the_handshake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_more_files(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    context = Authority(tmp_path, "agent-a").context_for("h0.example")
+    monkeypatch.setattr(os, "memfd_create", no_more_files)
+    with pytest.raises(ssl.SSLError):
+        shake_hands(context, tmp_path / CERTIFICATE, "h0.example")
+    assert "bottle agent-a: no certificate can be made" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,9 @@ async def test_a_certificate_for_another_name_is_refused(
     authority: Authority, trusting: ssl.SSLContext
 ) -> None:
     other = authority.context_for("other.example.com")
-    other.sni_callback = None
+    greeted = other.sni_callback
+    assert greeted is not None
+    other.sni_callback = lambda connection, _, context: greeted(connection, "other.example.com", context)
     async with connected(trusting, other, as_client=True) as (ours, peer):
         shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
         with pytest.raises(ssl.SSLError, match="alert"):
