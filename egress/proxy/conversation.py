@@ -18,7 +18,6 @@ from egress.routes import Route
 from . import local
 from .bottles import SLUG, Bottle
 from .clienthello import BadHello
-from .config import TOLD
 from .destination import Destination
 from .errors import BadRequest, Gone, Refusal
 from .exchange import Exchange
@@ -37,6 +36,7 @@ from .targets import Target, agent_target, connect_target, forward_target, inner
 from .tls import TlsTransport
 from .tokens import slug_and_token
 from .tunnel import UNRECOGNIZED_NAME, Tunnel, check_hello
+from .visits import Visit, stand_in_line
 from .wire import Doorbell, Wire
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Conversation:
         self._head: RequestHead | None = None
         self._target: Target | None = None
         self._record = blank_record("")
-        self._entered: Bottle | None = None
+        self._visit = Visit(plane, self, wire)
         self._is_cut = False
         self._under_way: Flow | Conversation | None = None
         self._heard = False  # something was asked
@@ -78,12 +78,12 @@ class Conversation:
         """Serve until either side is done. Never raises for anything a bottle or an origin does."""
         try:
             if self._bottle is None:
-                self._plane.strangers.add(self)
+                self._visit.begin()
             elif self._inside is None:
-                self._enter(self._bottle)
+                self._visit.enter(self._bottle)
             while await self._one_request():
-                if self._wire.buffer:
-                    await self._stand_in_line()
+                if self._wire.buffer and self._bottle is not None:
+                    await stand_in_line(self._bottle)
         except Refusal as refusal:
             await self._refuse(refusal)
         except (Gone, asyncio.CancelledError):
@@ -92,7 +92,7 @@ class Conversation:
             log.exception("a connection of bottle %s ended with an error", self._slug)
             self._wire.abort()
         finally:
-            await self._leave()
+            await self._visit.leave()
 
     @property
     def by_token(self) -> bool:
@@ -105,39 +105,6 @@ class Conversation:
             self._lane.cut()
         if self._under_way is not None:
             self._under_way.cut()
-
-    def _enter(self, bottle: Bottle) -> None:
-        if bottle.is_gone:
-            raise Gone
-        if self._entered is not None:
-            return
-        most = self._plane.limits.connections
-        if len(bottle.connections) >= most + TOLD:
-            bottle.counters["turned away"] += 1
-            raise Gone
-        self._entered = bottle
-        bottle.connections.add(self)
-        self._wire.settle_in(bottle.berths.take())
-        self._plane.strangers.discard(self)
-        if len(bottle.connections) > most:
-            bottle.counters["turned away"] += 1
-            raise Refusal("too-many-connections", f"The bottle has {most} open connections. Close some.", 503)
-
-    async def _stand_in_line(self) -> None:
-        """Of what many connections of a bottle sent ahead, one request at a time, and others in between."""
-        if self._bottle is not None:
-            async with self._bottle.line:
-                await asyncio.sleep(0)
-
-    async def _leave(self) -> None:
-        """The connection counts, and has its room, for as long as what was sent to it waits to be read."""
-        self._wire.close()
-        while self._wire.leaving:
-            await self._wire.bell.wait()
-        self._plane.strangers.discard(self)
-        if self._entered is not None:
-            self._entered.connections.discard(self)
-            self._entered.berths.give_back(self._wire.berth)
 
     @property
     def _slug(self) -> str:
@@ -246,7 +213,7 @@ class Conversation:
         if bottle is None or self._bottle not in (None, bottle):
             raise Refusal("who", "Send Proxy-Authorization: Basic with the bottle's slug and token.", 407)
         self._bottle = bottle
-        self._enter(bottle)
+        self._visit.enter(bottle)
         return bottle
 
     def _aim(self, target: Target) -> None:

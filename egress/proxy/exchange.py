@@ -5,8 +5,6 @@ Trust boundary: the bottle on one side, the origin on the other, neither believe
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Generator
 from functools import partial
 
@@ -23,13 +21,13 @@ from .reading import read_body
 from .records import Record
 from .tls import TlsTransport
 from .turns import result
+from .upgrades import is_genuine
 from .wire import Wire
 from .writing import UPGRADE, response_bytes
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _INTERIM = frozenset({100, 102, 103})
 _MOST_INTERIM = 32  # some servers say 102 every so often while they work
-_WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Exchange:
@@ -213,7 +211,8 @@ class Exchange:
             if answer.status >= 200:
                 return answer
             if answer.status == 101:
-                self._check_switch(answer)
+                if not is_genuine(self._head, answer):
+                    raise BadAnswer("The origin switched protocols without being asked to.")
                 return answer
             if answer.status not in _INTERIM:
                 raise BadAnswer("The origin sent an interim answer that this proxy does not know.")
@@ -379,19 +378,6 @@ class Exchange:
         return keep
 
     # --- upgrades
-
-    def _check_switch(self, answer: ResponseHead) -> None:
-        """A 101 turns the connection into an open pipe, so it must be the answer to what was asked."""
-        key = b"".join(self._head.values(b"sec-websocket-key"))
-        expected = base64.b64encode(hashlib.sha1(key + _WEBSOCKET, usedforsecurity=False).digest())
-        genuine = (
-            self._head.wants_websocket
-            and b"upgrade" in answer.connection
-            and answer.single.get(b"upgrade", b"").lower() == b"websocket"
-            and answer.values(b"sec-websocket-accept") == [expected]
-        )
-        if not genuine:
-            raise BadAnswer("The origin switched protocols without being asked to.")
 
     async def _switch(self, answer: ResponseHead) -> None:
         upstream = self._upstream
