@@ -69,11 +69,11 @@ class Authority:
         return self._kept(host) or self._unsigned_context(host)
 
     def _kept(self, host: str) -> ssl.SSLContext | None:
-        context, made = self._contexts.get(host, (None, datetime.min.replace(tzinfo=UTC)))
-        if context is None or datetime.now(UTC) - made > _LEAF_REUSED_FOR:
+        kept = self._contexts.get(host)
+        if kept is None or datetime.now(UTC) - kept[1] > _LEAF_REUSED_FOR:
             return None
         self._contexts.move_to_end(host)
-        return context
+        return kept[0]
 
     def _signed_context(self, host: str) -> ssl.SSLContext:
         context, now = _server_context(), datetime.now(UTC)

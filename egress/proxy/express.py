@@ -157,14 +157,14 @@ class Express:
 
     def _holds(self, habit: _Habit, data: bytes, start: int) -> bool:
         """Whether it is true of these fields too, now."""
-        bottle, search, fields = self._bottle, habit.search, habit.fields
+        bottle, search, fields, now = self._bottle, habit.search, habit.fields, monotonic()
         return (
             len(data) == start + len(fields)
             and data.endswith(fields)
             and search is bottle.search
             and search.snapshot is bottle.snapshot
-            and search.handed is bottle.handed.look()
-            and monotonic() < search.until
+            and search.handed is bottle.handed.look(now)
+            and now < search.until
             and len(data) <= self._limits.head_bytes
             and is_accepted(data)
         )

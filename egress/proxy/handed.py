@@ -10,7 +10,6 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 
 from egress import handed
 
@@ -36,9 +35,8 @@ class HandedFile:
         self._known = _NOTHING
         self._until = 0.0
 
-    def look(self) -> Handed:
-        """The same object for as long as the file is the same."""
-        now = monotonic()
+    def look(self, now: float) -> Handed:
+        """The same object for as long as the file is the same. `now` is by the monotonic clock."""
         if now >= self._until:
             self._until = now + _LOOK_SECONDS
             stamp = self._stamped()

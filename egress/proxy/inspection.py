@@ -57,12 +57,13 @@ class Scanners:
         return self.search(bottle, added).scanner
 
     def search(self, bottle: Bottle, added: str | None = None) -> Search:
-        search, handed = bottle.search, bottle.handed.look()
+        now = monotonic()
+        search, handed = bottle.search, bottle.handed.look(now)
         if (
             search is not None
             and search.snapshot is bottle.snapshot
             and search.handed is handed
-            and monotonic() < search.until
+            and now < search.until
             and (added is None or added in search.scanner.secrets)
         ):
             return search
@@ -71,7 +72,7 @@ class Scanners:
             scanner = search.scanner
         else:
             scanner = Scanner(secrets)
-        bottle.search = Search(bottle.snapshot, monotonic() + _SECRETS_SECONDS, scanner, handed)
+        bottle.search = Search(bottle.snapshot, now + _SECRETS_SECONDS, scanner, handed)
         return bottle.search
 
     def _added_by(self, snapshot: Snapshot) -> frozenset[str]:

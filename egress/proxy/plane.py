@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 from .bottles import Ack, Bottle
@@ -154,5 +155,5 @@ class DataPlane:
 
     def _bottle_status(self, bottle: Bottle) -> dict[str, Any]:
         problems = [self.secrets.problem(name) for name in sorted(bottle.missing_secrets)]
-        problems.append(bottle.handed.look().problem)
+        problems.append(bottle.handed.look(monotonic()).problem)
         return {**bottle.status(), "credential_problems": [problem for problem in problems if problem]}

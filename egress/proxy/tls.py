@@ -107,7 +107,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._below = cast(asyncio.Transport, transport)  # the loop's are not a subclass
 
     def get_buffer(self, _: int) -> memoryview:
-        return _encrypted[: self._wire.berth.read]
+        berth = self._wire.berth
+        return _encrypted if berth is WIDE else _encrypted[: berth.read]
 
     def buffer_updated(self, count: int) -> None:
         self._incoming.write(_encrypted[:count])
@@ -143,25 +144,33 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _pass_on(self, heir: TlsTransport, moved: Moved) -> None:
         """Raises what reading raises; what was read until then is passed on."""
-        read, encrypt, most = self._read, heir._encrypt, len(_passing)
+        read, most = self._read, len(_passing)
         left, size = self._inherited, 0
         try:
             while left:
-                count = read(min(left, most - size), _passing[size:])
+                count = read(min(left, most - size), _passing[size:] if size else _passing)
                 if not count:
                     raise ssl.SSLZeroReturnError
                 left -= count
                 size += count
                 if size == most:
-                    encrypt(_passing)
+                    heir._inherit(size)
                     size = 0
             self._heir = None
         finally:
-            encrypt(_passing[:size])
+            heir._inherit(size)
             heir._flush()
             count, self._inherited = self._inherited - left, left
             if count:
                 moved(count)
+
+    def _inherit(self, size: int) -> None:
+        """So much of what is passed on, which is one record at the most."""
+        if size and not self._is_closing:
+            try:
+                self._write(_passing[:size] if size < len(_passing) else _passing)
+            except ssl.SSLError:
+                self.abort()
 
     def eof_received(self) -> None:
         if self._is_open:
@@ -196,11 +205,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     # --- the wire calls these
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if data:
-            self._encrypt(data)
-            self._flush()
-
-    def _encrypt(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_closing or not data:
             return
         try:
@@ -209,6 +213,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 sent += self._write(memoryview(data)[sent:])
         except ssl.SSLError:  # there is no renegotiation that it could have to wait for
             self.abort()
+            return
+        if self._below is not None:
+            self._below.write(self._outgoing.read())
 
     def _flush(self) -> None:
         if self._below is not None and self._outgoing.pending:

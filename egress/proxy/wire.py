@@ -137,7 +137,7 @@ class Wire(asyncio.BufferedProtocol):
             self._opened(self)
 
     def get_buffer(self, _: int) -> memoryview:
-        return _arrived[: self.berth.read]
+        return _arrived if self.berth is WIDE else _arrived[: self.berth.read]
 
     def buffer_updated(self, count: int) -> None:
         self.data_received(bytes(_arrived[:count]))
