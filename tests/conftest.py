@@ -28,6 +28,7 @@ hypothesis.settings.load_profile("steady")
 LONGEST = (
     "tests/services/",
     "tests/processes/test_capability.py",
+    "tests/browser/test_every_page.py",
     "tests/browser/test_decide.py",
     "tests/managed/test_local.py",
     "tests/processes/test_bottle_life.py",
