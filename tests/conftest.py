@@ -28,6 +28,7 @@ hypothesis.settings.load_profile("steady")
 LONGEST = (
     "tests/services/",
     "tests/processes/test_capability.py",
+    "tests/browser/test_every_page.py",
     "tests/browser/test_decide.py",
     "tests/managed/test_local.py",
     "tests/processes/test_bottle_life.py",
@@ -51,16 +52,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if unwanted & set(re.findall(r"pytest\.mark\.(\w+)", marks)) else None
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-django has the last word: tests that empty the database come last
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Property tests take their time: the fast loop leaves them out."""
-    items.sort(key=_place)
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("fuzz")
+    yield
+    items.sort(key=_place)  # after pytest-django, which puts what has no database last
 
 
 def _place(item: pytest.Item) -> int:
+    """Those with a database stay as pytest-django has them: the ones that empty it come last."""
+    if "db" in getattr(item, "fixturenames", ()) or item.get_closest_marker("django_db"):
+        return len(LONGEST)
     for place, beginning in enumerate(LONGEST):
         if item.nodeid.startswith(beginning):
             return place

@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from uuid import UUID
 
 import httpx
 
 from tests.requirements import require
+from tests.warm import ROOT, Warm
 
-ROOT = Path(__file__).resolve().parent.parent
+WARMING = Lock()
 KEPT_VARIABLES = ("PATH", "LANG", "VIRTUAL_ENV")
 PENDING = """
 select proposal.id
@@ -50,6 +52,7 @@ class RunningServer:
     process: subprocess.Popen[str]
     agent_port: int
     console_port: int
+    _warm: Warm | None = None
 
     @property
     def mcp_url(self) -> str:
@@ -64,18 +67,22 @@ class RunningServer:
         return (self.home / "operator.txt").read_text().split("password: ")[1].strip()
 
     def manage(self, *arguments: str, check: bool = True) -> str:
-        finished = subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        finished = self.command(*arguments)
         if check and finished.returncode != 0:
             raise AssertionError(f"manage.py {arguments} failed: {finished.stderr}")
         return finished.stdout
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """By a manage.py that has been started already: a start of its own costs a second."""
+        with WARMING:
+            if self._warm is None:
+                self._warm = Warm(self.environment)
+        return self._warm.run(arguments)
+
+    def close(self) -> None:
+        if self._warm is not None:
+            self._warm.close()
+        stop(self.process)
 
     def create_bottle(self, slug: str) -> dict[str, str]:
         return json.loads(self.manage("bottle", "create", slug, "--json"))
@@ -114,11 +121,13 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
             stdout=log,
             stderr=log,
         )
+    server = RunningServer(home, environment, process, agent_port=0, console_port=0)
     try:
         ports = wait_until(lambda: _ports(home, process), seconds=90, what="the server's start")
-        yield RunningServer(home, environment, process, ports["agent"], ports["console"])
+        server.agent_port, server.console_port = ports["agent"], ports["console"]
+        yield server
     finally:
-        stop(process)
+        server.close()
 
 
 def _ports(home: Path, process: subprocess.Popen[str]) -> dict[str, int] | None:

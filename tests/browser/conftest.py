@@ -11,7 +11,7 @@ import pytest
 from tests.browser.errands import Errands, running_errands
 from tests.browser.island import QUIET_BROWSER, Island, require_island, running_island
 from tests.browser.looks import DESK, Look
-from tests.browser.operating import Agent
+from tests.browser.operating import Agent, is_alike_in_light_and_dark
 from tests.requirements import require
 
 PASSWORD = "correct-horse-battery"
@@ -33,6 +33,8 @@ for number in range(given["count"]):
 PATIENCE = 90_000  # milliseconds, for whatever is waited for: machines are busy
 # Chromium calls these errors; for a form that was refused they are the answer.
 REFUSED_FORM = ("status of 400 (Bad Request)", "status of 409 (Conflict)")
+# Nothing happens on it, and it is of the same site: from elsewhere the way back costs a new process.
+RESTING_PLACE = "/static/supervise/icon.svg"
 Window = Callable[..., Any]
 Bottles = Callable[[str], dict[str, str]]
 Asked = Callable[..., dict[str, str]]
@@ -111,6 +113,11 @@ def is_fault(said: Any) -> bool:
     return said.type == "error" and not any(answer in said.text for answer in REFUSED_FORM)
 
 
+def is_about_the_resting_place(said: Any) -> bool:
+    """A picture names no icon of its own: Chromium asks for one."""
+    return said.location["url"].endswith("/favicon.ico") and said.page.url.endswith(RESTING_PLACE)
+
+
 def sign_in(page: Any, island: Island, user: str = "operator") -> None:
     page.fill("#id_username", user)
     page.fill("#id_password", island.server.password if user == "operator" else PASSWORD)
@@ -151,7 +158,7 @@ class Windows:
         )
         context.set_default_timeout(PATIENCE)
         page = context.new_page()
-        page.on("console", lambda said: is_fault(said) and self._problems.append(f"{page.url}: {said.text}"))
+        page.on("console", self._note)
         page.on("pageerror", lambda error: self._problems.append(f"{page.url}: {error}"))
         page.on("dialog", lambda box: (self._problems.append(f"{page.url}: {box.message}"), box.dismiss()))
         if is_fresh:
@@ -160,12 +167,19 @@ class Windows:
             self._busy[user, look] = page
         return page
 
+    def _note(self, said: Any) -> None:
+        if is_fault(said) and not is_about_the_resting_place(said):
+            self._problems.append(f"{said.page.url}: {said.text}")
+
     def put_away(self) -> None:
         """No error, CSP violation or dialog may have appeared in any of them."""
         for context in self._fresh:
             context.close()
         for (_, look), page in self._busy.items():
-            page.goto("about:blank")
+            page.wait_for_load_state()
+            if not is_alike_in_light_and_dark(page):
+                self._problems.append(f"{page.url}: dark changes more than colours")
+            page.goto(f"{self._home}{RESTING_PLACE}")
             page.set_viewport_size(look.options["viewport"])
             page.emulate_media(color_scheme=look.options["color_scheme"])
         self._idle |= self._busy

@@ -140,7 +140,7 @@ def running_island(root: Path, **variables: str) -> Iterator[Island]:
         wait_until(lambda: _serves(server), seconds=90, what="the server's start")
         yield Island(server, root)
     finally:
-        stop(process)
+        server.close()
 
 
 def _serves(server: RunningServer) -> bool:

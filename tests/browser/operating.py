@@ -57,6 +57,7 @@ def open_panel(card: Any, verb: str) -> Any:
     card.get_by_text(f"{verb}…", exact=True).click()
     panel = card.page.locator(f".panel-{verb.lower()}[open]")
     panel.wait_for(state="attached")
+    assert is_alike_in_light_and_dark(card.page)
     return panel
 
 
@@ -75,12 +76,40 @@ def reject(page: Any, host: str) -> None:
 
 def fits_every_look(page: Any) -> None:
     for look in every_size_and_scheme(page):
-        assert fits(page), f"{page.url} in {look}"
+        assert is_narrow(page), f"{page.url} in {look}"
+        assert look.is_dark or is_alike_in_light_and_dark(page), f"{page.url} in {look}"
 
 
 def fits(page: Any) -> bool:
-    """Nothing makes the page wider than the screen."""
+    """Nothing makes the page wider than the screen, in light or dark, which are alike but for colours."""
+    return is_narrow(page) and is_alike_in_light_and_dark(page)
+
+
+def is_narrow(page: Any) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
+
+
+# Where everything is, whether it can be seen, and what a click or a key there would reach.
+SHAPE = """() => [...document.querySelectorAll("html, body, body *")].map((each) => {
+  const { x, y, width, height } = each.getBoundingClientRect();
+  const { visibility, opacity, pointerEvents, position, zIndex, overflow } = getComputedStyle(each);
+  return [each.tagName, x, y, width, height, visibility, opacity, pointerEvents, position, zIndex, overflow,
+    each.disabled, each.tabIndex, each.checkVisibility()].join(" ");
+}).join("\\n")"""
+
+
+def is_alike_in_light_and_dark(page: Any) -> bool:
+    """What works in one scheme works in the other, because nothing but colours changes."""
+    is_dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    own, other = ("dark", "light") if is_dark else ("light", "dark")
+    for _ in range(50):
+        before = page.evaluate(SHAPE)
+        page.emulate_media(color_scheme=other)
+        changed = page.evaluate(SHAPE)
+        page.emulate_media(color_scheme=own)
+        if page.evaluate(SHAPE) == before:  # or something happened meanwhile: a time was told anew
+            return bool(changed == before)
+    raise AssertionError(f"{page.url} does not come to rest")
 
 
 def until(page: Any, found: Any) -> Any:

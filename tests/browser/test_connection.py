@@ -14,7 +14,7 @@ import pytest
 from tests.browser.conftest import Asked, Window
 from tests.browser.island import HERE, Island
 from tests.browser.looks import SCRIPTED, Look, in_every_scripted_look, with_script_and_without
-from tests.browser.operating import Agent, card_about, reject, text_of
+from tests.browser.operating import Agent, card_about, fits, reject, text_of
 from tests.servers import stop
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
@@ -37,6 +37,7 @@ def test_a_server_that_says_nothing_makes_the_page_stale(window: Window, island:
     try:
         page.clock.fast_forward(60_000)
         page.wait_for_selector("#connection[data-state=stale]")
+        assert fits(page)
     finally:
         os.kill(worker, signal.SIGCONT)
     page.wait_for_selector("#connection[data-state=connected]", timeout=60_000)
@@ -64,6 +65,7 @@ def test_who_is_signed_out_is_told(window: Window, agent: Agent, look: Look) -> 
     call = agent.asks("signed-out.example.com")
     page.wait_for_selector("#connection[data-state=signed-out]")
     assert page.locator("h2", has_text="signed-out.example.com").count() == 0
+    assert fits(page)
     other = window(look=look)
     reject(other, "signed-out.example.com")
     text_of(call)

@@ -11,7 +11,7 @@ from tests.browser.conftest import Window
 from tests.browser.errands import Errands
 from tests.browser.island import Island
 from tests.browser.looks import Look, every_size_and_scheme, with_script_and_without
-from tests.browser.operating import card_about, fits_every_look, open_panel
+from tests.browser.operating import card_about, fits_every_look, is_alike_in_light_and_dark, open_panel
 from tests.browser.scene import Scene, set_scene, strike
 from tests.requirements import require
 from tests.servers import ROOT
@@ -75,6 +75,7 @@ def test_axe_finds_nothing_serious(browser: Any, window: Window, island: Island,
 def check(page: Any, name: str, found: dict[str, list[str]]) -> None:
     page.evaluate(AXE.read_text())
     page.add_style_tag(content="* { transition: none !important; }")  # colours would fade to the new look
+    assert is_alike_in_light_and_dark(page), name
     for look in every_size_and_scheme(page):
         found[f"{name} in {look}"] = list(page.evaluate(CHECK, OF_COLOUR if look.is_dark else []))
 

@@ -83,6 +83,7 @@ def test_what_is_new_waits_behind_a_pill_and_moves_nothing(window: Window, agent
     assert page.title().startswith(f"({before + 1}) ")
     assert page.locator("link[rel=icon]").get_attribute("href").startswith("data:image/png")
     assert card.bounding_box() == place, "nothing moves"
+    assert fits(page)
     pill.click()
     card_about(page, "high.example.com")
     hosts = page.locator("article.card h2").all_inner_texts()

@@ -122,3 +122,9 @@ def test_these_checks_find_what_they_look_for(tmp_path: Path) -> None:
         for example in examples:
             (tmp_path / name).write_text(example)
             assert found(pattern, tmp_path / name), example
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_no_script_does_something_else_in_the_dark(script: Path) -> None:
+    """Light and dark are a matter of colours: the browser tests go through a flow in one of them."""
+    assert not re.search(r"matchMedia|color-scheme|colorScheme|theme", script.read_text())

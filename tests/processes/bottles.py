@@ -17,6 +17,8 @@ HEALTH = (
     "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9100/health').read().decode())"
 )
 
+QUICK = ("run", "exec", "attach")  # these start without Django
+
 
 @dataclass
 class Ran:
@@ -36,6 +38,9 @@ class Bottles:
         return self.server.environment
 
     def command(self, verb: str, *words: str, **variables: str) -> Ran:
+        if verb not in QUICK and not variables:
+            warm = self.server.command("bottle", verb, *words)
+            return Ran(warm.returncode, warm.stdout, warm.stderr)
         ran = subprocess.run(
             [sys.executable, "manage.py", "bottle", verb, *words], cwd=ROOT, stdin=subprocess.DEVNULL,
             env=self.environment | variables, capture_output=True, text=True, timeout=120, check=False,

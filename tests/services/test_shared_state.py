@@ -11,6 +11,7 @@ import pytest
 
 from tests.servers import KEPT_VARIABLES, ROOT
 
+PLUGINS = ["-p", "no:cacheprovider", "-p", "tests.services.with_database"]
 SUITES = ["tests/supervise", "tests/waiting", "tests/api", "tests/commands"]
 
 
@@ -19,9 +20,9 @@ def test_deciding_waiting_and_merging_hold_on_postgresql_and_redis(postgres: str
     suites = [suite for suite in SUITES if (ROOT / suite).is_dir()]
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not process", *suites],
+        [sys.executable, "-m", "pytest", "-q", *PLUGINS, "-m", "not process", *suites],
         cwd=ROOT,
-        env={**environment, "DATABASE_URL": postgres, "REDIS_URL": redis},
+        env={**environment, "PYTHONPATH": str(ROOT), "DATABASE_URL": postgres, "REDIS_URL": redis},
         capture_output=True,
         text=True,
         timeout=1800,
