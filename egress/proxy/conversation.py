@@ -34,7 +34,7 @@ from .refusals import answer, refusal_for
 from .relay import WebProcess
 from .targets import Target, agent_target, connect_target, forward_target, inner_target
 from .tls import TlsTransport
-from .tokens import slug_and_token
+from .tokens import claimed_slug, slug_and_token
 from .tunnel import UNRECOGNIZED_NAME, Tunnel, check_hello
 from .visits import Visit, stand_in_line
 from .wire import Doorbell, Wire
@@ -121,11 +121,11 @@ class Conversation:
             if raw is None:
                 return False
             self._heard = True
+            if await self._is_anothers(raw):
+                return False
             self._record.begin()
             self._head = parse_request(raw, max_fields=self._plane.limits.head_fields)
             self._record.method = self._head.method
-            if await self._is_anothers(self._head, raw):
-                return False
             return await self._serve(self._head)
         except Refusal as refusal:
             self._note(refusal)
@@ -170,18 +170,18 @@ class Conversation:
 
     # --- who asks, and for what
 
-    async def _is_anothers(self, head: RequestHead, raw: bytes) -> bool:
+    async def _is_anothers(self, raw: bytes) -> bool:
         """Whether another process serves the bottle that this claims to be, and has the connection now.
 
-        Only as it begins: later the bottle is known, and a request in another one's name is refused.
+        Only as it begins: later the bottle is known, and a request in another one's name is refused. What
+        else the head says, and whether it makes sense at all, is for that process to find out.
         """
-        if self._door is not Door.TCP or self._bottle is not None:
+        if self._door is not Door.TCP or self._bottle is not None or not self._plane.neighbours:
             return False
-        slug, _ = slug_and_token(head.single.get(b"proxy-authorization", b""))
+        slug = claimed_slug(raw)
         if self._plane.config.owner(slug) == self._plane.config.number or not SLUG.fullmatch(slug):
             return False
         await hand_over(self._plane, self._plane.config.owner(slug), self._wire, raw)
-        self._head = None  # the record is the other one's to keep
         return True
 
     async def _serve(self, head: RequestHead) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -51,6 +52,7 @@ async def _serve(config: Config, sockets: Sockets, lookup: Lookup) -> None:
         if config.processes == 1:
             config.tell(listeners.port)
         log.info("ready: %d bottles, TCP port %s", len(plane.bottles), listeners.port)
+        _collect_seldom()
         await stop.wait()
         log.info("stopping")
     finally:
@@ -86,6 +88,14 @@ def _warm_up() -> None:
     dlp.injections()
     with suppress(PolicyError):
         check_askable("münchen.example")
+
+
+def _collect_seldom() -> None:
+    """What a request makes is freed when it ends. Looking for circles as often as Python does by itself, also
+    among all that stays for good, takes a thirtieth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
 
 
 def _interrupt_nobody() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
+
+_CLAIM = re.compile(rb"\nproxy-authorization:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
 def slug_and_token(value: bytes) -> tuple[str, bytes]:
@@ -16,3 +19,9 @@ def slug_and_token(value: bytes) -> tuple[str, bytes]:
         return slug.decode("ascii"), token
     except (binascii.Error, UnicodeDecodeError):
         return "", b""
+
+
+def claimed_slug(head: bytes) -> str:
+    """Whose a head that nobody has read yet claims to be; nobody's, unless it says so once."""
+    found = _CLAIM.findall(head)
+    return slug_and_token(found[0])[0] if len(found) == 1 else ""
