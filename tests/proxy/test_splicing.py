@@ -17,6 +17,7 @@ import uvloop
 
 from egress.policy import Request
 from egress.proxy import splicing
+from egress.proxy.berths import WIDE
 from egress.proxy.config import Limits
 from egress.proxy.records import Record, blank_record
 from egress.proxy.tunnel import Tunnel
@@ -60,7 +61,7 @@ async def open_tunnel(kind: str) -> Ends:
     (client, near_client), (origin, near_origin) = pair(kind), pair("tcp")
     wires = []
     for near in (near_client, near_origin):
-        _, wire = await loop.create_connection(lambda: Wire(bell, watch), sock=near)
+        _, wire = await loop.create_connection(lambda: Wire(bell, watch, berth=WIDE), sock=near)
         wires.append(wire)
     record = blank_record("agent-a")
     request = Request("https", "bare.example.com", 443, "CONNECT", "/")
