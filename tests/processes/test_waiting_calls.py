@@ -131,7 +131,7 @@ async def test_stopping_the_server_answers_pending_to_every_waiter(tmp_path) -> 
             operator = Operator(client, server.console_url, api_key(server))
             calls = [asyncio.create_task(agent.ask(f"s{number}.example.com")) for number in range(20)]
             await operator.pending(20)
-            await asyncio.to_thread(stop, server.process, 5)
+            await asyncio.to_thread(stop, server.process, 30)
             answers = await asyncio.gather(*calls)
         assert {answer["status"] for answer in answers} == {"pending"}
         assert server.process.returncode == 0
