@@ -53,7 +53,7 @@ class _Answer(NamedTuple):
     sent: bytes
 
 
-class Handed(NamedTuple):
+class HandedOver(NamedTuple):
     """A request that turned out not to be for the short way."""
 
     head: RequestHead
@@ -277,7 +277,7 @@ class Express:
         sent = response_bytes(head, head.travelling, close=False)
         return _Answer(raw, to_head, len(raw) + head.length, head.status, head.length, head.keeps_alive, sent)
 
-    def hand_over(self) -> Handed:
+    def hand_over(self) -> HandedOver:
         """The request under way, for the task to go on with. What came of its answer is in the buffer."""
         habit, upstream = self._habit, self._upstream
         assert habit is not None and upstream is not None  # noqa: S101
@@ -288,4 +288,4 @@ class Express:
         record.url_is_clean = habit.searched
         head = parse_request(self._raw, max_fields=self._limits.head_fields)
         target = inner_target(head, "https", self._host, PORTS["https"])
-        return Handed(head, target, record, habit.route, upstream, self._is_cut)
+        return HandedOver(head, target, record, habit.route, upstream, self._is_cut)
