@@ -58,7 +58,9 @@ def carry(socket: Path, name: str) -> tuple[int, str]:
 
 async def _carry(socket: Path, name: str) -> tuple[int, str]:
     factory = WebSocketClientFactory(URL.format(name=name), protocols=["mcp"])  # type: ignore[no-untyped-call]
-    factory.protocol = partial(Carrier, sys.stdin.buffer, sys.stdout.buffer)  # type: ignore[assignment]
+    # A reader of its own: Python closes `sys.stdin` as it ends, and aborts if the thread is still reading from it.
+    lines_in = open(sys.stdin.fileno(), "rb", closefd=False)
+    factory.protocol = partial(Carrier, lines_in, sys.stdout.buffer)  # type: ignore[assignment]
     directory = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)  # its path may be too long for an address
     try:
         loop = asyncio.get_running_loop()

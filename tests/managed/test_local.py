@@ -101,8 +101,10 @@ def test_the_inspector_lists_and_calls_tools_over_the_websocket(two: Managed) ->
 # --- over standard input and output
 
 
-def connect(managed: Managed, name: str, *messages: dict[str, Any]) -> tuple[int, list[Any], str]:
-    """Exit code, what came out, and the problem. It ends once everything is answered."""
+def connect(
+    managed: Managed, name: str, *messages: dict[str, Any], hang_up: bool = True
+) -> tuple[int, list[Any], str]:
+    """Exit code, what came out, and the problem. We end it once everything is answered, or wait until it ends."""
     process = subprocess.Popen(
         [sys.executable, "manage.py", "servers", "connect", managed.slug, name],
         cwd=ROOT, env=managed.bottles.server.environment, text=True,
@@ -115,7 +117,8 @@ def connect(managed: Managed, name: str, *messages: dict[str, Any]) -> tuple[int
             process.stdin.write(json.dumps(message) + "\n\n")
             process.stdin.flush()
             answers.append(json.loads(process.stdout.readline()))
-        process.stdin.close()
+        if hang_up:
+            process.stdin.close()
         rest, problem = process.stdout.read(), process.stderr.read()
     assert rest == "", "nothing but protocol"
     return process.returncode, answers, problem
@@ -142,7 +145,7 @@ async def test_pipes_are_an_attachment_like_every_other(two: Managed) -> None:
     async with websockets.unix_connect(str(two.socket), url, subprotocols=["mcp"]) as first:
         await first.send(json.dumps(ping))
         await first.recv()
-        code, (told,), problem = await asyncio.to_thread(connect, two, "plain", ping)
+        code, (told,), problem = await asyncio.to_thread(connect, two, "plain", ping, hang_up=False)
     assert told["error"]["data"]["phase"] == "relay_connect"
     assert (code, "4503" in problem) == (1, True), problem
 
