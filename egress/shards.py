@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -14,6 +15,7 @@ _USUALLY_AT_MOST = 4  # each takes memory, whether it has bottles or not
 DISCOVERY = "egress.json"
 
 
+@lru_cache(maxsize=1024)
 def owner(slug: str, processes: int) -> int:
     """The number of the one process that serves this bottle: the same whoever asks, and after a restart."""
     digest = blake2b(slug.encode(), digest_size=8).digest()

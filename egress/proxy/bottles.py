@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from egress import snapshot as snapshots
-from egress.dlp import Scanner
 from egress.errors import BadSnapshot
 from egress.policy import RouteTable, Snapshot
 
@@ -27,7 +26,8 @@ from .berths import Berths
 from .ca import Authority
 from .config import TOLD, Limits
 from .flows import Flows
-from .handed import Handed, HandedFile
+from .habits import Habits, Search
+from .handed import HandedFile
 from .upstream import Pool
 from .uses import Uses
 
@@ -61,19 +61,6 @@ class Identity:
     supervise: bool  # whether it may ask for anything
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What requests are searched for: true of one table and of what the bottle was handed.
-
-    And until the secrets that the proxy adds have to be looked up again.
-    """
-
-    snapshot: Snapshot
-    until: float
-    scanner: Scanner
-    handed: Handed
-
-
 class Connection(Protocol):
     """One that the bottle's own side opened."""
 
@@ -103,6 +90,7 @@ class Bottle:
         self.is_gone = False
         self.held_bytes = 0
         self.search: Search | None = None
+        self.habits = Habits()
         self.handed = HandedFile(directory)
         self.identity = Identity(None, supervise=False)
         self._authority: Authority | None = None

@@ -37,7 +37,7 @@ from .tls import TlsTransport
 from .tokens import claimed_slug, slug_and_token
 from .tunnel import UNRECOGNIZED_NAME, Tunnel, check_hello
 from .visits import Visit, stand_in_line
-from .wire import Doorbell, Wire
+from .wire import Wire
 
 log = logging.getLogger(__name__)
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -179,9 +179,10 @@ class Conversation:
         if self._door is not Door.TCP or self._bottle is not None or not self._plane.neighbours:
             return False
         slug = claimed_slug(raw)
-        if self._plane.config.owner(slug) == self._plane.config.number or not SLUG.fullmatch(slug):
+        owner = self._plane.config.owner(slug)
+        if owner == self._plane.config.number or not SLUG.fullmatch(slug):
             return False
-        await hand_over(self._plane, self._plane.config.owner(slug), self._wire, raw)
+        await hand_over(self._plane, owner, self._wire, raw)
         return True
 
     async def _serve(self, head: RequestHead) -> bool:
@@ -372,7 +373,7 @@ class Conversation:
         if outer.transport is None or outer.ended:
             raise Gone
         outer.write(_ESTABLISHED)
-        inner = Wire(Doorbell(), self._plane.watch, berth=outer.berth)
+        inner = Wire(outer.bell, self._plane.watch, berth=outer.berth)
         conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
         secured = TlsTransport(context, inner)
         secured.take_over(outer.transport)
@@ -389,9 +390,8 @@ class Conversation:
             raise Gone
         outer.transport = None  # the inner wire's alone
         self._head = None  # the requests inside have records of their own
-        with self._plane.conversing(inner.bell):
-            self._under_way = conversation
-            await conversation.run()
+        self._under_way = conversation
+        await conversation.run()
         return conversation.was_heard
 
     @property

@@ -12,45 +12,22 @@ from typing import NamedTuple
 
 from egress.errors import BadPath
 from egress.paths import canonical_path
-from egress.policy import PORTS, Request, Snapshot, decide_connect
+from egress.policy import PORTS, Request, decide_connect
 from egress.routes import Route
 
-from .bottles import Bottle, Search
+from .bottles import Bottle
 from .errors import Refusal
+from .habits import Answer, Habit
 from .head import RequestHead, is_accepted, parse_request, parse_response, read_usual_line
 from .inspection import conceal, search_head
 from .overrides import overrides_in
 from .plane import DataPlane
 from .records import Record
 from .targets import Target, inner_target
-from .upstream import Key
 from .wire import Wire
 from .writing import request_bytes, response_bytes
 
 _END = b"\r\n\r\n"
-
-
-class _Habit(NamedTuple):
-    """What is true of requests with these fields, under one table and with one set of secrets."""
-
-    fields: bytes  # everything that follows the first line
-    search: Search
-    route: Route
-    searched: bool  # so is the line, then
-    key: Key
-    sent: bytes  # to the origin, in place of `fields`
-
-
-class _Answer(NamedTuple):
-    """A head that came, how it was read, and what is sent on in its place."""
-
-    raw: bytes
-    to_head: bool
-    size: int  # with its body
-    status: int
-    length: int
-    keeps_alive: bool
-    sent: bytes
 
 
 class HandedOver(NamedTuple):
@@ -70,8 +47,8 @@ class Express:
     For a request that can be repeated, has no body and needs no credential or lease, when there is a kept
     connection to send it on, and for an answer that arrives in one piece.
 
-    A tool sends the same fields again and again, and an origin the same head: what was found out about the
-    last ones is not found out twice. The line of a request is read, decided on and searched every time.
+    What was found out about the last request, and the last answer, is not found out twice. The line of a
+    request is read, decided on and searched every time.
     """
 
     tunnelled = False
@@ -84,16 +61,15 @@ class Express:
         self._host = host
         self._url_start = host.encode("ascii") + b"\n"
         # The last request, which is under way while there is an upstream.
-        self._habit: _Habit | None = None
+        self._habits = bottle.habits.of(host)
+        self._habit = self._habits.request
         self._raw = b""
         self._method = self._path = ""
         self._at = self._clock = 0.0
         self._upstream: Wire | None = None
         self._gave_up = False
         self._is_cut = False
-        self._answer: _Answer | None = None
-        self._snapshot: Snapshot | None = None  # which the route was found by
-        self._route: Route | None = None
+        self._answer = self._habits.answer
 
     @property
     def request(self) -> Request:
@@ -139,7 +115,7 @@ class Express:
         method, path, origin_form, start = line
         habit = self._habit
         if habit is None or not self._holds(habit, data, start):
-            self._habit = habit = self._learn(data, start)
+            self._habit = habit = self._habits.keep_request(self._learn(data, start))
         if habit is None or not self._may_leave(habit, method, path, origin_form):
             return False
         upstream = bottle.pool.take(habit.key, client, repeatable=True)
@@ -155,7 +131,7 @@ class Express:
         plane.outbox.put(upstream, data[:start] + habit.sent)
         return True
 
-    def _holds(self, habit: _Habit, data: bytes, start: int) -> bool:
+    def _holds(self, habit: Habit, data: bytes, start: int) -> bool:
         """Whether it is true of these fields too, now."""
         bottle, search, fields, now = self._bottle, habit.search, habit.fields, monotonic()
         return (
@@ -169,7 +145,7 @@ class Express:
             and is_accepted(data)
         )
 
-    def _learn(self, data: bytes, start: int) -> _Habit | None:
+    def _learn(self, data: bytes, start: int) -> Habit | None:
         """None if such a request is not for the short way, or is not all that arrived."""
         if len(data) > self._limits.head_bytes or data.find(_END) != len(data) - len(_END):
             return None
@@ -189,22 +165,22 @@ class Express:
         ):
             return None
         sent = request_bytes(head, target.origin_form, self._host.encode("ascii"), head.travelling)
-        return _Habit(
+        return Habit(
             data[start:], search, route, searched,
             ("https", self._host, route.pinned_addresses), sent.partition(b"\r\n")[2],
         )  # fmt: skip
 
     def _usual_route(self) -> Route | None:
         """By the same rules as for every request; what depends on the host alone is asked once per table."""
-        snapshot = self._bottle.snapshot
-        if self._snapshot is not snapshot:
+        snapshot, habits = self._bottle.snapshot, self._habits
+        if habits.snapshot is not snapshot:
             verdict = decide_connect(self._host, PORTS["https"], snapshot, now=datetime.now(UTC))
             route = verdict.route if verdict.allowed else None
             ordinary = route is not None and not (route.auth or route.lease or route.dlp.incoming)
-            self._snapshot, self._route = snapshot, route if ordinary else None
-        return self._route
+            habits.snapshot, habits.route = snapshot, route if ordinary else None
+        return habits.route
 
-    def _may_leave(self, habit: _Habit, method: str, path: str, origin_form: bytes) -> bool:
+    def _may_leave(self, habit: Habit, method: str, path: str, origin_form: bytes) -> bool:
         route = habit.route
         if not route.admits_method(method):
             return False
@@ -250,7 +226,7 @@ class Express:
             client.bell.ring()
 
     def _record(
-        self, habit: _Habit, status: int = 0, length: int = 0, first_byte_ms: float | None = None
+        self, habit: Habit, status: int = 0, length: int = 0, first_byte_ms: float | None = None
     ) -> Record:
         return Record(
             self._bottle.slug, self._at, self._method, "https", self._host, self._path, habit.route.host,
@@ -258,14 +234,15 @@ class Express:
             clock=self._clock,
         )  # fmt: skip
 
-    def _whole_answer(self, data: bytes) -> _Answer | None:
+    def _whole_answer(self, data: bytes) -> Answer | None:
         """An answer that is in `data` from its first byte to its last, and nothing after it."""
         answer, to_head = self._answer, self._method == "HEAD"
         if answer is None or not data.startswith(answer.raw) or answer.to_head is not to_head:
-            self._answer = answer = self._read_answer(data[: data.find(_END) + len(_END)], to_head=to_head)
+            answer = self._read_answer(data[: data.find(_END) + len(_END)], to_head=to_head)
+            self._answer = self._habits.keep_answer(answer)
         return answer if answer is not None and len(data) == answer.size else None
 
-    def _read_answer(self, raw: bytes, *, to_head: bool) -> _Answer | None:
+    def _read_answer(self, raw: bytes, *, to_head: bool) -> Answer | None:
         if not len(_END) < len(raw) <= self._limits.head_bytes:
             return None
         try:
@@ -275,7 +252,7 @@ class Express:
         if head.status < 200:
             return None
         sent = response_bytes(head, head.travelling, close=False)
-        return _Answer(raw, to_head, len(raw) + head.length, head.status, head.length, head.keeps_alive, sent)
+        return Answer(raw, to_head, len(raw) + head.length, head.status, head.length, head.keeps_alive, sent)
 
     def hand_over(self) -> HandedOver:
         """The request under way, for the task to go on with. What came of its answer is in the buffer."""

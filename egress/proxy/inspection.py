@@ -17,9 +17,10 @@ from egress.scrubbing import Scrubber
 from egress.secret_forms import SHORTEST_ENCODED
 from egress.websocket_frames import FrameScan
 
-from .bottles import Bottle, Search
+from .bottles import Bottle
 from .credentials import Secrets
 from .errors import BadAnswer, Refusal
+from .habits import Search
 from .head import Field, Head, RequestHead, ResponseHead
 from .holding import Hold
 from .records import Record

@@ -31,6 +31,7 @@ class Listeners:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
+        self._loop = asyncio.get_running_loop()  # asking for it each time costs a system call
         self._servers: dict[str, dict[str, asyncio.Server]] = {}  # by bottle and by name
         self._tcp: list[asyncio.Server] = []
         self._reception = Reception(self._receive)
@@ -40,10 +41,11 @@ class Listeners:
 
     async def open_tcp(self, listening: Sequence[socket.socket]) -> None:
         """What bottles with a token connect to; other processes may take connections from it too."""
-        loop = asyncio.get_running_loop()
         for each in listening:
             self.port = self.port or int(each.getsockname()[1])
-            server = await loop.create_server(lambda: self._wire(Door.TCP, None), sock=each, backlog=BACKLOG)
+            server = await self._loop.create_server(
+                lambda: self._wire(Door.TCP, None), sock=each, backlog=BACKLOG
+            )
             self._tcp.append(server)
 
     def open_reception(self, incoming: socket.socket) -> None:
@@ -53,7 +55,7 @@ class Listeners:
     async def _receive(self, accepted: socket.socket, seen: bytes) -> None:
         wire = self._wire(Door.TCP, None)
         wire.buffer += seen
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, accepted)
+        await self._loop.connect_accepted_socket(lambda: wire, accepted)
 
     async def refresh(self, slug: str) -> Ack | None:
         """Read a bottle's files again, with its sockets open while it exists. None when it is gone.
@@ -121,7 +123,7 @@ class Listeners:
 
     async def _listen(self, path: Path, door: Door, bottle: Bottle) -> asyncio.Server:
         listening = bind_unix(path, mode=0o666)
-        return await asyncio.get_running_loop().create_unix_server(
+        return await self._loop.create_unix_server(
             lambda: self._wire(door, bottle), sock=listening, backlog=BACKLOG
         )
 
@@ -140,15 +142,18 @@ class Listeners:
         bell = Doorbell()
 
         def opened(wire: Wire) -> None:
-            task = asyncio.get_running_loop().create_task(self._serve(wire, door, bottle))
+            task = self._loop.create_task(self._serve(wire, door, bottle))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
         return Wire(bell, self._plane.watch, opened)
 
     async def _serve(self, wire: Wire, door: Door, bottle: Bottle | None) -> None:
-        with self._plane.conversing(wire.bell):
+        self._plane.conversations.add(wire.bell)
+        try:
             await Conversation(self._plane, wire, door, bottle).run()
+        finally:
+            self._plane.conversations.discard(wire.bell)
 
 
 def _and_also(problem: str | None, ack: Ack | None) -> Ack | None:

@@ -16,12 +16,13 @@ class Outbox:
     """
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()  # asking for it each time costs a system call
         self._wires: list[Wire] = []
 
     def put(self, wire: Wire, data: bytes) -> None:
         """What is written to this wire otherwise comes after it."""
         if not self._wires:
-            asyncio.get_running_loop().call_soon(self._send)
+            self._loop.call_soon(self._send)
         self._wires.append(wire)
         wire.unsent += data
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
@@ -49,7 +48,7 @@ class DataPlane:
         self.stopping = False
         self._gate_file = GateFile(config)
         self._gate_writing = asyncio.Lock()
-        self._conversations: set[Doorbell] = set()
+        self.conversations: set[Doorbell] = set()  # a stop rings these, and waits for all of them to go
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def bottle_with_token(self, slug: str, token: bytes) -> Bottle | None:
@@ -102,15 +101,6 @@ class DataPlane:
         if bottle is not None:
             bottle.close()
 
-    @contextmanager
-    def conversing(self, bell: Doorbell) -> Iterator[None]:
-        """A stop rings this bell, and waits for the conversation to end."""
-        self._conversations.add(bell)
-        try:
-            yield
-        finally:
-            self._conversations.discard(bell)
-
     async def tick(self) -> None:
         """Once a second: end leases, let go of idle connections, save counts."""
         loop = asyncio.get_running_loop()
@@ -131,7 +121,7 @@ class DataPlane:
     async def stop(self) -> None:
         """Let what is under way finish, within the limit, then cut the rest."""
         self.stopping = True
-        for bell in list(self._conversations):
+        for bell in list(self.conversations):
             bell.ring()
         await self._until_quiet(self.limits.stop_seconds)
         for bottle in self.bottles.values():
@@ -141,7 +131,7 @@ class DataPlane:
 
     async def _until_quiet(self, seconds: float) -> None:
         deadline = asyncio.get_running_loop().time() + seconds
-        while self._conversations and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+        while self.conversations and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
     def status(self) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Iterator
-from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from time import perf_counter, time
 from typing import Any
 
@@ -19,6 +18,7 @@ import msgspec
 _KEPT = 20_000
 BATCH = 500  # as many at once as a reader gets
 _MAX_PATH = 1_024
+_number = itemgetter(0)
 
 
 class Record(msgspec.Struct, gc=False, omit_defaults=True):
@@ -129,8 +129,8 @@ class Records:
         self._read = max(self._read or 0, number)  # who asks for more has kept these
         if number == self._last and wait > 0:
             await self._wait(wait)
-        unread = merge(*(_newer(kept, number) for kept in self._of_bottle.values()))
-        batch = list(islice(unread, BATCH))
+        unread = [entry for kept in self._of_bottle.values() for entry in _newer(kept, number)]
+        batch = sorted(unread, key=_number)[:BATCH]
         following = batch[-1][0] if len(batch) == BATCH else self._last
         return Batch(self._boot, following, following - number - len(batch), [record for _, record in batch])
 
@@ -151,11 +151,13 @@ class Records:
             pass
 
 
-def _newer(kept: deque[tuple[int, Record]], number: int) -> Iterator[tuple[int, Record]]:
-    """In their order. The newest stand at the end, and are all that is looked at."""
+def _newer(kept: deque[tuple[int, Record]], number: int) -> list[tuple[int, Record]]:
+    """The oldest of them, as many as a reader gets. The newest stand at the end."""
+    if kept[0][0] > number:
+        return list(islice(kept, BATCH))
     found = []
     for entry in reversed(kept):
         if entry[0] <= number:
             break
         found.append(entry)
-    return reversed(found)
+    return found[-BATCH:]

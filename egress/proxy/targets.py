@@ -64,7 +64,7 @@ def connect_target(head: RequestHead) -> tuple[str, int]:
     if declared is None:
         if head.version == b"1.1":
             raise BadRequest("bad-host", "The request was refused: it has no Host header.")
-    elif read_authority(declared, port) != (host, port):
+    elif declared != head.target and read_authority(declared, port) != (host, port):
         raise BadRequest(
             "host-mismatch", "The request was refused: its Host header is not the CONNECT target."
         )

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
-from .berths import WIDE
+from .berths import WIDE, shared_room
 from .wire import Wire
 
-_RECORD_BYTES = 32 * 1024  # more than one record can have, of which the rest is still to come
+_RECORD_BYTES = 16 * 1024  # the most that one can carry
 # One of each for all connections: what was read is decrypted and given away before anything else is read.
-_encrypted = memoryview(bytearray(WIDE.read))
-_decrypted = memoryview(bytearray(WIDE.read + _RECORD_BYTES))
-_passing = memoryview(bytearray(16 * 1024))  # as much as fits into one record
+_encrypted = shared_room(WIDE.read)
+_decrypted = shared_room(WIDE.read + 2 * _RECORD_BYTES)  # with a record whose first part came before
+_passing = shared_room(_RECORD_BYTES)
 
 Moved = Callable[[int], None]
 
@@ -52,23 +52,23 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._inherited = 0  # bytes that are still to come, and are the heir's
 
     def take_over(self, below: asyncio.Transport) -> None:
-        """A connection that was another protocol's, of which nothing is waiting to be read."""
-        below.pause_reading()  # or it would go on reading in the manner of that one
+        """A connection that was a wire's, of which nothing is waiting to be read."""
         below.set_protocol(self)
         self.connection_made(below)
-        below.resume_reading()
 
     async def handshake(self, *, seconds: float) -> None:
         """Raises OSError, which ssl.SSLError is, or TimeoutError; then the connection is over."""
+        too_late = self._opened.get_loop().call_later(seconds, self._give_up, TimeoutError())
         try:
-            async with asyncio.timeout(seconds):
-                if not self._tls.server_side:
-                    self._shake_hands()
-                await self._opened
+            if not self._tls.server_side:
+                self._shake_hands()
+            await self._opened
         except BaseException:
             if self._below is not None:
                 self._below.close()  # after the alert that says why
             raise
+        finally:
+            too_late.cancel()
 
     def _shake_hands(self) -> bool:
         """Go on with what has arrived; True when it is done. What goes wrong is told to who waits for it."""
@@ -144,31 +144,33 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _pass_on(self, heir: TlsTransport, moved: Moved) -> None:
         """Raises what reading raises; what was read until then is passed on."""
-        read, most = self._read, len(_passing)
-        left, size = self._inherited, 0
+        read, left, size = self._read, self._inherited, 0
         try:
             while left:
-                count = read(min(left, most - size), _passing[size:] if size else _passing)
+                if size or left < _RECORD_BYTES:
+                    count = read(min(left, _RECORD_BYTES - size), _passing[size:])
+                else:
+                    count = read(_RECORD_BYTES, _passing)
                 if not count:
                     raise ssl.SSLZeroReturnError
                 left -= count
                 size += count
-                if size == most:
-                    heir._inherit(size)
+                if size == _RECORD_BYTES:
+                    heir._inherit(_passing)
                     size = 0
             self._heir = None
         finally:
-            heir._inherit(size)
+            heir._inherit(_passing[:size])
             heir._flush()
             count, self._inherited = self._inherited - left, left
             if count:
                 moved(count)
 
-    def _inherit(self, size: int) -> None:
-        """So much of what is passed on, which is one record at the most."""
-        if size and not self._is_closing:
+    def _inherit(self, passed: memoryview) -> None:
+        """One record, or less."""
+        if passed and not self._is_closing:
             try:
-                self._write(_passing[:size] if size < len(_passing) else _passing)
+                self._write(passed)
             except ssl.SSLError:
                 self.abort()
 

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Generator
 from typing import cast
 
-from .berths import NARROW, WIDE, Berth
+from .berths import NARROW, WIDE, Berth, shared_room
 from .turns import Begin, advance, at_once
 
 log = logging.getLogger(__name__)
 
 # One for all wires: what was read is taken out of it before anything else is read.
-_arrived = memoryview(bytearray(WIDE.read))
+_arrived = shared_room(WIDE.read)
 
 _UNREAD, _CHOKED, _LENT, _BUSY = 1, 2, 4, 8
 
@@ -62,6 +62,7 @@ class Watch:
 
     def __init__(self, every: float = 0.25, *, leaving_seconds: float = 30.0) -> None:
         self.leaving_seconds = leaving_seconds
+        self.clock = asyncio.get_running_loop().time
         self._wires: set[Wire] = set()
         self._every = every
 
@@ -75,10 +76,9 @@ class Watch:
         self._wires.discard(wire)
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._every)
-            now = loop.time()
+            now = self.clock()
             for wire in [wire for wire in self._wires if wire.deadline <= now]:
                 wire.expire()
 
@@ -101,7 +101,7 @@ class Wire(asyncio.BufferedProtocol):
     ) -> None:
         self.bell = bell
         self.berth = berth
-        self.clock = asyncio.get_running_loop().time
+        self.clock = watch.clock
         self.transport: asyncio.Transport | None = None
         self.buffer = bytearray()
         self.sink: Sink | None = None

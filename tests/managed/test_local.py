@@ -104,7 +104,7 @@ def test_the_inspector_lists_and_calls_tools_over_the_websocket(two: Managed) ->
 def connect(
     managed: Managed, name: str, *messages: dict[str, Any], hang_up: bool = True
 ) -> tuple[int, list[Any], str]:
-    """Exit code, what came out, and the problem. We end it once everything is answered, or wait until it ends."""
+    """Exit code, what came out, and the problem. We end it once all is answered, or wait until it ends."""
     process = subprocess.Popen(
         [sys.executable, "manage.py", "servers", "connect", managed.slug, name],
         cwd=ROOT, env=managed.bottles.server.environment, text=True,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import mmap
 import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egress.proxy.berths import NARROW, WIDE, Berth, Berths
+from egress.proxy.berths import NARROW, WIDE, Berth, Berths, shared_room
 from egress.proxy.config import Limits, from_environment
 from egress.proxy.wire import Doorbell, Watch, Wire
 
@@ -43,6 +45,14 @@ def test_who_leaves_makes_room_for_who_comes() -> None:
 
 def test_a_whole_head_fits_into_the_smallest() -> None:
     assert NARROW.unread >= Limits().head_bytes
+
+
+def test_shared_rooms_begin_far_from_where_pages_and_large_blocks_do() -> None:
+    for size in (1, 16 * 1024, WIDE.read):
+        room = shared_room(size)
+        assert len(room) == size
+        start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+        assert start % mmap.PAGESIZE == mmap.PAGESIZE // 2
 
 
 def test_more_connections_get_more_room(monkeypatch: pytest.MonkeyPatch) -> None:

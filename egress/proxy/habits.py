@@ -1,0 +1,93 @@
+"""What was found out about the last usual request to a host and its answer, for the next that is the same.
+
+A tool sends the same fields again and again, on one connection or on a new one each time, and an origin the
+same head. Nothing here is believed by itself: whoever uses it asks first whether it is still true.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from egress.dlp import Scanner
+from egress.policy import Snapshot
+from egress.routes import Route
+
+from .handed import Handed
+from .upstream import Key
+
+_HOSTS = 64
+_BYTES = 2048  # of a head that is remembered beyond its connection
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What requests are searched for: true of one table and of what the bottle was handed.
+
+    And until the secrets that the proxy adds have to be looked up again.
+    """
+
+    snapshot: Snapshot
+    until: float
+    scanner: Scanner
+    handed: Handed
+
+
+class Habit(NamedTuple):
+    """What is true of requests with these fields, under one table and with one set of secrets."""
+
+    fields: bytes  # everything that follows the first line
+    search: Search
+    route: Route
+    searched: bool  # so is the line, then
+    key: Key
+    sent: bytes  # to the origin, in place of `fields`
+
+
+class Answer(NamedTuple):
+    """A head that came, how it was read, and what is sent on in its place."""
+
+    raw: bytes
+    to_head: bool
+    size: int  # with its body
+    status: int
+    length: int
+    keeps_alive: bool
+    sent: bytes
+
+
+class HostHabits:
+    """Of one host. A connection begins with these and goes on with its own."""
+
+    __slots__ = ("answer", "request", "route", "snapshot")
+
+    def __init__(self) -> None:
+        self.request: Habit | None = None
+        self.answer: Answer | None = None
+        self.snapshot: Snapshot | None = None  # which the route was found by
+        self.route: Route | None = None
+
+    def keep_request(self, habit: Habit | None) -> Habit | None:
+        if habit is not None and len(habit.fields) <= _BYTES:
+            self.request = habit
+        return habit
+
+    def keep_answer(self, answer: Answer | None) -> Answer | None:
+        if answer is not None and len(answer.raw) <= _BYTES:
+            self.answer = answer
+        return answer
+
+
+class Habits:
+    """Of the hosts that a bottle has spoken to last."""
+
+    def __init__(self) -> None:
+        self._hosts: OrderedDict[str, HostHabits] = OrderedDict()
+
+    def of(self, host: str) -> HostHabits:
+        habits = self._hosts.pop(host, None) or HostHabits()
+        self._hosts[host] = habits
+        if len(self._hosts) > _HOSTS:
+            self._hosts.popitem(last=False)
+        return habits
