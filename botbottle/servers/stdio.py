@@ -58,9 +58,7 @@ def carry(socket: Path, name: str) -> tuple[int, str]:
 
 async def _carry(socket: Path, name: str) -> tuple[int, str]:
     factory = WebSocketClientFactory(URL.format(name=name), protocols=["mcp"])  # type: ignore[no-untyped-call]
-    # A reader of its own: Python closes `sys.stdin` as it ends, and aborts if the thread is still reading from it.
-    lines_in = open(sys.stdin.fileno(), "rb", closefd=False)
-    factory.protocol = partial(Carrier, lines_in, sys.stdout.buffer)  # type: ignore[assignment]
+    factory.protocol = partial(Carrier, _input(), sys.stdout.buffer)  # type: ignore[assignment]
     directory = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)  # its path may be too long for an address
     try:
         loop = asyncio.get_running_loop()
@@ -70,3 +68,8 @@ async def _carry(socket: Path, name: str) -> tuple[int, str]:
     finally:
         os.close(directory)
     return await opened[1].end
+
+
+def _input() -> IO[bytes]:
+    """A reader of our own: Python closes `sys.stdin` as it ends, and aborts while a thread reads from it."""
+    return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)

@@ -15,7 +15,7 @@ from egress import handed
 
 log = logging.getLogger("egress")
 # A sandbox takes longer than this from the moment the file is written to its first request.
-_LOOK_SECONDS = 0.005
+_LOOK_SECONDS = 0.02
 _UNREADABLE = (0, 0, 0)
 
 

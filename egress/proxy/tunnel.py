@@ -65,7 +65,7 @@ class Tunnel:
 
     async def run(self) -> None:
         client, upstream = self._client, self._upstream
-        self._touch()
+        client.deadline = client.clock() + self._patience
         client.half_close = upstream.half_close = True
         client.on_end = lambda: _pass_end(client, upstream)
         upstream.on_end = lambda: _pass_end(upstream, client)
@@ -94,29 +94,29 @@ class Tunnel:
                 else:
                     wire.close()
 
-    def _touch(self) -> None:
-        self._client.deadline = self._client.clock() + self._patience
-
     def _to_origin(self, data: bytes) -> None:
         self._count_out(len(data))
-        self._pass_on(data, self._client, self._upstream, self._count_out)
+        self._upstream.write(data)
+        if len(data) >= BULK_BYTES:
+            self._splice(self._client, self._upstream, self._count_out)
 
     def _to_client(self, data: bytes) -> None:
         self._count_in(len(data))
-        self._pass_on(data, self._upstream, self._client, self._count_in)
+        self._client.write(data)
+        if len(data) >= BULK_BYTES:
+            self._splice(self._upstream, self._client, self._count_in)
 
-    def _pass_on(self, data: bytes, source: Wire, target: Wire, moved: Callable[[int], None]) -> None:
-        target.write(data)
-        if len(data) >= BULK_BYTES and source not in self._splices and POSSIBLE:
+    def _splice(self, source: Wire, target: Wire, moved: Callable[[int], None]) -> None:
+        if POSSIBLE and source not in self._splices:
             self._splices[source] = splice = Splice(source, target, moved)
             splice.start()
 
     def _count_out(self, count: int) -> None:
-        self._touch()
+        self._client.deadline = self._client.clock() + self._patience
         self._record.bytes_out += count
 
     def _count_in(self, count: int) -> None:
-        self._touch()
+        self._client.deadline = self._client.clock() + self._patience
         self._record.bytes_in += count
 
 
