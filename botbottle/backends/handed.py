@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from egress.handed import FILE, from_bytes, to_bytes
+from egress.handed import FILE, KNOWN_AFTER_SECONDS, from_bytes, to_bytes
 
 from .base import BackendError, Life, Plan
 
@@ -72,6 +73,7 @@ def _write(run: Path, secrets: Mapping[str, str], *, with_former: bool) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)  # a start, and a server of the bottle that ended just now
             former = _former(run) if with_former else frozenset()
             _replace(run / FILE, to_bytes({*former, *secrets.values()}))
+            time.sleep(KNOWN_AFTER_SECONDS)  # what is started next cannot be faster than the proxy
     except (OSError, ValueError) as error:
         raise BackendError(f"The proxy cannot be told what must not leave the bottle: {error}.") from error
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from egress import handed
 
 log = logging.getLogger("egress")
-# A sandbox takes longer than this from the moment the file is written to its first request.
-_LOOK_SECONDS = 0.02
 _UNREADABLE = (0, 0, 0)
 
 
@@ -38,7 +36,7 @@ class HandedFile:
     def look(self, now: float) -> Handed:
         """The same object for as long as the file is the same. `now` is by the monotonic clock."""
         if now >= self._until:
-            self._until = now + _LOOK_SECONDS
+            self._until = now + handed.KNOWN_AFTER_SECONDS
             stamp = self._stamped()
             if stamp != self._stamp:
                 self._stamp, self._known = stamp, self._read()
