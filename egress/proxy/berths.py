@@ -34,8 +34,8 @@ def shared_room(size: int) -> memoryview:
     """For reading into, by all connections in turn.
 
     It begins in the middle of a page, because the kernel's buffers and large blocks of `malloc` begin at, or
-    just behind, the start of one: processors (Zen 3) copy up to twenty times slower to where is 1 to 31 bytes
-    further into a page than where from. A bytearray made every read of 256 KB five times as slow.
+    just behind, the start of one. Some processors (Zen 3) copy up to twenty times slower when the target's
+    offset in its page is 1 to 31 bytes more than the source's, as that of a bytearray is.
     """
     middle = mmap.PAGESIZE // 2
     return memoryview(mmap.mmap(-1, middle + size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))[middle:]

@@ -26,8 +26,9 @@ from .berths import Berths
 from .ca import Authority
 from .config import TOLD, Limits
 from .flows import Flows
-from .habits import Habits, Search
+from .habits import Habits
 from .handed import HandedFile
+from .search import Search
 from .upstream import Pool
 from .uses import Uses
 

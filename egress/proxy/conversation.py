@@ -179,8 +179,10 @@ class Conversation:
         if self._door is not Door.TCP or self._bottle is not None or not self._plane.neighbours:
             return False
         slug = claimed_slug(raw)
+        if not SLUG.fullmatch(slug):
+            return False
         owner = self._plane.config.owner(slug)
-        if owner == self._plane.config.number or not SLUG.fullmatch(slug):
+        if owner == self._plane.config.number:
             return False
         await hand_over(self._plane, owner, self._wire, raw)
         return True
@@ -385,10 +387,13 @@ class Conversation:
             shown = shown_host(self._plane.scanners.scanner(bottle), host)
             log.info("bottle %s: TLS for %s failed: %r", bottle.slug, shown, error)
             raise Gone from error
+        finally:
+            if inner.transport is None:
+                outer.abort()
+            outer.transport = None  # how it ends is told to the inner wire, or to nobody
         if self._is_cut:
             conversation.cut()
             raise Gone
-        outer.transport = None  # the inner wire's alone
         self._head = None  # the requests inside have records of their own
         self._under_way = conversation
         await conversation.run()

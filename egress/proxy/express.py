@@ -60,16 +60,16 @@ class Express:
         self._client = client
         self._host = host
         self._url_start = host.encode("ascii") + b"\n"
+        known = bottle.habits.of(host)
         # The last request, which is under way while there is an upstream.
-        self._habits = bottle.habits.of(host)
-        self._habit = self._habits.request
+        self._habit = known.request
         self._raw = b""
         self._method = self._path = ""
         self._at = self._clock = 0.0
         self._upstream: Wire | None = None
         self._gave_up = False
         self._is_cut = False
-        self._answer = self._habits.answer
+        self._answer = known.answer
 
     @property
     def request(self) -> Request:
@@ -115,7 +115,8 @@ class Express:
         method, path, origin_form, start = line
         habit = self._habit
         if habit is None or not self._holds(habit, data, start):
-            self._habit = habit = self._habits.keep_request(self._learn(data, start))
+            self._habit = habit = self._learn(data, start)
+            bottle.habits.of(self._host).keep_request(habit)
         if habit is None or not self._may_leave(habit, method, path, origin_form):
             return False
         upstream = bottle.pool.take(habit.key, client, repeatable=True)
@@ -172,7 +173,7 @@ class Express:
 
     def _usual_route(self) -> Route | None:
         """By the same rules as for every request; what depends on the host alone is asked once per table."""
-        snapshot, habits = self._bottle.snapshot, self._habits
+        snapshot, habits = self._bottle.snapshot, self._bottle.habits.of(self._host)
         if habits.snapshot is not snapshot:
             verdict = decide_connect(self._host, PORTS["https"], snapshot, now=datetime.now(UTC))
             route = verdict.route if verdict.allowed else None
@@ -238,8 +239,8 @@ class Express:
         """An answer that is in `data` from its first byte to its last, and nothing after it."""
         answer, to_head = self._answer, self._method == "HEAD"
         if answer is None or not data.startswith(answer.raw) or answer.to_head is not to_head:
-            answer = self._read_answer(data[: data.find(_END) + len(_END)], to_head=to_head)
-            self._answer = self._habits.keep_answer(answer)
+            self._answer = answer = self._read_answer(data[: data.find(_END) + len(_END)], to_head=to_head)
+            self._bottle.habits.of(self._host).keep_answer(answer)
         return answer if answer is not None and len(data) == answer.size else None
 
     def _read_answer(self, raw: bytes, *, to_head: bool) -> Answer | None:

@@ -7,31 +7,16 @@ same head. Nothing here is believed by itself: whoever uses it asks first whethe
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from egress.dlp import Scanner
 from egress.policy import Snapshot
 from egress.routes import Route
 
-from .handed import Handed
+from .search import Search
 from .upstream import Key
 
 _HOSTS = 64
 _BYTES = 2048  # of a head that is remembered beyond its connection
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What requests are searched for: true of one table and of what the bottle was handed.
-
-    And until the secrets that the proxy adds have to be looked up again.
-    """
-
-    snapshot: Snapshot
-    until: float
-    scanner: Scanner
-    handed: Handed
 
 
 class Habit(NamedTuple):
@@ -58,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class HostHabits:
-    """Of one host. A connection begins with these and goes on with its own."""
+    """Of one host. A connection begins with this request and answer, and goes on with its own."""
 
     __slots__ = ("answer", "request", "route", "snapshot")
 
@@ -68,15 +53,13 @@ class HostHabits:
         self.snapshot: Snapshot | None = None  # which the route was found by
         self.route: Route | None = None
 
-    def keep_request(self, habit: Habit | None) -> Habit | None:
+    def keep_request(self, habit: Habit | None) -> None:
         if habit is not None and len(habit.fields) <= _BYTES:
             self.request = habit
-        return habit
 
-    def keep_answer(self, answer: Answer | None) -> Answer | None:
+    def keep_answer(self, answer: Answer | None) -> None:
         if answer is not None and len(answer.raw) <= _BYTES:
             self.answer = answer
-        return answer
 
 
 class Habits:
@@ -91,3 +74,7 @@ class Habits:
         if len(self._hosts) > _HOSTS:
             self._hosts.popitem(last=False)
         return habits
+
+    def clear(self) -> None:
+        """What is remembered holds on to the table and the secrets that it was true of."""
+        self._hosts.clear()

@@ -20,10 +20,10 @@ from egress.websocket_frames import FrameScan
 from .bottles import Bottle
 from .credentials import Secrets
 from .errors import BadAnswer, Refusal
-from .habits import Search
 from .head import Field, Head, RequestHead, ResponseHead
 from .holding import Hold
 from .records import Record
+from .search import Search
 from .sigv4 import AwsKey
 from .targets import Target
 
@@ -74,6 +74,7 @@ class Scanners:
         else:
             scanner = Scanner(secrets)
         bottle.search = Search(bottle.snapshot, now + _SECRETS_SECONDS, scanner, handed)
+        bottle.habits.clear()
         return bottle.search
 
     def _added_by(self, snapshot: Snapshot) -> frozenset[str]:

@@ -152,7 +152,7 @@ class Records:
 
 
 def _newer(kept: deque[tuple[int, Record]], number: int) -> list[tuple[int, Record]]:
-    """The oldest of them, as many as a reader gets. The newest stand at the end."""
+    """The oldest of them, as many as a reader gets, in any order. The newest stand at the end."""
     if kept[0][0] > number:
         return list(islice(kept, BATCH))
     found = []

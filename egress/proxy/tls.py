@@ -52,8 +52,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._inherited = 0  # bytes that are still to come, and are the heir's
 
     def take_over(self, below: asyncio.Transport) -> None:
-        """A connection that was a wire's, of which nothing is waiting to be read."""
-        below.set_protocol(self)
+        """A connection that was a wire's, of which nothing is waiting to be read. It goes on being read."""
+        below.set_protocol(self)  # both take what is read in the same manner
         self.connection_made(below)
 
     async def handshake(self, *, seconds: float) -> None:
@@ -149,7 +149,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             while left:
                 if size or left < _RECORD_BYTES:
                     count = read(min(left, _RECORD_BYTES - size), _passing[size:])
-                else:
+                else:  # nearly always
                     count = read(_RECORD_BYTES, _passing)
                 if not count:
                     raise ssl.SSLZeroReturnError

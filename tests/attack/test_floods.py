@@ -194,6 +194,16 @@ def test_connections_that_are_closed_but_not_read_count_and_come_to_an_end(lab: 
     eventually(lambda: _count(lab) == 0 and _uncounted(lab) <= lab.processes, "their end")
 
 
+def test_unread_answers_do_not_keep_a_connection_whose_handshake_failed(lab: Lab) -> None:
+    client, refused = lab.client(), 420  # more than the kernel takes, less than what we would wait for
+    client.send(get("http://nowhere.example.com/", "nowhere.example.com") * refused)
+    eventually(lambda: _records(lab, "nowhere.example.com") >= refused, "the refusals")
+    client.send(connect("api.example.com"))
+    eventually(lambda: lab.records()[-1]["reason"] == "bad-tls", "the end of our patience")
+    client.close()
+    eventually(lambda: _count(lab) == 0, "its end")
+
+
 def test_requests_that_are_sent_ahead_do_not_keep_another_bottle_waiting(lab: Lab) -> None:
     """All of it is there when the proxy wakes up; who has asked for one thing is not served last."""
     clients = [lab.client() for _ in range(3)]
@@ -222,6 +232,10 @@ def _uncounted(lab: Lab) -> int:
 
 def _count(lab: Lab) -> int:
     return int(lab.control("GET", "/status")["bottles"]["agent-a"]["connections"])
+
+
+def _records(lab: Lab, host: str) -> int:
+    return sum(each["host"] == host for each in lab.records())
 
 
 def _is_served(lab: Lab) -> bool:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from botbottle.backends import handed
 from egress.policy import RouteTable, Snapshot
+from egress.proxy import express
+from egress.proxy.bottles import Bottle
+from egress.proxy.config import Config
 from egress.proxy.habits import Answer, Habit, Habits
-from tests.proxy.lab import Client, Lab, get, pinned
+from egress.proxy.head import RequestHead, parse_request
+from egress.proxy.plane import DataPlane
+from egress.proxy.wire import Doorbell, Wire
+from egress.routes import Route
+from egress.snapshot import render_gate, render_routes, write_atomically
+from tests.proxy.lab import Client, Lab, get, pinned, request
 
 HOST, OTHER = "api.example.com", "other.example.com"
 TOKEN = "ghp_" + "a1B2" * 9
@@ -54,6 +67,36 @@ def test_a_new_table_counts_for_the_next_connection(lab: Lab, known: bytes) -> N
     assert lab.requests == []
 
 
+def test_a_secret_handed_meanwhile_is_found_in_known_fields(lab: Lab, known: bytes) -> None:
+    run = lab.home / "bottles" / "agent-a" / "run"
+    handed.add(run, {"VARIABLE": "the same each time"})
+    try:
+        assert anew(lab, known).answer().reason == "dlp"
+        assert anew(lab, known).answer().reason == "dlp"
+    finally:
+        handed.forget(run)
+    assert lab.requests == []
+
+
+def test_a_known_answer_to_get_is_none_to_head(lab: Lab) -> None:
+    lab.publish("agent-a", [pinned(HOST, methods=["GET", "HEAD"])])
+    for method in ("GET", "GET", "HEAD", "HEAD", "GET", "HEAD", "GET"):
+        answer = lab.secured(HOST).ask(request(method, "/same-head", HOST))
+        assert (answer.headers["content-length"], answer.body) == ("4", b"" if method == "HEAD" else b"here")
+
+
+def test_a_bottle_of_the_same_name_begins_anew(lab: Lab, known: bytes) -> None:
+    files = lab.home / "bottles" / "agent-a"
+    identity = (files / "identity.json").read_text()
+    for name in ("identity.json", "routes.yaml", "gate.yaml"):
+        (files / name).unlink()
+    lab.control("POST", "/reload/agent-a")
+    (files / "identity.json").write_text(identity)
+    lab.publish("agent-a", [pinned(OTHER)])
+    assert anew(lab, known).answer().reason == "no-route"
+    assert lab.requests == []
+
+
 def test_another_bottle_has_its_own(lab: Lab, known: bytes) -> None:
     client = lab.secured(HOST, slug="agent-b")
     assert client.ask(known).reason == "no-route"
@@ -95,7 +138,42 @@ def test_large_heads_are_kept_by_their_own_connection_only() -> None:
     host = Habits().of(HOST)
     small = Habit(b"x", cast(Any, None), cast(Any, None), True, ("https", HOST, ()), b"x")
     answer = Answer(b"x", False, 1, 200, 0, True, b"x")
-    assert (host.keep_request(small), host.keep_answer(answer)) == (small, answer)
-    large, long = small._replace(fields=b"x" * 3000), answer._replace(raw=b"x" * 3000)
-    assert (host.keep_request(large), host.keep_answer(long)) == (large, long)
+    host.keep_request(small)
+    host.keep_answer(answer)
+    host.keep_request(small._replace(fields=b"x" * 3000))
+    host.keep_answer(answer._replace(raw=b"x" * 3000))
     assert (host.request, host.answer) == (small, answer)
+
+
+async def test_a_new_connection_reads_no_fields_that_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bottle, plane = await bottle_and_plane(tmp_path)
+    bottle.search = replace(plane.scanners.search(bottle), until=math.inf)  # however busy the machine is
+    read: list[bytes] = []
+
+    def counted(raw: bytes, *, max_fields: int) -> RequestHead:
+        read.append(raw)
+        return parse_request(raw, max_fields=max_fields)
+
+    monkeypatch.setattr(express, "parse_request", counted)
+    for asked in (get("/x", HOST), get("/y", HOST), get("/y", HOST, NOTE)):
+        lane = express.Express(plane, bottle, Wire(Doorbell(), plane.watch), HOST)
+        assert not lane.take(asked), "there is no connection to send it on"
+    assert read == [get("/x", HOST), get("/y", HOST, NOTE)]
+    assert bottle.habits.of(HOST).request is not None
+    bottle.search = None  # as when secrets have to be looked up again
+    plane.scanners.search(bottle)
+    assert bottle.habits.of(HOST).request is None, "what it held on to is let go"
+
+
+async def bottle_and_plane(home: Path) -> tuple[Bottle, DataPlane]:
+    files = home / "bottles" / "agent-a"
+    files.mkdir(parents=True)
+    route = Route(HOST, methods=("GET",))
+    snapshot = Snapshot("agent-a", 1, RouteTable((route,), (HOST,)), datetime.now(UTC).isoformat())
+    write_atomically(files / "gate.yaml", render_gate(snapshot))
+    write_atomically(files / "routes.yaml", render_routes(snapshot))
+    plane = DataPlane(Config(home))
+    bottle, _ = await plane.load("agent-a")
+    return bottle, plane
