@@ -19,9 +19,9 @@ runs without an addon, so it decides and records nothing. Both serve with one pr
 otherwise. Rounds go through all of them in turn, with the direct way before and after each; a ratio is the
 median of the ratios to these two. Load, proxy and origin share the machine's cores, so that ratios are far
 below 1 for everything; processor time per request is the steadier figure, and what new connections are
-compared by, because the load's own handshakes limit how many it can open in a second. The bars were set on a
-machine, and with a load, with which squid takes 33 µs (tunnel) and 103 µs (intercept) and passes on 10 MB
-answers at 0.90 and 0.23 of the direct rate: where squid is measured too, both are also given in those terms.
+compared by, because the load's own handshakes limit how many it can open in a second. The bars for
+processor time were set on a machine on which squid takes 33 µs (tunnel) and 103 µs (intercept): where squid is
+measured too they are read in those terms, with the plain figures beside.
 """
 
 from __future__ import annotations
