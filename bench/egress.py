@@ -21,7 +21,7 @@ median of the ratios to these two. Load, proxy and origin share the machine's co
 below 1 for everything; processor time per request is the steadier figure, and what new connections are
 compared by, because the load's own handshakes limit how many it can open in a second. The bars for
 processor time were set on a machine on which squid takes 33 µs (tunnel) and 103 µs (intercept): where squid
-is measured too, they are read in those terms, with the plain figures beside.
+is measured too, the time is also given in that machine's terms.
 """
 
 from __future__ import annotations

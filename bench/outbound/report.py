@@ -90,8 +90,12 @@ class Report:
                 Bar(f"{mode}: c16 against direct", self.of_direct(label, SMALL), needs.against_direct),
                 Bar(f"{mode}: c64 against direct", self.of_direct(label, CROWD), needs.against_direct),
                 Bar(f"{mode}: 10 MB against direct", self.of_direct(label, LARGE), needs.large),
-                self._cpu_bar(mode, label, needs),
+                Bar(f"{mode}: CPU per request, µs", self.cpu(label, SMALL), needs.cpu_us, at_most=True),
             ]
+            if squid := self._rival(mode, YARDSTICK):
+                there = self._cost(label, SMALL, squid) * needs.yardstick_us
+                what = f"{mode}: CPU per request, µs, where squid takes {needs.yardstick_us:.0f}"
+                found.append(Bar(what, there, needs.cpu_us, at_most=True))
             if rival := self._rival(mode, THEIRS):
                 found.append(
                     Bar(f"{mode}: c16 against mitmproxy", self._against(label, SMALL, rival), needs.rival)
@@ -101,17 +105,6 @@ class Report:
                     saved = 1 / self._cost(label, NEW, rival)
                     found.append(Bar(f"{mode}: new connections against mitmproxy", saved, needs.rival_new))
         return found
-
-    def _cpu_bar(self, mode: str, label: str, needs: _Needs) -> Bar:
-        """In terms of the machine that it was set on, if squid was measured too: the same code takes up to a
-        third more on the same machine from one hour to the next, and so does squid."""
-        here, squid = self.cpu(label, SMALL), self._rival(mode, YARDSTICK)
-        if squid is None:
-            return Bar(f"{mode}: CPU per request, µs", here, needs.cpu_us, at_most=True)
-        there = self._cost(label, SMALL, squid) * needs.yardstick_us
-        theirs = f"{self.cpu(squid, SMALL):.0f} for squid, where that takes {needs.yardstick_us:.0f}"
-        what = f"{mode}: CPU per request, µs ({here:.0f} here, {theirs})"
-        return Bar(what, there, needs.cpu_us, at_most=True)
 
     # --- what is written
 
@@ -161,7 +154,7 @@ class _Needs:
     against_direct: float
     large: float
     cpu_us: float
-    yardstick_us: float  # what squid took where the bar was set
+    yardstick_us: float  # what squid took on the machine that the bars were set on
     rival: float
     rival_new: float = 0
 
