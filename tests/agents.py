@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 
+from tests.patience import PATIENCE, until_patience_ends
+
 
 def crowd() -> httpx.AsyncClient:
     """For many requests at once, each over a connection of its own.
@@ -63,7 +65,7 @@ class Operator:
 
     async def pending(self, expected: int) -> list[dict[str, Any]]:
         """The pending proposals, once there are as many as expected."""
-        for _ in range(600):
+        for _ in until_patience_ends():
             count = (await self._get("/api/proposals/?status=pending&page_size=1")).json()["count"]
             if count >= expected:
                 return await self._all_pending()
@@ -72,7 +74,7 @@ class Operator:
 
     async def joined(self, proposal_id: str) -> None:
         """Returns once the same ask was filed again."""
-        for _ in range(600):
+        for _ in until_patience_ends():
             if (await self._get(f"/api/proposals/{proposal_id}/")).json()["joined"]:
                 return
             await asyncio.sleep(0.1)
@@ -84,7 +86,7 @@ class Operator:
             f"{self.url}/api/proposals/{proposal_id}/{verb}/",
             json={"seen_digest": review["seen_digest"], **body},
             headers=self._headers,
-            timeout=120,
+            timeout=PATIENCE,
         )
 
     async def _all_pending(self) -> list[dict[str, Any]]:
@@ -97,7 +99,7 @@ class Operator:
             page += 1
 
     async def _get(self, path: str) -> httpx.Response:
-        response = await self.client.get(self.url + path, headers=self._headers, timeout=120)
+        response = await self.client.get(self.url + path, headers=self._headers, timeout=PATIENCE)
         response.raise_for_status()
         return response
 

@@ -42,7 +42,7 @@ class Engine:
                 stdout=log,
                 stderr=log,
             )
-        wait_until(self._answers, seconds=60, what="the engine's start")
+        wait_until(self._answers, what="the engine's start")
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -22,6 +22,7 @@ from uuid import UUID
 
 import httpx
 
+from tests.patience import PATIENCE, until_patience_ends
 from tests.requirements import require
 from tests.warm import ROOT, Warm
 
@@ -34,10 +35,11 @@ where bottle.slug = ? and proposal.status = 'pending' order by proposal.created_
 """
 
 
-def wait_until(condition: Callable[[], Any], *, seconds: float = 30, what: str = "the condition") -> Any:
-    """Poll, bounded in time; the limit is generous because machines are busy."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+def wait_until(
+    condition: Callable[[], Any], *, seconds: float = PATIENCE, what: str = "the condition"
+) -> Any:
+    """Poll, bounded in time."""
+    for _ in until_patience_ends(seconds):
         result = condition()
         if result:
             return result
@@ -123,7 +125,7 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
         )
     server = RunningServer(home, environment, process, agent_port=0, console_port=0)
     try:
-        ports = wait_until(lambda: _ports(home, process), seconds=90, what="the server's start")
+        ports = wait_until(lambda: _ports(home, process), what="the server's start")
         server.agent_port, server.console_port = ports["agent"], ports["console"]
         yield server
     finally:
@@ -233,7 +235,7 @@ def running_postgres(directory: Path) -> Iterator[str]:
         yield f"postgres://bottle@/bottle?host={sockets}"
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 def _succeeds(command: list[str]) -> bool:

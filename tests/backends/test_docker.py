@@ -41,6 +41,7 @@ from egress.handed import FILE
 from tests.backends.conftest import listening_on_the_host
 from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
 from tests.dockerd import Engine, docker_host, engine
+from tests.patience import PATIENCE
 from tests.servers import ROOT, wait_until
 
 __all__ = ["docker_host", "engine"]
@@ -316,7 +317,7 @@ def test_a_signal_to_the_foreground_reaches_the_program(bottle: Bottle) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.terminate()
-        assert process.wait(30) == 33
+        assert process.wait(PATIENCE) == 33
 
 
 def test_a_terminal_is_one_inside_too(bottle: Bottle) -> None:
@@ -706,7 +707,7 @@ class Terminal:
             return text in self._seen
 
         try:
-            wait_until(seen, seconds=20, what=text)
+            wait_until(seen, what=text)
         except AssertionError as error:
             raise AssertionError(f"{text!r} not in {self._seen!r}") from error
 

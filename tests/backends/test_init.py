@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from botbottle.backends import bubblewrap
+from tests.patience import PATIENCE
 from tests.requirements import require
 
 pytestmark = pytest.mark.process
@@ -246,7 +247,7 @@ def test_without_a_command_it_stays_until_it_is_asked_to_end(home):
         assert ours.recv(64) == b"started"
         ours.send(b"kill 28")
         ours.send(b"kill 15")
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 FORK = """
@@ -297,7 +298,7 @@ def test_what_cannot_be_forked_is_told_to_whoever_asked_and_nobody_else_suffers(
                 b"126",
             )
         ours.send(b"kill 15")
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def asked_to_execute(control, *argv: str) -> tuple[bytes, bytes]:

@@ -35,6 +35,7 @@ from botbottle.backends.base import (
 )
 from egress.handed import FILE, from_bytes
 from tests.backends.conftest import listening_on_the_host
+from tests.patience import PATIENCE
 from tests.requirements import require
 
 pytestmark = pytest.mark.process
@@ -97,7 +98,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
-    def until(self, text: str, seconds: float = 30) -> str:
+    def until(self, text: str, seconds: float = PATIENCE) -> str:
         deadline = time.monotonic() + seconds
         while text not in self.seen:
             assert time.monotonic() < deadline, self.seen
@@ -111,7 +112,7 @@ class Terminal:
 
     def end(self) -> int:
         """The exit code. What is still printed is read, so that nothing waits for it."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while True:
             if select.select([self.fd], [], [], 0.05)[0]:
                 with contextlib.suppress(OSError):
@@ -144,7 +145,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def eventually(check: Callable[[], object], seconds: float = 10) -> object:
+def eventually(check: Callable[[], object], seconds: float = PATIENCE) -> object:
     deadline = time.monotonic() + seconds
     while not (found := check()):
         assert time.monotonic() < deadline
@@ -409,7 +410,7 @@ def test_run_ends_when_its_reader_does(plan_of, drive):
     with subprocess.Popen(drive.words("run", plan_of("yes")), stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"y\n"
         process.stdout.close()
-        assert process.wait(30) == 128 + signal.SIGPIPE
+        assert process.wait(PATIENCE) == 128 + signal.SIGPIPE
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 9), (signal.SIGINT, 9), (signal.SIGHUP, 9)])
@@ -418,7 +419,7 @@ def test_signals_to_run_reach_the_agent(plan_of, drive, number, code):
     with subprocess.Popen(drive.words("run", plan), stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(number)
-        assert process.wait(30) == code
+        assert process.wait(PATIENCE) == code
 
 
 def test_run_on_a_terminal(plan_of, drive):
@@ -542,7 +543,7 @@ def test_an_attached_terminal_that_reads_nothing_does_not_stop_the_bottle(starte
     started(*SH, "yes | head -c 8000000; echo the end; exec sleep 1000")
     connection = backend._connect("demo")
     connection.send(b"attach 24 80")
-    eventually(lambda: traces.tail(home / "bottles/demo/run").endswith("the end"), 60)
+    eventually(lambda: traces.tail(home / "bottles/demo/run").endswith("the end"))
     connection.close()
 
 
@@ -686,13 +687,15 @@ def test_run_tells_how_it_ended_although_a_signal_comes_with_the_end(plan_of, dr
         drive.words("run", plan), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as run:
         assert run.stdout.readline() == "ready\n"
+        # The command may be quicker than the word that it runs; whoever serves this has given it.
+        eventually(lambda: drive("exec", "demo", "true").returncode == 0)
         pids = parts(backend)
         run.send_signal(signal.SIGSTOP)
         os.kill(pids["init"], signal.SIGKILL)
         eventually(lambda: gone(pids["bwrap"]))
         run.send_signal(number)
         run.send_signal(signal.SIGCONT)
-        assert run.wait(30) == 137
+        assert run.wait(PATIENCE) == 137
         assert "Traceback" not in run.stderr.read()
     assert backend.life("demo").exit_code == 137
     assert limits.leftovers(backend.tag) == []
@@ -781,7 +784,7 @@ except BlockingIOError:
     with pytest.raises(BackendError, match="limit of this bottle"):
         backend.copy_in("demo", HERE / "drive.py", "/tmp")
     (Path(plan.directory) / "workspace" / "enough").touch()
-    eventually(lambda: drive("exec", "demo", "true").returncode == 0, 60)
+    eventually(lambda: drive("exec", "demo", "true").returncode == 0)
     assert backend.life("demo").alive
 
 

@@ -34,6 +34,7 @@ from botbottle.backends.base import (
 from botbottle.backends.smolmachines import SmolmachinesBackend
 from botbottle.backends.smolvm import Refused, Smolvm, find_program
 from egress.handed import FILE, from_bytes
+from tests.patience import PATIENCE
 from tests.requirements import require
 from tests.servers import ROOT, wait_until
 
@@ -503,7 +504,7 @@ def test_a_launched_program_is_asked_to_end(tmp_path: Path) -> None:
     with subprocess.Popen(launch) as process:
         wait_until(log.read_text, what="its output")
         subprocess.run([*ask, "0.1"], check=True)
-        assert process.wait(20) == -15
+        assert process.wait(PATIENCE) == -15
     assert log.read_text() == "up\n"
     started = time.monotonic()
     subprocess.run([*ask, "30"], check=True)

@@ -57,7 +57,7 @@ class World:
 
     def approve_when_asked(self, slug: str) -> dict[str, Any]:
         """The first pending proposal of the bottle, approved."""
-        wait_until(lambda: self.server.pending(slug), seconds=120, what="the agent's ask")
+        wait_until(lambda: self.server.pending(slug), what="the agent's ask")
         asked = json.loads(self.server.manage("proposals", "list", "--bottle", slug, "--json"))[0]
         self.server.manage("proposals", "approve", asked["id"], "--note", "Fine.")
         return dict(asked)

@@ -21,7 +21,7 @@ request = urllib.request.Request(
         "MCP-Protocol-Version": "2025-06-18",
     },
 )
-with urllib.request.urlopen(request, timeout=90) as response:
+with urllib.request.urlopen(request, timeout=660) as response:
     text = response.read().decode()
 if text.startswith(("event:", "data:", ":", "id:")):  # a stream: the answer is its last message
     text = [line for line in text.splitlines() if line.startswith("data: {")][-1].removeprefix("data: ")

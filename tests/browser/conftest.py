@@ -12,6 +12,7 @@ from tests.browser.errands import Errands, running_errands
 from tests.browser.island import QUIET_BROWSER, Island, require_island, running_island
 from tests.browser.looks import DESK, Look
 from tests.browser.operating import Agent, is_alike_in_light_and_dark
+from tests.patience import PATIENCE
 from tests.requirements import require
 
 PASSWORD = "correct-horse-battery"
@@ -30,7 +31,6 @@ for number in range(given["count"]):
     ask = {"host": f"{given['name']}{number}.example.com", "path_allowlist": ["/x"], "methods": ["GET"]}
     file_proposal(bottle, "egress-block", parse_egress_ask(ask | given["more"]), "filed by a test")
 """
-PATIENCE = 90_000  # milliseconds, for whatever is waited for: machines are busy
 # Chromium calls these errors; for a form that was refused they are the answer.
 REFUSED_FORM = ("status of 400 (Bad Request)", "status of 409 (Conflict)")
 # Nothing happens on it, and it is of the same site: from elsewhere the way back costs a new process.
@@ -44,8 +44,16 @@ Asked = Callable[..., dict[str, str]]
 def island(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Island]:
     require_island()
     root = tmp_path_factory.mktemp("island")
-    with running_island(root, SUPERVISE_RESPONSE_TIMEOUT_SECONDS="60") as running:
+    with running_island(root, SUPERVISE_RESPONSE_TIMEOUT_SECONDS="600") as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def calls_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Also those of a test that failed before it read their answers."""
+    yield
+    if "island" in request.fixturenames:
+        request.getfixturevalue("island").hang_up()
 
 
 @pytest.fixture(scope="session")
@@ -156,7 +164,7 @@ class Windows:
         context = self._browser.new_context(
             **{**look.options, **options}, storage_state=self._signed_in.get(user)
         )
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(1000 * PATIENCE)
         page = context.new_page()
         page.on("console", self._note)
         page.on("pageerror", lambda error: self._problems.append(f"{page.url}: {error}"))

@@ -13,10 +13,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
 from tests.proxy.origins import TestAuthority
 from tests.requirements import require
 from tests.servers import KEPT_VARIABLES, ROOT, RunningServer, stop, wait_until
@@ -40,6 +41,7 @@ QUIET_BROWSER = (
 class Island:
     server: RunningServer
     root: Path
+    _calls: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def inside(self, *command: str) -> list[str]:
         """The command line that runs a command in the server's namespace."""
@@ -76,10 +78,10 @@ class Island:
         finished = subprocess.run(
             self.inside(
                 "env", "-i", "PATH=/usr/bin:/bin", f"HOME={self.root}",
-                "curl", "--silent", "--show-error", "--max-time", "30", "--proxy", bottle["proxy_url"],
+                "curl", "--silent", "--show-error", "--max-time", "100", "--proxy", bottle["proxy_url"],
                 "--cacert", str(authority), "--write-out", "\n%{http_code}", *options, url,
             ),
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert finished.returncode == 0, finished.stderr
         body, _, status = finished.stdout.rpartition("\n")
@@ -91,12 +93,21 @@ class Island:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.server.environment
         )
+        self._calls.append(process)
         assert process.stdin
         call = {"url": bottle["mcp_url"], "token": bottle["token"], "tool": tool, "arguments": arguments}
         process.stdin.write(json.dumps(call))
         process.stdin.close()
         process.stdin = None
         return process
+
+    def hang_up(self) -> None:
+        while self._calls:
+            call = self._calls.pop()
+            stop(call)
+            for pipe in (call.stdin, call.stdout):
+                if pipe:
+                    pipe.close()
 
 
 def require_island() -> None:
@@ -136,10 +147,12 @@ def running_island(root: Path, **variables: str) -> Iterator[Island]:
             cwd=ROOT, env=environment, text=True, stdout=log, stderr=log,
         )  # fmt: skip
     server = RunningServer(home, environment, process, agent_port=9100, console_port=8000)
+    island = Island(server, root)
     try:
-        wait_until(lambda: _serves(server), seconds=90, what="the server's start")
-        yield Island(server, root)
+        wait_until(lambda: _serves(server), what="the server's start")
+        yield island
     finally:
+        island.hang_up()
         server.close()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 from tests.browser.island import Island
 from tests.browser.looks import every_size_and_scheme
+from tests.patience import PATIENCE, until_patience_ends
 
 
 class Agent:
@@ -25,7 +27,7 @@ class Agent:
 
 
 def answer_to(call: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = call.communicate(timeout=60)
+    out, _ = call.communicate(timeout=PATIENCE)
     return dict(json.loads(out)["result"])
 
 
@@ -37,15 +39,21 @@ def card_about(page: Any, host: str) -> Any:
     """The card, once it is there: behind the pill with script, after a reload without."""
     card = page.locator("article.card", has=page.locator("h2", has_text=host))
     pill = page.locator("#new-cards:visible")
-    for _ in range(200):
+    for _ in looks(page):
         if card.count():
             return card
         if page.locator("noscript p, noscript").count() and not has_script(page):
             page.reload()
         elif pill.count():
             pill.evaluate("pill => pill.click()")  # it may go away in this instant
-        page.wait_for_timeout(100)
     raise AssertionError(f"no card about {host}")
+
+
+def looks(page: Any) -> Iterator[None]:
+    """One after the other, a moment apart, for as long as there is any hope."""
+    for _ in until_patience_ends():
+        yield
+        page.wait_for_timeout(100)
 
 
 def has_script(page: Any) -> bool:
@@ -114,9 +122,8 @@ def is_alike_in_light_and_dark(page: Any) -> bool:
 
 def until(page: Any, found: Any) -> Any:
     """Reloads until it is there: records are read in batches, a moment later."""
-    for _ in range(100):
+    for _ in looks(page):
         if found.count():
             return found
-        page.wait_for_timeout(100)
         page.reload()
     raise AssertionError(f"not on {page.url}: {found}")

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.browser.errands import Errands
+from tests.servers import wait_until
 
 SEED = (Path(__file__).parent / "scene_seed.py").read_text()
+IN_TROUBLE = """
+from egress.models import Publication
+answer = Publication.objects.exclude(proxy_problems=[]).filter(bottle__slug=given["slug"]).exists()
+"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ class Scene:
 
 def set_scene(errands: Errands, slug: str) -> Scene:
     errands.create_bottle(slug)
-    return Scene(slug, errands.run(SEED, slug=slug))
+    made = Scene(slug, errands.run(SEED, slug=slug))
+    wait_until(lambda: errands.run(IN_TROUBLE, slug=slug), what="the proxy's word of the torn file")
+    return made
 
 
 def strike(errands: Errands, scene: Scene) -> None:

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from botbottle.dockerfiles import digest_of
-from egress import store
+from egress import handed, store
 from egress.ask import parse_egress_ask, parse_gate_ask
 from egress.models import TrafficRecord
 from egress.routes import Auth, Lease, Route
@@ -77,6 +77,12 @@ records += [
     for n in range(3)
 ]
 TrafficRecord.objects.bulk_create(records)
+
+# --- a file that the proxy cannot read
+
+torn = store.bottle_directory(bottle) / "run" / handed.FILE
+torn.parent.mkdir(mode=0o700, exist_ok=True)
+torn.write_text("[")
 
 # --- asks that wait
 

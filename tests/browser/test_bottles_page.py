@@ -24,6 +24,7 @@ from tests.browser.operating import (
     until,
 )
 from tests.browser.scene import Scene, set_scene, strike
+from tests.patience import PATIENCE
 from tests.requirements import require
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
@@ -95,7 +96,7 @@ def test_a_token_is_shown_once(window: Window, island: Island, bottles: Bottles,
     fresh = Agent(island, old.bottle | {"token": token})
     assert "routes" in fresh.says("list-egress-routes")["structuredContent"]
     refused = old.island.ask(old.bottle, "list-egress-routes")
-    refused.communicate(timeout=60)
+    refused.communicate(timeout=PATIENCE)
     assert refused.returncode != 0, "the old one no longer works"
     page.goto(f"{island.server.console_url}/bottles/{old.slug}/")
     assert "bbt_" not in page.content()

@@ -40,7 +40,7 @@ def builder(island: Island) -> Iterator[Building]:
 
 
 def shown(page: Any) -> str:
-    return str(page.inner_text(LOG, timeout=10_000))
+    return str(page.inner_text(LOG))
 
 
 def wait_for(page: Any, text: str) -> None:

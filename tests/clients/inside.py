@@ -20,7 +20,7 @@ from typing import Any
 
 SIOCSIFFLAGS = 0x8914
 IFF_UP_RUNNING = 0x1 | 0x40
-START_SECONDS = 30
+START_SECONDS = 120  # only a server that is dead takes them
 
 
 def raise_loopback() -> None:
@@ -98,7 +98,7 @@ def main() -> None:
             cwd=plan["cwd"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=START_SECONDS,
             check=False,
         )
         if made.returncode:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
+
 HERE = Path(__file__).parent
 PROJECT = HERE.parent.parent
 MANAGE = (sys.executable, str(PROJECT / "manage.py"))
@@ -139,7 +141,7 @@ class Island:
         env: dict[str, str] | None = None,
         feed: str = "",
         until: str = "",
-        timeout: float = 30,
+        timeout: float = 2 * PATIENCE,
     ) -> Finished:
         """Runs one client command, in `home/work`. With `until`, stdin stays open and the command is ended as
         soon as a line of its output has these words."""
@@ -160,7 +162,7 @@ class Island:
         assert self.process.stdin
         self.process.stdin.close()
         try:
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -26,7 +26,7 @@ def gemini(island: Island, clients: Clients, home: Path, bottle: Bottle) -> Fini
     server = {
         "httpUrl": bottle.url,
         "headers": {"Authorization": bottle.authorization},
-        "timeout": 10_000,
+        "timeout": 60_000,
         "trust": True,
     }
     quiet = {"privacy": {"usageStatisticsEnabled": False}, "general": {"enableAutoUpdate": False}}
@@ -44,7 +44,7 @@ def opencode(island: Island, clients: Clients, home: Path, bottle: Bottle) -> Fi
         "enabled": True,
         "oauth": False,
         "headers": {"Authorization": bottle.authorization},
-        "timeout": 10_000,
+        "timeout": 60_000,
     }
     (home / "work").mkdir()
     settings = {"autoupdate": False, "mcp": {"supervise": server}}

@@ -102,7 +102,6 @@ def run(
         *("--expected-failures", str(baseline_file(request.param)), "--output-dir", str(home / "results")),
         home=home,
         env={"MCP_AUTHORIZATION": island.bottle.authorization},
-        timeout=120,
     )
     files = sorted((home / "results").glob("*/checks.json"))
     return SuiteRun(

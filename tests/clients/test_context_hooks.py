@@ -37,7 +37,6 @@ def turn(island: Island, home: Path, *command: str, bridged: bool, **env: str) -
         *(sys.executable, str(HERE / "one_turn.py"), str(path) if bridged else "", *command),
         home=home,
         env={**PROXIED, **env},
-        timeout=90,
     )
     assert finished.code == 0, finished.said
     sent: list[str] = json.loads(finished.out.splitlines()[-1])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.clients.island import Clients, Finished, Island
+from tests.patience import PATIENCE
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.clients
@@ -67,7 +68,7 @@ def test_its_call_waits_until_the_operator_decides(
         waiting = beside.submit(inspect, island, clients, home, *wish, era=era)
         (proposal,) = wait_until(lambda: island.manage("proposals", "list"), what="the proposal")
         island.manage("proposals", "approve", proposal["id"], "--note", "fine with me")
-        called = result(waiting.result(timeout=60))
+        called = result(waiting.result(timeout=2 * PATIENCE))
     assert called["structuredContent"]["status"] == "approved"
     assert "fine with me" in called["content"][0]["text"]
     asked = {request.get("mcp") for request in island.requests()[before:]}

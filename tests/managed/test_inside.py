@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import pytest
 
 from botbottle.servers.process import BECOME, END, REMOVE
+from tests.patience import PATIENCE
+from tests.servers import wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 FACTS = (
@@ -27,8 +28,8 @@ FACTS = (
 def become(order: dict[str, Any], rest: str = "") -> subprocess.CompletedProcess[str]:
     text = json.dumps({"env": {}, "path": "", "cwd": "/", **order})
     return subprocess.run(
-        [*PYTHON, BECOME], input=f"{len(text):08d}{text}{rest}", capture_output=True, text=True, timeout=30,
-        check=False, env={"PATH": "/usr/bin:/bin", "KEY": "old"},
+        [*PYTHON, BECOME], input=f"{len(text):08d}{text}{rest}", capture_output=True, text=True,
+        timeout=PATIENCE, check=False, env={"PATH": "/usr/bin:/bin", "KEY": "old"},
     )  # fmt: skip
 
 
@@ -60,26 +61,23 @@ def test_what_cannot_be_started_says_so(argv: list[str], cwd: str, code: int, sa
 @pytest.mark.parametrize("sent", ["", "0000", "00000050{"])
 def test_an_order_that_breaks_off_starts_nothing(sent: str) -> None:
     ran = subprocess.run(
-        [*PYTHON, BECOME], input=sent, capture_output=True, text=True, timeout=30, check=False
+        [*PYTHON, BECOME], input=sent, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert ran.returncode != 0 and ran.stdout == '{"bot-bottle":"here"}\n'
 
 
 def test_a_server_ends_with_everything_it_forked_and_nobody_else() -> None:
-    forks = "import os,signal,time;signal.signal(15,signal.SIG_IGN);os.fork() or os.setsid();time.sleep(60)"
+    forks = "import os,signal,time;signal.signal(15,signal.SIG_IGN);os.fork() or os.setsid();time.sleep(600)"
     mark = f"BOT_BOTTLE_SERVER=test-{os.getpid()}"
     name, _, value = mark.partition("=")
     server = subprocess.Popen([sys.executable, "-c", forks], env={name: value}, start_new_session=True)
     other = subprocess.Popen(
-        [sys.executable, "-c", "import time;time.sleep(60)"], env={name: f"{value}-other"}
+        [sys.executable, "-c", "import time;time.sleep(600)"], env={name: f"{value}-other"}
     )
     try:
-        deadline = time.monotonic() + 10
-        while len(marked(mark)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert len(marked(mark)) == 2
-        subprocess.run([*PYTHON, END, mark, "0.1"], timeout=30, check=True)
-        assert server.wait(10) == -9
+        wait_until(lambda: len(marked(mark)) == 2, what="both of them")
+        subprocess.run([*PYTHON, END, mark, "0.1"], timeout=PATIENCE, check=True)
+        assert server.wait(PATIENCE) == -9
         assert marked(mark) == []
         assert other.poll() is None
     finally:
@@ -89,7 +87,7 @@ def test_a_server_ends_with_everything_it_forked_and_nobody_else() -> None:
 
 def removing(*paths: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PYTHON, REMOVE, *map(str, paths)], capture_output=True, text=True, timeout=30, check=False
+        [*PYTHON, REMOVE, *map(str, paths)], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 

@@ -14,10 +14,12 @@ from typing import Any
 import httpx
 
 from tests.agents import Agent, Operator, crowd
+from tests.patience import PATIENCE
 from tests.proxy.origins import Origins, TestAuthority
 from tests.servers import RunningServer, free_port, running_server
 
 HOST, ADDRESS = "api.example.com", "127.0.0.2"
+WHY = "tests need it"
 
 
 class Site:
@@ -37,7 +39,7 @@ class Site:
     def fetch(self, url: str, **options: Any) -> httpx.Response:
         """As a program in the bottle would: through the proxy, trusting the bottle's CA."""
         with httpx.Client(
-            proxy=self.bottle["proxy_url"], verify=self.tls, timeout=10, trust_env=False
+            proxy=self.bottle["proxy_url"], verify=self.tls, timeout=PATIENCE, trust_env=False
         ) as client:
             answer = client.get(url, **options)
         self.told.append(f"{answer.status_code} {answer.reason_phrase} {answer.headers!r} {answer.text}")
@@ -50,14 +52,14 @@ class Site:
             async with crowd() as client:
                 agent = Agent(client, self.server.mcp_url, self.bottle["token"])
                 operator = Operator(client, self.server.console_url, self.key)
-                call = asyncio.create_task(agent.ask(**arguments))
+                call = asyncio.create_task(agent.call("egress-block", justification=WHY, **arguments))
                 (proposal,) = await operator.pending(1)
                 answer = await operator.decide(proposal["id"], "modify", payload=grant)
                 assert answer.status_code == 200, answer.text
                 return await call
 
-        self.told.append(str(outcome := asyncio.run(both())))
-        return outcome
+        self.told.append(str(result := asyncio.run(both())))
+        return dict(result["structuredContent"])
 
     def allow(self, host: str = HOST, **more: Any) -> dict[str, Any]:
         return self.ask(host=host, grant={"host": host, "pinned_addresses": [ADDRESS], **more})
@@ -70,13 +72,25 @@ class Site:
         self.told.append(str(result := asyncio.run(call())))
         return result
 
+    def context(self, **query: str) -> str:
+        """What the agent is told when its session begins."""
+        answer = httpx.get(
+            self.server.mcp_url.replace("/mcp", "/session-context"),
+            params=query,
+            headers={"Authorization": f"Bearer {self.bottle['token']}"},
+            trust_env=False,
+        )
+        assert answer.status_code == 200, answer.text
+        self.told.append(answer.text)
+        return answer.text
+
     # --- the operator
 
     @contextmanager
     def console(self) -> Iterator[httpx.Client]:
         """A signed-in browser, as far as the server can tell."""
         with httpx.Client(
-            base_url=self.server.console_url, follow_redirects=True, timeout=30, trust_env=False
+            base_url=self.server.console_url, follow_redirects=True, timeout=PATIENCE, trust_env=False
         ) as browser:
             page = post_form(
                 browser, "/admin/login/", username="operator", password=self.server.password, next="/"

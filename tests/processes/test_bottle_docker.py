@@ -101,5 +101,5 @@ def test_a_container_whose_record_ended_while_the_engine_was_away_is_removed(
         assert "left" not in bottles.ok("ps")
     finally:
         engine.start()
-    wait_until(lambda: containers(engine) == [], seconds=60, what="the orphan's end")
+    wait_until(lambda: containers(engine) == [], what="the orphan's end")
     wait_until(lambda: bottles.audited("left")[-1] == ("orphan removed", "bot-bottle"), what="its record")

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.patience import PATIENCE
 from tests.processes.bottles import HEALTH, Bottles, family, is_gone
 from tests.processes.site import command_of, post_form
 from tests.requirements import require
@@ -294,7 +295,7 @@ def test_an_operator_starts_and_stops_a_bottle_in_the_admin(bottles: Bottles) ->
     bottles.manifest(slug, "command: [sleep, '1000']\n")
     pk = str(bottles.row(slug)["id"])
     with httpx.Client(
-        base_url=bottles.server.console_url, follow_redirects=True, timeout=30, trust_env=False
+        base_url=bottles.server.console_url, follow_redirects=True, timeout=PATIENCE, trust_env=False
     ) as browser:
         post_form(
             browser, "/admin/login/", username="operator", password=bottles.server.password, next="/history/"

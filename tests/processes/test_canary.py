@@ -49,13 +49,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with site.console() as browser:
             saved = post_form(browser, "/admin/egress/secret/add/", name=NAME, value=CANARY)
             assert "was added successfully" in saved.text
-        site.allow(
+        granted = site.allow(
             path_allowlist=["/reflect", "/redirect"],
             auth={"scheme": "Bearer", "token_ref": NAME},
         )
         use(site)
         hand_over(site)
         try_for(site)
+        ask_about(site, granted["proposal_id"])
         with site.console() as browser:  # what was refused last is on record
             wait_until(
                 lambda: "/reflect/last" in browser.get("/admin/egress/trafficrecord/").text,
@@ -96,8 +97,16 @@ def try_for(site: Site) -> None:
         assert site.fetch(other).status_code == 403
     for path in ("allowlist", "health", f"why?url={quote(url, safe='')}", "nothing"):
         site.fetch(f"http://_egress.local/{path}")
-    site.tool("list-egress-routes")
     site.fetch(f"{url}/reflect/last")
+
+
+def ask_about(site: Site, proposal: str) -> None:
+    """All that an agent can hear of what was granted, besides what the call itself was answered."""
+    site.tool("list-egress-routes")
+    site.tool("check-proposal", proposal_id=proposal)
+    for depth in ("minimal", "standard", "deep"):
+        for form in ("json", "text"):
+            site.context(depth=depth, format=form)
 
 
 def test_the_origin_got_it_and_only_on_the_route(site: Site) -> None:
@@ -108,6 +117,9 @@ def test_the_origin_got_it_and_only_on_the_route(site: Site) -> None:
 
 
 def test_no_answer_to_the_agent_holds_it(site: Site) -> None:
+    results = [answer for answer in site.told if "structuredContent" in answer]
+    assert len(results) == 3 and all("'content': [{'type': 'text', 'text': " in each for each in results)
+    assert sum("# bot-bottle: session context" in answer for answer in site.told) == 3
     assert len(site.told) > 15
     assert [answer for answer in site.told if forms_in(answer)] == []
 

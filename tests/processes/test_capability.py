@@ -28,6 +28,7 @@ from botbottle.backends.accounts import sandbox_name
 from botbottle.demo.internet import Site, small_internet
 from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
 from tests.dockerd import Engine, engine
+from tests.patience import PATIENCE
 from tests.processes.bottles import Bottles
 from tests.processes.site import command_of, post_form
 from tests.requirements import require
@@ -136,7 +137,7 @@ class World(Bottles):
         return dict(wait_until(over, seconds=240, what="the end of the rebuild"))
 
     def reached(self, slug: str, phase: str) -> None:
-        wait_until(lambda: self.rebuild(slug)["phase"] == phase, seconds=120, what=phase)
+        wait_until(lambda: self.rebuild(slug)["phase"] == phase, what=phase)
 
     def container(self, slug: str) -> str:
         return str(self.client.containers.get(sandbox_name(self.server.home, slug)).id)
@@ -150,7 +151,7 @@ class World(Bottles):
             found = [pid for pid in entries if command_of(pid)[-2:] == wanted]
             return found if len(found) == 1 else []
 
-        return int(wait_until(alone, seconds=120, what="one process")[0])
+        return int(wait_until(alone, what="one process")[0])
 
     def end(self, slug: str) -> None:
         self.hang_up()
@@ -164,7 +165,7 @@ class World(Bottles):
     @contextmanager
     def console(self) -> Iterator[httpx.Client]:
         url, password = self.server.console_url, self.server.password
-        with httpx.Client(base_url=url, follow_redirects=True, timeout=30, trust_env=False) as browser:
+        with httpx.Client(base_url=url, follow_redirects=True, timeout=PATIENCE, trust_env=False) as browser:
             post_form(browser, "/admin/login/", username="operator", password=password, next="/history/")
             yield browser
 
@@ -288,7 +289,7 @@ def test_a_tag_that_moved_is_flagged_before_the_yes(world: World, tmp_path: Path
         world.server.manage("proposals", "approve", proposal, "--digest", before["seen_digest"])
     with world.console() as browser:  # the web process may have an answer of half a minute ago
         for page in ("/", f"/proposals/{proposal}/"):
-            wait_until(lambda page=page: flag in unescape(browser.get(page).text), seconds=120, what=page)
+            wait_until(lambda page=page: flag in unescape(browser.get(page).text), what=page)
     python.tag("base", "1")
     assert world.review(proposal)["seen_digest"] == before["seen_digest"]
     world.approve(proposal)

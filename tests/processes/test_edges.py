@@ -11,6 +11,7 @@ import sys
 import httpx
 import pytest
 
+from tests.patience import PATIENCE
 from tests.servers import ROOT, RunningServer, free_port, running_server
 
 pytestmark = pytest.mark.process
@@ -22,7 +23,7 @@ def token(server: RunningServer) -> str:
 
 
 def raw(port: int, request: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         connection.sendall(request)
         answer = b""
         while chunk := connection.recv(65536):
@@ -63,7 +64,7 @@ def test_a_body_over_one_mebibyte_is_413_and_nothing_is_queued(server, token, ch
 
 def test_an_endless_body_is_cut_off(server, token) -> None:
     """What is past any patience ends the connection instead of filling the disk."""
-    with socket.create_connection(("127.0.0.1", server.agent_port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.agent_port), timeout=PATIENCE) as connection:
         connection.sendall(
             f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
             "Content-Length: 1000000000\r\n\r\n".encode()

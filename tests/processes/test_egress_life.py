@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from egress.data_plane import EgressProcess
 from tests.agents import Agent, Operator, crowd
 from tests.processes.site import HOST, Site, running_site
 from tests.proxy import load
@@ -25,6 +27,7 @@ from tests.proxy.load import Counts
 from tests.servers import ROOT, is_running, running_server, stop, wait_until
 
 pytestmark = pytest.mark.process
+LOST = r"Records of requests that were ever lost before they could be read: ([\d,]+)\."
 ALLOWED, FORBIDDEN = f"https://{HOST}/allowed/x", f"https://{HOST}/elsewhere"
 
 
@@ -106,6 +109,32 @@ def test_a_proxy_that_is_stopped_loses_no_record(site: Site) -> None:
     wait_until(lambda: site.pids("egress") not in ([], [stopped]) and answers(site), what="the restart")
 
 
+def test_records_that_a_held_reader_lost_are_counted_on_the_page_that_lists_the_others(site: Site) -> None:
+    """More than the proxy keeps, while the web process cannot read."""
+    flood, web = 30_000, site.pid("web")
+
+    def told() -> list[int]:
+        """How many are listed, and how many were lost."""
+        page = browser.get("/admin/egress/trafficrecord/?verdict=local").text
+        numbers = (re.search(pattern, page) for pattern in (r"([\d,]+) traffic records", LOST))
+        return [int(found[1].replace(",", "")) if found else 0 for found in numbers]
+
+    with site.console() as browser:
+        site.fetch("http://_egress.local/all-so-far")
+        wait_until(partial(is_noted, browser, "/all-so-far"), what="all records so far")
+        before = told()
+        os.kill(web, signal.SIGSTOP)
+        try:
+            with proxy_socket(site) as client:
+                for _ in range(flood // 100):
+                    client.send(request("GET", "http://_egress.local/health", "_egress.local") * 100)
+                    assert {client.answer().status for _ in range(100)} == {200}
+        finally:
+            os.kill(web, signal.SIGCONT)
+        wait_until(lambda: sum(told()) == sum(before) + flood, what="an account of all of them")
+        assert told()[1] - before[1] >= flood - 21_000
+
+
 @contextmanager
 def proxy_socket(site: Site) -> Iterator[Client]:
     with socket.socket(socket.AF_UNIX) as connection:
@@ -154,6 +183,26 @@ def test_what_a_power_cut_may_leave_of_the_table_is_mended(site: Site, left: str
         file.write_text(text if left == "older" else "")
     os.kill(site.pid("egress"), signal.SIGKILL)
     wait_until(lambda: served(site, f"https://{HOST}/since") == 200, what="the table")
+
+
+def test_a_bad_file_is_on_the_consoles_pages_for_as_long_as_it_is_bad(site: Site) -> None:
+    """Of a bottle of its own: what a test before this one left behind may still be mended."""
+    site.server.create_bottle("torn")
+    proxy = EgressProcess(site.server.home / "run" / "egress.sock")
+    routes = site.server.home / "bottles" / "torn" / "routes.yaml"
+    good = routes.read_text()
+
+    def shown() -> list[bool]:
+        sentence = "routes.yaml is not valid YAML. Version 1 stays live."
+        return [sentence in browser.get(path).text for path in ("/", "/bottles/torn/", "/bottles/agent-a/")]
+
+    with site.console() as browser:
+        routes.write_text("routes: [")
+        os.kill(site.pid("egress"), signal.SIGHUP)
+        wait_until(lambda: shown() == [True, True, False], what="the sentence")
+        routes.write_text(good)
+        assert proxy.reload("torn").problem is None
+        wait_until(lambda: shown() == [False] * 3, what="its end")
 
 
 async def test_a_call_is_answered_only_when_the_proxy_has_taken_the_table(site: Site) -> None:

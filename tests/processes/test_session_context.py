@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.patience import PATIENCE
 from tests.processes.site import HOST, Site, running_site
 from tests.servers import wait_until
 
@@ -61,7 +62,7 @@ def request(start: str, body: bytes, length: int | None = None) -> bytes:
 
 def in_bottle(site: Site) -> httpx.Client:
     transport = httpx.HTTPTransport(uds=str(agent_socket(site)))
-    return httpx.Client(transport=transport, base_url="http://127.0.0.1:9100", timeout=30)
+    return httpx.Client(transport=transport, base_url="http://127.0.0.1:9100", timeout=PATIENCE)
 
 
 def lines(site: Site, path: str) -> list[dict[str, Any]]:

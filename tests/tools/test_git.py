@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from egress.ask import parse_egress_ask
 from tests.requirements import require
-from tests.tools.workshop import BARE, INSPECTED, ROUTES, Bottle, Finished, git_backend
+from tests.tools.workshop import BARE, DENIED, INSPECTED, ROUTES, Bottle, Finished, git_backend
 
 pytestmark = [pytest.mark.process, pytest.mark.tools]
 LARGER_THAN_GITS_BUFFER = 3 * 1024 * 1024  # a push over 1 MB is sent in chunks, after a probe
@@ -63,11 +65,46 @@ def test_clone_push_and_fetch(bottle: Bottle, repositories: Path, host: str, siz
     assert git(bottle, "fetch", "--quiet", "origin", cwd=work).code == 0
 
 
-def test_a_clone_of_another_repository_fails_with_403(bottle: Bottle, repositories: Path) -> None:
-    done = git(bottle, "clone", f"https://{INSPECTED}/team/other.git", "work")
-    assert done.code == 128
-    assert "error: 403" in done.err
+@pytest.mark.parametrize(
+    ("host", "reason", "sentence"),
+    [
+        (INSPECTED, "path", f"is not under a path that is allowed on {INSPECTED}."),
+        (DENIED, "no-route", f"No route allows {DENIED}. Ask for one with egress-block."),
+    ],
+)
+def test_a_refused_clone_shows_why_and_how_to_ask(
+    bottle: Bottle, repositories: Path, host: str, reason: str, sentence: str
+) -> None:
+    done = git(bottle, "clone", f"https://{host}/team/other.git", "work")
+    assert (done.code, "error: 403" in done.err) == (128, True), done.err
+    why, how = [line for line in done.err.splitlines() if line.startswith("remote: ")]
+    assert why.startswith(f"remote: egress refused ({reason}): ") and why.endswith(sentence)
+    tool, arguments = how.removeprefix("remote: To ask for it, call the tool ").split(" with ", 1)
+    asked = json.loads(arguments)
+    assert asked.pop("justification").endswith(f"was refused ({reason}).")
+    assert (tool, parse_egress_ask(asked)) == ("egress-block", asked)
+    paths = ["/team/other.git/git-upload-pack", "/team/other.git/info/refs"]
+    assert asked == {"host": host, "path_allowlist": paths, "methods": ["GET", "POST"]}
     assert bottle.workshop.upstreams[INSPECTED].seen == []
+
+
+@pytest.mark.parametrize("errand", ["clone", "push"])
+def test_what_a_refusal_says_to_ask_for_is_enough(bottle: Bottle, repositories: Path, errand: str) -> None:
+    lab, url = bottle.workshop.lab, f"https://{INSPECTED}/team/other.git"
+    arguments = ("clone", "--quiet", url, "work")
+    if errand == "push":
+        here(bottle.home, "clone", "--quiet", str(repositories / "other.git"), "work")
+        here(bottle.home / "work", "commit", "--quiet", "--allow-empty", "--message", "second")
+        arguments = ("-C", "work", "push", "--quiet", url, "main")
+    refused = git(bottle, *arguments).err.splitlines()
+    how = next(line for line in refused if line.startswith("remote: To ask for it"))
+    asked = json.loads(how.split(" with ", 1)[1])
+    lab.publish("agent-a", [{**ROUTES[0], **{name: asked[name] for name in ("path_allowlist", "methods")}}])
+    try:
+        done = git(bottle, *arguments)
+    finally:
+        lab.publish("agent-a", ROUTES)
+    assert done.code == 0, done.err
 
 
 def test_a_path_can_be_opened_for_fetching_only(bottle: Bottle, repositories: Path) -> None:

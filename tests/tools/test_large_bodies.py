@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.tools.upstreams import generated
 from tests.tools.workshop import BARE, INSPECTED, Bottle
 
@@ -44,11 +45,11 @@ def warm(bottle: Bottle, host: str) -> None:
 def test_a_gigabyte_comes_down_whole(bottle: Bottle, host: str) -> None:
     memory = Memory(bottle.workshop.lab.process.pid)
     digest = hashlib.sha256()
-    curl = bottle.start("curl", "--silent", "--show-error", f"https://{host}/download/{GIGABYTE}")
-    assert curl.stdout is not None
-    while block := curl.stdout.read(1 << 20):
-        digest.update(block)
-    _, errors = curl.communicate(timeout=60)
+    with bottle.start("curl", "--silent", "--show-error", f"https://{host}/download/{GIGABYTE}") as curl:
+        assert curl.stdout is not None
+        while block := curl.stdout.read(1 << 20):
+            digest.update(block)
+        _, errors = curl.communicate(timeout=PATIENCE)
     assert (curl.returncode, errors) == (0, b"")
     assert digest.hexdigest() == digest_of_generated()
     assert memory.growth() < MOST_GROWTH
@@ -58,14 +59,12 @@ def test_a_gigabyte_comes_down_whole(bottle: Bottle, host: str) -> None:
 def test_a_gigabyte_goes_up_whole(bottle: Bottle, host: str, framing: str) -> None:
     memory = Memory(bottle.workshop.lab.process.pid)
     length = ["-H", f"Content-Length: {GIGABYTE}", "-H", "Transfer-Encoding:"] if framing == "sized" else []
-    curl = bottle.start(
-        "curl", "--silent", "--show-error", "--upload-file", "-", *length, f"https://{host}/upload",
-        stdin=subprocess.PIPE,
-    )  # fmt: skip
-    assert curl.stdin is not None
-    for block in generated(GIGABYTE):
-        curl.stdin.write(block)
-    out, errors = curl.communicate(timeout=120)
+    command = ["curl", "--silent", "--show-error", "--upload-file", "-", *length, f"https://{host}/upload"]
+    with bottle.start(*command, stdin=subprocess.PIPE) as curl:
+        assert curl.stdin is not None
+        for block in generated(GIGABYTE):
+            curl.stdin.write(block)
+        out, errors = curl.communicate(timeout=PATIENCE)
     assert (curl.returncode, errors) == (0, b"")
     assert json.loads(out) == {"size": GIGABYTE, "sha256": digest_of_generated()}
     assert memory.growth() < MOST_GROWTH

@@ -19,6 +19,7 @@ import hypercorn.asyncio
 import hypercorn.config
 import websockets.sync.server
 
+from tests.patience import PATIENCE
 from tests.servers import ROOT, stop, wait_until
 
 BLOCK = bytes(range(256)) * 4096  # 1 MiB
@@ -193,7 +194,7 @@ class Http2Upstream:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(config,), daemon=True)
         self._thread.start()
-        assert self._started.wait(20), "Hypercorn did not start"
+        assert self._started.wait(PATIENCE), "Hypercorn did not start"
 
     def _run(self, config: hypercorn.config.Config) -> None:
         asyncio.set_event_loop(self._loop)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
 from tests.proxy.lab import TOKENS, Lab, running_lab
 from tests.requirements import require
 from tests.servers import ROOT
@@ -110,7 +111,7 @@ class Bottle:
         self.home = home
 
     def run(
-        self, *command: str | Path, seconds: float = 60, cwd: Path | None = None, **variables: str
+        self, *command: str | Path, seconds: float = PATIENCE, cwd: Path | None = None, **variables: str
     ) -> Finished:
         found = shutil.which(str(command[0]))
         require(found, str(command[0]), f"install {command[0]}")

@@ -8,7 +8,7 @@ import aiohttp
 
 
 async def get(url: str) -> dict[str, object]:
-    limit = aiohttp.ClientTimeout(total=20)
+    limit = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(trust_env=True, timeout=limit) as session, session.get(url) as answer:
         return {"status": answer.status, "body": await answer.text()}
 

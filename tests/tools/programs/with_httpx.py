@@ -5,5 +5,5 @@ import sys
 
 import httpx
 
-answer = httpx.get(sys.argv[1], timeout=20)
+answer = httpx.get(sys.argv[1], timeout=60)
 sys.stdout.write(json.dumps({"status": answer.status_code, "body": answer.text}))

@@ -5,5 +5,5 @@ import sys
 
 import requests
 
-answer = requests.get(sys.argv[1], timeout=20)
+answer = requests.get(sys.argv[1], timeout=60)
 sys.stdout.write(json.dumps({"status": answer.status_code, "body": answer.text}))
