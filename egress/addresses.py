@@ -74,12 +74,12 @@ _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
-def is_forbidden_address(ip: str | Address) -> str | None:
+def is_forbidden_address(ip: str | Address, *, nat64: bool = False) -> str | None:
     """The reason why this address must not be dialled, or None. What cannot be read is forbidden.
 
-    IPv4-mapped, 6to4 and Teredo addresses are refused whatever they embed: no honest origin answers with one.
-    The well-known NAT64 prefix is judged by the IPv4 address inside, because hosts with IPv6 only reach the
-    whole IPv4 internet through it; the local-use NAT64 prefix is refused, as its layout is unknown.
+    IPv4-mapped, NAT64, 6to4 and Teredo addresses are refused whatever they embed. Where `nat64` is the way to
+    the IPv4 internet, as for hosts with IPv6 only, its well-known prefix is judged by the IPv4 address
+    inside; the local-use prefix is not, as its layout is unknown.
     """
     try:
         address = ip_address(ip)
@@ -89,7 +89,7 @@ def is_forbidden_address(ip: str | Address) -> str | None:
         return "a cloud metadata address"
     if isinstance(address, IPv4Address):
         return next((reason for network, reason in _FORBIDDEN_V4 if address in network), None)
-    return _forbidden_v6(address)
+    return _forbidden_v6(address, nat64=nat64)
 
 
 def in_networks(ip: str | Address, networks: Iterable[Network]) -> bool:
@@ -103,12 +103,14 @@ def embedded(ip: str | Address) -> Address:
     return IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address
 
 
-def _forbidden_v6(address: IPv6Address) -> str | None:
+def _forbidden_v6(address: IPv6Address, *, nat64: bool) -> str | None:
     if address.scope_id is not None:
         return "an address with a zone"
     if address in _NAT64:
         inner = is_forbidden_address(embedded(address))
-        return f"a NAT64 address of {inner}" if inner else None
+        if inner is not None:
+            return f"a NAT64 address of {inner}"
+        return None if nat64 else "a NAT64 address, and EGRESS_NAT64 is off"
     for network, reason in _FORBIDDEN_V6:
         if address in network:
             return reason

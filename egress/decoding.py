@@ -21,6 +21,7 @@ _PIECE = 64 * 1024
 _SLICE = 4 * 1024  # what one step reads, so that no step takes long, whatever the data is made of
 _ZSTD_WINDOW = 8 * 1024 * 1024
 _ZSTD_SLICE = 256  # can become 8 MB at most, which is then counted
+_ZSTD_PIECE = 8 * 1024 * 1024
 _PLAIN = frozenset({"", "identity", "aws-chunked"})
 
 
@@ -48,8 +49,8 @@ def codings_of(header: str) -> tuple[str, ...]:
 
 
 def memory_of(codings: Sequence[str]) -> int:
-    """How many bytes decoders of these can need at once."""
-    return sum(_WINDOWS[name] for name in codings)
+    """How many bytes decoders of these can keep at once, each with the piece that came out of it last."""
+    return sum(_MEMORY[name] for name in codings)
 
 
 class Decoding:
@@ -192,4 +193,10 @@ _DECODERS: dict[str, Callable[[], _Decoder]] = {
     "br": _Brotli,
     "zstd": _Zstandard,
 }
-_WINDOWS = {"gzip": 32 * 1024, "deflate": 32 * 1024, "br": 16 * 1024 * 1024, "zstd": _ZSTD_WINDOW}
+_INFLATING = 48 * 1024  # a window of 32 KB, and tables
+_MEMORY = {
+    "gzip": _INFLATING + _PIECE,
+    "deflate": _INFLATING + _PIECE,
+    "br": 16 * 1024 * 1024 + _PIECE,
+    "zstd": _ZSTD_WINDOW + _ZSTD_PIECE,
+}

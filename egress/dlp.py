@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,11 +17,12 @@ from urllib.parse import unquote_to_bytes
 
 import hyperscan
 
-from .decoding import Decoding
+from .decoding import Decoding, memory_of
 from .secret_forms import forms_of
 from .token_shapes import INJECTIONS, SHAPES
 
 PROVISIONED = "provisioned-secret"
+_PERCENT = ord("%")  # asked for in bytes: bytes in bytes take ten times as long
 _APART = b"\n\0\n"  # between texts that nothing may be found across: no shape has it in it
 # A body is looked at in windows that start at fixed places, however it arrives. One that fits into a single
 # window is known whole before any of it is let go; of a longer one, the end of what was looked at stays.
@@ -145,7 +146,7 @@ class Scanner:
 
     def kind_in_quoted(self, text: bytes) -> str | None:
         """As it is, and with escapes undone once and twice."""
-        if b"%" in text:
+        if _PERCENT in text:
             once = unquote_to_bytes(text)
             text = _APART.join([text, once, unquote_to_bytes(once)])
         return self.kind_in(text)
@@ -167,15 +168,56 @@ def _credentials(basic: bytes) -> bytes:
         return b""
 
 
+def memory_of_scan(codings: Sequence[str], length: int) -> int:
+    """How many bytes a BodyScan can keep at once, besides what it is given; of any length if that is < 0."""
+    hold_back, texts = (CODED_HOLD_BACK, 2) if codings else (OVERLAP, 1)
+    kept, window = WINDOW + hold_back, WINDOW
+    if length >= 0:
+        kept, window = min(kept, length), min(window, length)
+    return kept + window + texts * Text.MEMORY + OVERLAP + memory_of(codings)
+
+
+class Orders:
+    """Looks for phrases that give orders to an agent in texts that come in pieces, until one is found."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._end = b""
+        self.found = False
+
+    def look_at(self, piece: bytes, *, last: bool = False) -> None:
+        """What follows the `last` piece is another text."""
+        if self.found:
+            return
+        text = self._end + piece
+        self._end = b"" if last else text[-OVERLAP:]
+        if injections().first(text) is not None:
+            self.found = True
+            self._tell()
+
+    def steps(self, piece: bytes) -> Iterator[None]:
+        """The same for one that may be long: what is decoded at once can be megabytes."""
+        for start in range(0, len(piece), WINDOW):
+            self.look_at(piece[start : start + WINDOW])
+            yield
+
+
 class BodyScan:
     """A body on its way: `steps` gives back what may go on, and raises Found or Unreadable.
 
-    With `secrets_only`, token shapes are of no interest.
+    With `secrets_only`, token shapes are of no interest. `orders` are looked for in what is decoded.
     """
 
     def __init__(
-        self, scanner: Scanner, *, codings: Sequence[str] = (), form: bool = False, secrets_only: bool = False
+        self,
+        scanner: Scanner,
+        *,
+        codings: Sequence[str] = (),
+        form: bool = False,
+        secrets_only: bool = False,
+        orders: Orders | None = None,
     ) -> None:
+        self._orders = orders
         self._as_sent = Text(scanner, form=form and not codings, secrets_only=secrets_only)
         self._decoding = Decoding(codings) if codings else None
         self._decoded = Text(scanner, form=form, secrets_only=secrets_only)
@@ -184,19 +226,32 @@ class BodyScan:
         self._held = bytearray()
 
     def steps(self, data: bytes, *, last: bool) -> Steps:
-        self._unseen += data
-        while len(self._unseen) > WINDOW:
-            yield from self._look_at(bytes(self._unseen[:WINDOW]), last=False)
-            self._held += self._unseen[:WINDOW]
-            del self._unseen[:WINDOW]
-        if last:
-            yield from self._look_at(bytes(self._unseen), last=True)
-            released = bytes(self._held + self._unseen)
-            self._held.clear()
-            self._unseen.clear()
-            return released
-        released = bytes(self._held[: -self._hold_back])
-        del self._held[: len(released)]
+        is_whole = last and not (self._unseen or self._held)  # as most are: nothing has to be held
+        start = 0
+        while (end := start + WINDOW - len(self._unseen)) < len(data):
+            window = self._take_unseen(data[start:end])
+            yield from self._look_at(window, last=False)
+            if not is_whole:
+                self._held += window
+            start = end
+        if not last:
+            self._unseen += data[start:]
+            return self._release()
+        window = self._take_unseen(data[start:])
+        yield from self._look_at(window, last=True)
+        held, self._held = self._held, bytearray()
+        return data if is_whole else bytes(held) + window
+
+    def _take_unseen(self, more: bytes) -> bytes:
+        unseen, self._unseen = self._unseen, bytearray()
+        return bytes(unseen) + more
+
+    def _release(self) -> bytes:
+        cut = len(self._held) - self._hold_back
+        if cut <= 0:
+            return b""
+        released = bytes(self._held[:cut])
+        self._held = self._held[cut:]  # anew: one that is cut keeps what it had
         return released
 
     def _look_at(self, window: bytes, *, last: bool) -> Iterator[None]:
@@ -204,6 +259,8 @@ class BodyScan:
         if self._decoding is not None:
             for piece in self._decoding.feed(window):
                 yield from self._decoded.steps(piece, last=False)
+                if self._orders is not None:
+                    yield from self._orders.steps(piece)
                 yield  # also where nothing came out: that took its time too
             if last:
                 self._decoding.end()
@@ -212,6 +269,8 @@ class BodyScan:
 
 class Text:
     """One text in pieces, searched as it is, without its line breaks and spaces, and as a form's values."""
+
+    MEMORY = 3 * OVERLAP  # each way has an end that it looks back to
 
     def __init__(self, scanner: Scanner, *, form: bool = False, secrets_only: bool = False) -> None:
         self._scanner = scanner

@@ -104,11 +104,12 @@ def prefix_allows(prefix: str, path: str) -> bool:
 
     `prefix` is canonical, `path` came through `canonical_path`. Hex digits have no case: `%2f` is `%2F`.
     """
-    if prefix == "/":
-        return True
     if "%" in prefix:  # only of what is compared: the rest can be long
         path = upper_hex(path[: len(prefix)]) + path[len(prefix) :]
-    return path.startswith(prefix) and (len(path) == len(prefix) or path[len(prefix)] == "/")
+    if not path.startswith(prefix):
+        return False
+    size = len(prefix)
+    return len(path) == size or path[size] == "/" or prefix == "/"
 
 
 def upper_hex(path: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from .errors import BadHost, BadPath, BadRoute, PolicyError, quoted
 from .hostnames import WILDCARD, canonical_host, canonical_pattern, check_askable
@@ -32,7 +31,6 @@ __all__ = [
 ]
 
 PORTS = {"https": 443, "http": 80}
-_MAX_UNICODE_URL = 512  # the time to normalise its host grows with the square of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +127,6 @@ class Request(NamedTuple):  # made for every request: much cheaper than a frozen
     port: int
     method: str
     path: str
-
-    @classmethod
-    def from_url(cls, method: str, url: str) -> Request:
-        """For previews of a URL somebody typed. Raises PolicyError when it is not an http(s) URL."""
-        if len(url) > _MAX_UNICODE_URL and not url.isascii():
-            raise PolicyError(f"{quoted(url)} is long and has characters beyond ASCII: percent-encode them")
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise PolicyError(f"{quoted(url)} is not a URL") from error
-        if parts.scheme not in PORTS or not parts.netloc or parts.username is not None:
-            raise PolicyError(f"{quoted(url)} must be an http or https URL without user information")
-        host = canonical_host(parts.hostname or "", field="the URL's host")
-        path = canonical_path(parts.path or "/", field="the URL's path")
-        port = PORTS[parts.scheme] if port is None else port
-        return cls(parts.scheme, host, port, method.upper(), path)
 
 
 class Verdict(NamedTuple):

@@ -5,7 +5,7 @@ Trust boundary: the origin knows the secret and may repeat it, in any common enc
 
 from __future__ import annotations
 
-from .dlp import Matcher
+from .dlp import PART, Matcher, Steps
 from .secret_forms import LONGEST_FORM
 
 _ANCHOR = 4
@@ -20,18 +20,33 @@ class Scrubber:
         self.count = 0
 
     def clean(self, text: bytes) -> bytes:
-        matches = self._literals.ends(text)
+        return self._cover(text, text, 0)
+
+    def _cover(self, cleaned: bytes, part: bytes, start: int) -> bytes:
+        """What is found in a part of it that begins at `start`. The same object, if that is nothing."""
+        matches = self._literals.ends(part)
         if not matches:
-            return text
+            return cleaned
         self.count += 1
-        cleaned = bytearray(text)
+        covered = bytearray(cleaned)
         for number, end in matches:
             size = len(self._literals.expressions[number])
-            cleaned[end - size : end] = b"*" * size
-        return bytes(cleaned)
+            covered[start + end - size : start + end] = b"*" * size
+        return bytes(covered)
 
     def feed(self, data: bytes, *, last: bool) -> bytes:
-        text = self.clean(self._kept + data)
+        return self._release(self.clean(self._kept + data), last=last)
+
+    def steps(self, data: bytes, *, last: bool) -> Steps:
+        """The same for what may be long: it can be full of secrets, and each takes its time."""
+        text = cleaned = self._kept + data
+        for end in range(PART, len(text) + PART, PART):
+            start = max(0, end - PART - LONGEST_FORM)
+            cleaned = self._cover(cleaned, text[start:end], start)
+            yield
+        return self._release(cleaned, last=last)
+
+    def _release(self, text: bytes, *, last: bool) -> bytes:
         kept = 0 if last else self._begun(text)
         self._kept = text[len(text) - kept :]
         return text[: len(text) - kept]

@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from egress.decoding import FREE, Decoding, Unreadable, codings_of
+from egress.decoding import FREE, Decoding, Unreadable, codings_of, memory_of
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -114,6 +114,15 @@ def test_a_huge_zstd_window_is_refused() -> None:
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     with pytest.raises(Unreadable):
         undo(packer.compress(b"text") + packer.flush(), "zstd")
+
+
+def test_what_comes_out_at_once_is_counted_beside_the_window() -> None:
+    """Blocks of one repeated byte: the largest pieces there are."""
+    window = 8 * 1024 * 1024
+    head, block = b"\x28\xb5\x2f\xfd\x00\x68", (128 * 1024 << 3 | 1 << 1).to_bytes(3, "little") + b"x"
+    coded = (head + block * 64).ljust(65536, b"\0")  # with blocks of nothing, or it would be too large
+    largest = max(len(piece) for piece in Decoding(["zstd"]).feed(coded))
+    assert window // 2 < largest <= memory_of(["zstd"]) - window
 
 
 @pytest.mark.parametrize(

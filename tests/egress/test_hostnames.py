@@ -311,6 +311,7 @@ def test_broken_punycode_misleads_nobody() -> None:
         ("::7f00:1", "IPv4-compatible"),
         ("::ffff:10.0.0.1", "mapped"),
         ("::ffff:8.8.8.8", "mapped"),
+        ("64:ff9b::808:808", "a NAT64 address"),
         ("64:ff9b::7f00:1", "NAT64 address of a loopback"),
         ("64:ff9b::169.254.169.254", "NAT64 address of a cloud metadata"),
         ("64:ff9b:1::808:808", "local NAT64"),
@@ -332,9 +333,23 @@ def test_it_forbids_addresses_that_are_not_public(address: str, because: str) ->
     assert because in (is_forbidden_address(address) or "")
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "140.82.121.4", "2606:4700::1111", "64:ff9b::808:808"])
+@pytest.mark.parametrize("address", ["8.8.8.8", "140.82.121.4", "2606:4700::1111"])
 def test_public_addresses_are_fine(address: str) -> None:
     assert is_forbidden_address(address) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "because"),
+    [
+        ("64:ff9b::808:808", None),
+        ("64:ff9b::7f00:1", "a NAT64 address of a loopback address"),
+        ("64:ff9b::169.254.169.254", "a NAT64 address of a cloud metadata address"),
+        ("64:ff9b:1::808:808", "a local NAT64 address"),
+        ("::ffff:8.8.8.8", "an IPv4-mapped address"),
+    ],
+)
+def test_where_nat64_is_the_way_out_the_address_inside_counts(address: str, because: str | None) -> None:
+    assert is_forbidden_address(address, nat64=True) == because
 
 
 @given(st.ip_addresses(v=4))

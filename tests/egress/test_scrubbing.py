@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egress.dlp import Scanner
+from egress.dlp import PART, Matcher, Scanner
 from egress.scrubbing import Scrubber
+from tests.egress.steps import finish
 
 SECRET = "aaab/aaac+secret-1"
 SCANNER = Scanner([SECRET, "another-secret"])
@@ -82,6 +83,38 @@ def test_only_a_beginning_is_held_back() -> None:
     assert scrubber.feed(b"anot", last=False) == b""
     assert scrubber.feed(b"her-secret!", last=False) == b"*" * 14 + b"!"
     assert scrubber.count == 1
+
+
+class CountingForms(Matcher):
+    """Counts what it searches."""
+
+    searched = 0
+
+    def ends(self, text: bytes) -> list[tuple[int, int]]:
+        self.searched += len(text)
+        return super().ends(text)
+
+
+def test_no_step_cleans_much() -> None:
+    forms, most, text = CountingForms([b"abcdefgh"], literal=True, caseless=True), 0, b"abcdefgh" * 30_000
+    steps = Scrubber(forms).steps(text, last=True)
+    try:
+        while True:
+            next(steps)
+            most, forms.searched = max(most, forms.searched), 0
+    except StopIteration as done:
+        assert done.value == b"*" * len(text)
+    assert 0 < most < 2 * PART
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+@pytest.mark.parametrize("before", [-700, -5, 0])
+def test_an_echo_across_two_steps_is_covered(echo: bytes, before: int) -> None:
+    text = b"." * (2 * PART + before) + echo + b"!" * PART
+    cleaned = finish(Scrubber(SCANNER.literals).steps(text, last=True))
+    assert cleaned == scrubbed([text])
+    assert len(cleaned) == len(text)
+    assert SCANNER.literals.first(cleaned) is None
 
 
 def test_a_long_secret_is_covered_whole() -> None:
