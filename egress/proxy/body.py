@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from . import overrides
-from .head import CHUNKED, TOKEN, UNTIL_CLOSE, folded
+from .head import CHUNKED, OUR_OWN, TOKEN, UNTIL_CLOSE, folded
 
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _TRAILER = re.compile(rb"(" + TOKEN + rb"):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
@@ -38,6 +38,7 @@ _NOT_IN_TRAILERS = overrides.ALL | frozenset(
         b"range",
         b"if-range",
         b"location",
+        OUR_OWN,
     }
 )
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from egress import snapshot as snapshots
 from egress.errors import BadSnapshot
 from egress.policy import RouteTable, Snapshot
+from egress.routes import Auth
 
 from . import current_config
 from .berths import Berths
@@ -29,6 +30,7 @@ from .flows import Flows
 from .habits import Habits
 from .handed import HandedFile
 from .search import Search
+from .splicing import Pipes
 from .upstream import Pool
 from .uses import Uses
 
@@ -83,11 +85,12 @@ class Bottle:
         self.flows = Flows()
         self.pool = Pool(limits.pooled)
         self.berths = Berths(limits.in_flight_bytes, limits.connections + TOLD)
+        self.pipes = Pipes()
         self.uses = Uses(directory / "uses.json")
         self.counters: Counter[str] = Counter()
         self.missing_secrets: set[str] = set()
         self.connections: set[Connection] = set()
-        self.line = asyncio.Lock()  # of those that have asked for more than one thing at once
+        self.line = asyncio.Lock()  # of those that have asked for more than one thing at once, or at length
         self.is_gone = False
         self.held_bytes = 0
         self.search: Search | None = None
@@ -148,9 +151,19 @@ class Bottle:
         self.snapshot = fresh
         self.problem = None
         now = datetime.now(UTC)
-        self.loaded_at = now.isoformat(timespec="milliseconds")
+        self.loaded_at = now.isoformat()
         self.uses.forget_others(fresh.table.routes)
         self.counters["cut"] += self.flows.cut_forbidden(fresh, now)
+
+    def wanted_secrets(self) -> list[Auth]:
+        """What routes need that could not be had when a request came, while there are such routes."""
+        if not self.missing_secrets:
+            return []
+        routes = self.snapshot.table.open_routes(datetime.now(UTC))
+        needed = {(route.auth.token_ref, route.auth.scheme): route.auth for route in routes if route.auth}
+        wanted = [auth for (name, _), auth in sorted(needed.items()) if name in self.missing_secrets]
+        self.missing_secrets = {auth.token_ref for auth in wanted}
+        return wanted
 
     def close(self) -> None:
         """Nobody speaks as this bottle any more: another one may get its name."""

@@ -5,9 +5,12 @@ Trust boundary: bytes from the bottle, before anything is known about them. Read
 
 from __future__ import annotations
 
+from struct import Struct
+
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
 _SERVER_NAME, _HOST_NAME = 0, 0
 _ENCRYPTED_CLIENT_HELLO = 0xFE0D
+_EXTENSION = Struct("!HH")  # its kind and its size
 MAX_HELLO = 32 * 1024  # post-quantum key shares make honest ones a few kilobytes
 MAX_RECORDS, MAX_EXTENSIONS = 2048, 256  # honest ones have a few, and a few dozen
 
@@ -95,22 +98,34 @@ def _name_in(hello: bytes) -> str:
     reader.block(1)  # session
     reader.block(2)  # cipher suites
     reader.block(1)  # compression
-    extensions = _Reader(reader.block(2)) if not reader.empty else _Reader(b"")
+    found = _extensions(reader.block(2)) if not reader.empty else {}
     if not reader.empty:
         raise BadHello("the ClientHello has bytes after its end")
-    found: dict[int, bytes] = {}
-    while not extensions.empty:
-        kind, content = extensions.number(2), extensions.block(2)
-        if kind in found:
-            raise BadHello("the ClientHello has an extension twice")
-        if len(found) == MAX_EXTENSIONS:
-            raise BadHello("the ClientHello has too many extensions")
-        found[kind] = content
     if _ENCRYPTED_CLIENT_HELLO in found:
         raise BadHello("the ClientHello hides the server name (ECH): switch that off in the client")
     if _SERVER_NAME not in found:
         raise BadHello("the ClientHello has no server name (SNI)")
     return _only_name(found[_SERVER_NAME])
+
+
+def _extensions(block: bytes) -> dict[int, bytes]:
+    """By their kind. There are a dozen in each, so reading one takes no call of ours."""
+    found: dict[int, bytes] = {}
+    position, end = 0, len(block)
+    while position < end:
+        start = position + _EXTENSION.size
+        if start > end:
+            raise BadHello("the ClientHello is cut short")
+        kind, size = _EXTENSION.unpack_from(block, position)
+        position = start + size
+        if position > end:
+            raise BadHello("the ClientHello is cut short")
+        if kind in found:
+            raise BadHello("the ClientHello has an extension twice")
+        if len(found) == MAX_EXTENSIONS:
+            raise BadHello("the ClientHello has too many extensions")
+        found[kind] = block[start:position]
+    return found
 
 
 def _only_name(content: bytes) -> str:

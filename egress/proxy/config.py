@@ -20,6 +20,9 @@ from .berths import NARROW
 from .gateway import Gateway
 
 _MIB = 1024 * 1024
+# For the search of one body, whatever its coding, or of the largest that is signed. With two codings, which
+# hardly anybody uses, it can take twice as much, and is refused where there is no more.
+_LEAST_HELD_MIB = 17
 TOLD = 16  # connections beyond the limit that get an answer, which takes a moment; more are just closed
 
 
@@ -30,7 +33,7 @@ class Limits:
     head_bytes: int = 64 * 1024
     head_fields: int = 128
     held_body_bytes: int = 16 * 1024 * 1024  # only where a signature needs the whole body first
-    held_bytes: int = 128 * 1024 * 1024  # of all its requests, in such bodies and in decoders
+    held_bytes: int = 128 * 1024 * 1024  # of all its requests, in such bodies, and to search and decode any
     in_flight_bytes: int = 256 * 1024 * 1024  # of all its connections, on the way from one side to the other
     head_seconds: float = 15
     keep_alive_seconds: float = 75
@@ -59,6 +62,7 @@ class Config:
     upstream_ca: Path | None = None
     pinned_ports: dict[int, int] = field(default_factory=dict)
     forbidden_networks: tuple[Network, ...] = ()
+    nat64: bool = False
     refuse_at_connect: bool = False
     gateway: Gateway | None = None
     limits: Limits = field(default_factory=Limits)
@@ -105,6 +109,7 @@ def from_environment() -> Config:
         upstream_ca=Path(ca) if ca else None,
         pinned_ports=_pinned_ports("EGRESS_PINNED_PORTS"),
         forbidden_networks=_networks("EGRESS_FORBIDDEN_NETWORKS"),
+        nat64=environment.flag("EGRESS_NAT64"),
         refuse_at_connect=environment.flag("EGRESS_REFUSE_AT_CONNECT"),
         gateway=_gateway("EGRESS_UPSTREAM_PROXY"),
         limits=_limits(),
@@ -132,7 +137,7 @@ def _limits() -> Limits:
         in_flight_bytes=_in_flight_bytes("EGRESS_MAX_IN_FLIGHT_MIB", connections),
         held_bytes=_MIB
         * environment.whole_number(
-            "EGRESS_MAX_HELD_MIB", usual.held_bytes // _MIB, at_least=16, at_most=1_000_000
+            "EGRESS_MAX_HELD_MIB", usual.held_bytes // _MIB, at_least=_LEAST_HELD_MIB, at_most=1_000_000
         ),
     )
 

@@ -12,20 +12,21 @@ import ssl
 from datetime import UTC, datetime
 from functools import partial
 
-from egress.policy import Request, decide, decide_connect, used_up
+from egress.policy import Request, used_up
 from egress.routes import Route
 
 from . import local
-from .bottles import SLUG, Bottle
+from .admission import admit, admit_connect, admit_inside, admit_tunnel, tunnelled
+from .bottles import Bottle
 from .clienthello import BadHello
 from .destination import Destination
 from .errors import BadRequest, Gone, Refusal
 from .exchange import Exchange
 from .express import Express
 from .flows import Flow, is_allowed
-from .handover import hand_over
+from .handover import hand_over, owner_of
 from .head import RequestHead, parse_request
-from .inspection import Inspection, check_url, conceal, shown_host
+from .inspection import conceal, shown_host
 from .origin import Origin, connect
 from .plane import DataPlane
 from .reading import linger, read_head
@@ -34,9 +35,9 @@ from .refusals import answer, refusal_for
 from .relay import WebProcess
 from .targets import Target, agent_target, connect_target, forward_target, inner_target
 from .tls import TlsTransport
-from .tokens import claimed_slug, slug_and_token
+from .tokens import slug_and_token
 from .tunnel import UNRECOGNIZED_NAME, Tunnel, check_hello
-from .visits import Visit, stand_in_line
+from .visits import LONG_HEAD, Visit, stand_in_line
 from .wire import Wire
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,8 @@ class Conversation:
             if raw is None:
                 return False
             self._heard = True
+            if len(raw) > LONG_HEAD:  # before anything is made of it: reading it takes time too
+                await stand_in_line(self._bottle or self._plane.strangers)
             if await self._is_anothers(raw):
                 return False
             self._record.begin()
@@ -178,19 +181,16 @@ class Conversation:
         """
         if self._door is not Door.TCP or self._bottle is not None or not self._plane.neighbours:
             return False
-        slug = claimed_slug(raw)
-        if not SLUG.fullmatch(slug):
-            return False
-        owner = self._plane.config.owner(slug)
+        owner = owner_of(self._plane.config, raw)
         if owner == self._plane.config.number:
             return False
         await hand_over(self._plane, owner, self._wire, raw)
         return True
 
     async def _serve(self, head: RequestHead) -> bool:
+        bottle = self._identify(head)
         if self._is_cut:  # what had arrived before is not served either
             raise Gone
-        bottle = self._identify(head)
         self._record.bottle = bottle.slug
         self._record.table_version = bottle.snapshot.version
         bottle.counters["requests"] += 1
@@ -225,10 +225,13 @@ class Conversation:
 
     async def _serve_ourselves(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
         if target.host == local.NAME and target.port == 80:
-            response = local.answer(bottle, head, target)
+            response = local.answer(self._plane, bottle, head, target, self._record)
             if head.length:
                 raise BadRequest("bad-body", f"{local.NAME} takes no request body.")
             self._record.verdict, self._record.status = "local", 200
+            if self._record.finding is not None:  # it was asked about: the answer tells a secret from a guess
+                bottle.counters["refused"] += 1
+                self._record.verdict, self._record.reason = "refused", "dlp"
             self._wire.write(response)
             return head.keeps_alive
         if target.host == local.NAME or target.port not in (80, self._plane.config.supervise_port):
@@ -238,24 +241,11 @@ class Conversation:
     # --- plain and inspected requests
 
     async def _forward(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
-        if head.method == "TRACE":  # its answer would repeat what we add to the request
-            raise Refusal("method", "TRACE is never allowed.", 405)
-        request = target.asked_with(head.method)
-        route = self._decide(bottle, request, target)
-        self._record.route = route.host
-        origin = Origin(self._plane, bottle, target, route, head=head, record=self._record)
+        origin = admit(self._plane, bottle, head, target, self._record)
+        request, route = target.asked_with(head.method), origin.route
         if not bottle.uses.take(route):
             raise refusal_for(used_up(request, route), target, request.method)
         return await self._exchange(bottle, head, origin, request, route)
-
-    def _decide(self, bottle: Bottle, request: Request, target: Target) -> Route:
-        verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
-        if not verdict.allowed or verdict.route is None:
-            self._record.route = verdict.route.host if verdict.route else None
-            if verdict.route is None or verdict.route.dlp.searches_requests:
-                check_url(self._plane.scanners.scanner(bottle), target, self._record)
-            raise refusal_for(verdict, target, request.method)
-        return verdict.route
 
     async def _exchange(
         self,
@@ -295,27 +285,20 @@ class Conversation:
     # --- CONNECT
 
     async def _connect(self, bottle: Bottle, head: RequestHead) -> bool:
-        host, port = connect_target(head)
-        self._aim(Target("https", host, port, "", b""))
-        assert self._target is not None  # noqa: S101
-        if self._target.is_ours:
-            raise BadRequest("bad-target", f"Use http://{host}/ without CONNECT.")
+        target = connect_target(head)
+        self._aim(target)
         if self._wire.buffer:
             raise BadRequest(
                 "early-data", "The request was refused: wait for the answer to CONNECT before sending."
             )
-        verdict = decide_connect(host, port, bottle.snapshot, now=datetime.now(UTC))
-        self._record.route = verdict.route.host if verdict.route else None
-        if verdict.allowed and verdict.route is not None and verdict.route.is_bare:
-            await self._tunnel(bottle, host, port, verdict.route)
-        elif verdict.allowed or (verdict.ask is not None and not self._plane.config.refuse_at_connect):
-            # A refusal that most tools can show comes from inside TLS, where method and path are known too.
-            if not await self._look_inside(bottle, host) and not verdict.allowed:
-                # It spoke no HTTP/1.1 and never saw the refusal, so at least the operator has to.
-                bottle.counters["refused"] += 1
-                self._note(refusal_for(verdict, self._target, "CONNECT"))
-        else:
-            raise refusal_for(verdict, self._target, "CONNECT")
+        verdict = admit_connect(self._plane, bottle, target, self._record)
+        if (route := tunnelled(verdict)) is not None:
+            await self._tunnel(bottle, target, route)
+        # A refusal that most tools can show comes from inside TLS, where method and path are known too.
+        elif not await self._look_inside(bottle, target.host) and not verdict.allowed:
+            # It spoke no HTTP/1.1 and never saw the refusal, so at least the operator has to.
+            bottle.counters["refused"] += 1
+            self._note(refusal_for(verdict, target, "CONNECT"))
         return False
 
     def _note(self, refusal: Refusal) -> None:
@@ -328,12 +311,11 @@ class Conversation:
         if self._head is not None and self._record.reason in ("", "ok"):
             self._record.reason = "cut" if self._is_cut else reason
 
-    async def _tunnel(self, bottle: Bottle, host: str, port: int, route: Route) -> None:
-        Inspection(self._plane.scanners.scanner(bottle), route, self._record).check_host(host)
-        request = Request("https", host, port, "CONNECT", "/")
+    async def _tunnel(self, bottle: Bottle, target: Target, route: Route) -> None:
+        host, port = target.host, target.port
+        request = admit_tunnel(self._plane, bottle, target, route, self._record)
         if not bottle.uses.take(route):
-            assert self._target is not None  # noqa: S101
-            raise refusal_for(used_up(request, route), self._target, "CONNECT")
+            raise refusal_for(used_up(request, route), target, "CONNECT")
         upstream = await connect(self._plane, route, host, port, self._wire, bottle=bottle, tls=False)
         try:
             self._wire.write(_ESTABLISHED)
@@ -342,14 +324,17 @@ class Conversation:
             upstream.abort()
             self._record.reason, self._record.status = "bad-hello", 200
             shown = shown_host(self._plane.scanners.scanner(bottle), host)
-            log.info("bottle %s: tunnel to %s refused: %s", bottle.slug, shown, error)
+            log.debug("bottle %s: tunnel to %s refused: %s", bottle.slug, shown, error)
             self._wire.write(UNRECOGNIZED_NAME)
             return
         except BaseException:
             upstream.abort()
             raise
         self._record.verdict, self._record.reason, self._record.status = "allowed", "ok", 200
-        tunnel = Tunnel(self._wire, upstream, self._plane.limits, self._record, request=request, route=route)
+        tunnel = Tunnel(
+            self._wire, upstream, self._plane.limits, self._record,
+            request=request, route=route, pipes=bottle.pipes,
+        )  # fmt: skip
         self._under_way = tunnel
         bottle.flows.add(tunnel)
         try:
@@ -366,12 +351,7 @@ class Conversation:
 
         False when there were none.
         """
-        try:
-            context = bottle.authority.context_for(host)
-        except (OSError, ValueError) as error:
-            log.error("bottle %s: its CA cannot be used: %s", bottle.slug, error)
-            raise Refusal("no-ca", "The bottle's CA cannot be used. Tell the operator.", 502) from error
-        outer = self._wire
+        context, outer = admit_inside(bottle, host), self._wire
         if outer.transport is None or outer.ended:
             raise Gone
         outer.write(_ESTABLISHED)
@@ -385,7 +365,7 @@ class Conversation:
         except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             self._record.reason = "bad-hello" if _refused_name(error) else "bad-tls"
             shown = shown_host(self._plane.scanners.scanner(bottle), host)
-            log.info("bottle %s: TLS for %s failed: %r", bottle.slug, shown, error)
+            log.debug("bottle %s: TLS for %s failed: %r", bottle.slug, shown, error)
             raise Gone from error
         finally:
             if inner.transport is None:

@@ -54,7 +54,7 @@ class Secrets:
         except OSError as error:
             return f"The secret file for {name} cannot be read: {error.strerror}."
         if value is None and name not in os.environ:
-            return f"There is no secret {name}: set that variable for the egress process, or write the file."
+            return f"There is no secret {name}: set it in the admin (Secrets), or write secrets/{name}."
         if self.lookup(name) is None:
             return f"The secret {name} is empty, too long, reserved or has characters that no header takes."
         return None

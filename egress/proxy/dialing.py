@@ -99,7 +99,13 @@ class Names:
 
 
 async def checked_addresses(
-    host: str, route: Route, lookup: Lookup, *, seconds: float, forbidden: Sequence[Network] = ()
+    host: str,
+    route: Route,
+    lookup: Lookup,
+    *,
+    seconds: float,
+    forbidden: Sequence[Network] = (),
+    nat64: bool = False,
 ) -> list[str]:
     """Where this host may be dialled. Raises Refusal. `forbidden` are the operator's own networks.
 
@@ -116,7 +122,7 @@ async def checked_addresses(
     if not addresses:
         raise Unreachable("unresolvable", f"The name {host} has no address.")
     for address in addresses:
-        why = is_forbidden_address(address) or _forbidden_here(address, forbidden)
+        why = is_forbidden_address(address, nat64=nat64) or _forbidden_here(address, forbidden)
         if why is not None:
             raise Refusal(
                 "forbidden-address",
@@ -147,32 +153,41 @@ def is_own_address(address: str) -> bool:
 
 async def dial(addresses: Sequence[str], port: int, *, seconds: float) -> socket.socket:
     """The first connection that opens, attempts staggered over both address families. Raises Unreachable."""
-    attempts: set[asyncio.Task[socket.socket]] = set()
-    waiting = _alternating(addresses)[:_MAX_ADDRESSES]
     try:
         async with asyncio.timeout(seconds):
-            while waiting or attempts:
-                if waiting:
-                    attempts.add(asyncio.create_task(_connect(waiting.pop(0), port)))
-                done, attempts = await asyncio.wait(
-                    attempts,
-                    timeout=_NEXT_ATTEMPT_AFTER if waiting else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                opened = [task.result() for task in done if task.exception() is None]
-                for spare in opened[1:]:
-                    spare.close()
-                if opened:
-                    return opened[0]
+            return await _first_to_open(_alternating(addresses)[:_MAX_ADDRESSES], port)
     except TimeoutError as error:
         raise Unreachable(
             "upstream-timeout", "The origin did not accept a connection in time.", 504
         ) from error
+    except OSError as error:
+        raise Unreachable("upstream-refused", "The origin refused the connection.") from error
+
+
+async def _first_to_open(addresses: list[str], port: int) -> socket.socket:
+    """Raises OSError when none does."""
+    if len(addresses) == 1:  # nobody to race: no task, no waiting for one of several
+        return await _connect(addresses[0], port)
+    attempts: set[asyncio.Task[socket.socket]] = set()
+    try:
+        while addresses or attempts:
+            if addresses:
+                attempts.add(asyncio.create_task(_connect(addresses.pop(0), port)))
+            done, attempts = await asyncio.wait(
+                attempts,
+                timeout=_NEXT_ATTEMPT_AFTER if addresses else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            opened = [task.result() for task in done if task.exception() is None]
+            for spare in opened[1:]:
+                spare.close()
+            if opened:
+                return opened[0]
     finally:
         for task in attempts:
             task.add_done_callback(_discard)
             task.cancel()
-    raise Unreachable("upstream-refused", "The origin refused the connection.")
+    raise ConnectionRefusedError
 
 
 def _alternating(addresses: Sequence[str]) -> list[str]:

@@ -382,10 +382,10 @@ class Exchange:
     async def _switch(self, answer: ResponseHead) -> None:
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
+        switching = [*self._destination.answer_fields(answer), *UPGRADE]  # or there is no room for it
         self._started = True
         self._record.answered(101)
         self._patience = self._limits.tunnel_idle_seconds
-        switching = [*self._destination.answer_fields(answer), *UPGRADE]
         self._client.write(response_bytes(answer, switching, close=False))
         self._client.feed_from(upstream)
         upstream.feed_from(self._client)
@@ -394,6 +394,8 @@ class Exchange:
         while not (self._client.ended or upstream.ended):
             self._check()
             await self._client.bell.wait()
+        if self._failure is not None:  # it came with the last bytes
+            raise self._failure
         self._client.write(await self._in_turn(self._destination.incoming(b"", last=True)))
         self._client.close()
         upstream.close()
@@ -412,7 +414,11 @@ class Exchange:
 
     def _take_upgraded_answer(self, data: bytes) -> Generator[None, None, None]:
         self._touch()
-        data = yield from self._destination.incoming(data, last=False)
+        try:
+            data = yield from self._destination.incoming(data, last=False)
+        except Refusal as refusal:
+            self._fail_answer(refusal)
+            return
         self._record.bytes_in += len(data)
         if data:
             self._client.write(data)

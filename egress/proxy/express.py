@@ -24,6 +24,7 @@ from .overrides import overrides_in
 from .plane import DataPlane
 from .records import Record
 from .targets import Target, inner_target
+from .visits import LONG_HEAD
 from .wire import Wire
 from .writing import request_bytes, response_bytes
 
@@ -109,6 +110,8 @@ class Express:
         client, plane, bottle = self._client, self._plane, self._bottle
         if self._upstream is not None or client.buffer or client.choked or client.expired or plane.stopping:
             return False
+        if len(data) > LONG_HEAD:
+            return False
         line = read_usual_line(data)
         if line is None:
             return False
@@ -142,13 +145,12 @@ class Express:
             and search.snapshot is bottle.snapshot
             and search.handed is bottle.handed.look(now)
             and now < search.until
-            and len(data) <= self._limits.head_bytes
             and is_accepted(data)
         )
 
     def _learn(self, data: bytes, start: int) -> Habit | None:
         """None if such a request is not for the short way, or is not all that arrived."""
-        if len(data) > self._limits.head_bytes or data.find(_END) != len(data) - len(_END):
+        if data.find(_END) != len(data) - len(_END):
             return None
         try:
             head = parse_request(data, max_fields=self._limits.head_fields)

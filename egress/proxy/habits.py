@@ -7,7 +7,7 @@ same head. Nothing here is believed by itself: whoever uses it asks first whethe
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from egress.policy import Snapshot
 from egress.routes import Route
@@ -19,7 +19,8 @@ _HOSTS = 64
 _BYTES = 2048  # of a head that is remembered beyond its connection
 
 
-class Habit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Habit:
     """What is true of requests with these fields, under one table and with one set of secrets."""
 
     fields: bytes  # everything that follows the first line
@@ -30,7 +31,8 @@ class Habit(NamedTuple):
     sent: bytes  # to the origin, in place of `fields`
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Answer:
     """A head that came, how it was read, and what is sent on in its place."""
 
     raw: bytes

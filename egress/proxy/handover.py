@@ -7,29 +7,50 @@ still a stranger's: who it is is found out by the process that takes it, from th
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
+from .bottles import SLUG
+from .config import Config
 from .errors import Gone, Refusal
 from .plane import DataPlane
+from .tokens import claimed_slug
 from .wire import Wire
 
-log = logging.getLogger(__name__)
-_IN_MESSAGE = 16 * 1024  # what is more goes along as a file
+IN_MESSAGE = 16 * 1024  # what is more goes along as a file
 _AT_ONCE = 64
 _BETWEEN_TRIES = 0.01
 
-Taken = Callable[[socket.socket, bytes], Awaitable[None]]
+TakeIn = Callable[[socket.socket, bytes], None]
+
+
+def owner_of(config: Config, head: bytes) -> int:
+    """The process that serves whom a head, which nobody has read yet, claims to be. Ours, if nobody."""
+    slug = claimed_slug(head)
+    return config.owner(slug) if SLUG.fullmatch(slug) else config.number
+
+
+def hands_over(neighbour: socket.socket, descriptor: int, seen: bytes) -> bool:
+    """Give the connection to whoever reads there, to begin with `seen`. Only our end of it is left to close.
+
+    False when it has to wait: few at a time do in that queue, which a process finds again after a restart.
+    """
+    try:
+        if len(seen) <= IN_MESSAGE:
+            socket.send_fds(neighbour, [seen], [descriptor])
+        else:
+            with os.fdopen(os.memfd_create("seen"), "wb", buffering=0) as file:
+                file.write(seen)
+                socket.send_fds(neighbour, [b""], [descriptor, file.fileno()])
+    except OSError:  # its queue is full, or we have no room for the file
+        return False
+    return True
 
 
 async def hand_over(plane: DataPlane, number: int, wire: Wire, seen: bytes) -> None:
-    """Give the connection to process `number`, which begins with `seen`. Raises Refusal, or Gone.
-
-    Few at a time wait in its queue, which it finds again after a restart; when that is full, we wait.
-    """
+    """The same for a wire's connection, waiting while it has to. Raises Refusal, or Gone."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + plane.limits.connect_seconds
     while not _sent(plane.neighbours[number], wire, seen):
@@ -48,26 +69,15 @@ def _sent(neighbour: socket.socket, wire: Wire, seen: bytes) -> bool:
     if wire.transport is None or wire.transport.is_closing():
         raise Gone
     descriptor = wire.transport.get_extra_info("socket").fileno()
-    message = seen + bytes(wire.buffer)
-    try:
-        if len(message) <= _IN_MESSAGE:
-            socket.send_fds(neighbour, [message], [descriptor])
-        else:
-            with os.fdopen(os.memfd_create("seen"), "wb", buffering=0) as file:
-                file.write(message)
-                socket.send_fds(neighbour, [b""], [descriptor, file.fileno()])
-    except OSError:  # its queue is full, or we have no room for the file
-        return False
-    return True
+    return hands_over(neighbour, descriptor, seen + bytes(wire.buffer))
 
 
 class Reception:
     """Takes what the neighbours hand over."""
 
-    def __init__(self, taken: Taken) -> None:
-        self._taken = taken
+    def __init__(self, take_in: TakeIn) -> None:
+        self._take_in = take_in
         self._incoming: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, incoming: socket.socket) -> None:
         self._incoming = incoming
@@ -84,7 +94,7 @@ class Reception:
         with suppress(BlockingIOError):
             for _ in range(_AT_ONCE):
                 message, descriptors, _, _ = socket.recv_fds(
-                    self._incoming, _IN_MESSAGE, 2, socket.MSG_CMSG_CLOEXEC
+                    self._incoming, IN_MESSAGE, 2, socket.MSG_CMSG_CLOEXEC
                 )
                 if descriptors:  # or this process has no room for any more
                     self._take(message, descriptors)
@@ -95,13 +105,4 @@ class Reception:
             with os.fdopen(descriptor, "rb") as file:
                 file.seek(0)
                 message = file.read()
-        task = asyncio.get_running_loop().create_task(self._serve(connection, message))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, connection: socket.socket, seen: bytes) -> None:
-        try:
-            await self._taken(connection, seen)
-        except OSError as error:
-            log.info("a connection was gone when it was handed over: %s", error.strerror)
-            connection.close()
+        self._take_in(connection, message)

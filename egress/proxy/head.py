@@ -56,7 +56,8 @@ HOP_BY_HOP = frozenset(
         b"proxy-authentication-info",
     }
 )
-_NOT_SENT_ON = HOP_BY_HOP | {b"host"}
+OUR_OWN = b"x-egress-reason"  # what our refusals are known by: nobody else is to speak in our name
+_NOT_SENT_ON = HOP_BY_HOP | {b"host", OUR_OWN}
 _ACTED_ON = _SINGLE | HOP_BY_HOP | {b"content-encoding", b"content-type"}
 _AS_DASHES = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
 _REMEMBERED_BYTES = 2048
@@ -182,9 +183,11 @@ def read_usual_line(raw: bytes) -> tuple[str, str, bytes, int] | None:
     All others are None here.
     """
     match = _USUAL_LINE.match(raw)
-    if match is None or match.end(2) - match.start(2) > _MAX_TARGET:
+    if match is None:
         return None
     method, origin_form, path = match.groups()
+    if len(origin_form) > _MAX_TARGET:
+        return None
     return method.decode("ascii"), path.decode("ascii"), origin_form, match.end()
 
 

@@ -1,4 +1,4 @@
-"""What a bottle's requests make us keep in memory: bodies that are to be signed, windows of decoders."""
+"""What a bottle's requests make us keep in memory: bodies that are to be signed, and what searching takes."""
 
 from __future__ import annotations
 

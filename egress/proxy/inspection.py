@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
+from functools import partial
 from time import monotonic
 
-from egress.decoding import Unreadable, codings_of, memory_of
-from egress.dlp import OVERLAP, PROVISIONED, BodyScan, Finding, Found, Scanner, Steps, injections
+from egress.decoding import Decoding, Unreadable, codings_of
+from egress.dlp import PROVISIONED, BodyScan, Finding, Found, Orders, Scanner, Steps, memory_of_scan
 from egress.policy import Snapshot
-from egress.routes import AGENT_SCHEMES, Auth, Route
+from egress.routes import AGENT_SCHEMES, Auth, Dlp, Route
 from egress.scrubbing import Scrubber
 from egress.secret_forms import SHORTEST_ENCODED
-from egress.websocket_frames import FrameScan
+from egress.websocket_frames import MEMORY_OF_FRAMES, FrameScan, FrameScrub
 
 from .bottles import Bottle
 from .credentials import Secrets
@@ -27,6 +29,7 @@ from .search import Search
 from .sigv4 import AwsKey
 from .targets import Target
 
+WEBSOCKET_EXTENSIONS = b"sec-websocket-extensions"
 _FORM = b"application/x-www-form-urlencoded"
 _READABLE = (
     b"text/",
@@ -40,6 +43,7 @@ CONCEALED = "(concealed)"
 _OF_A_VARIABLE = (
     " What a secret variable of this bottle holds leaves only where an operator has switched the search off."
 )
+_UNSEARCHED = Dlp(out=False)
 _REMEMBERED_BLOCKS, _REMEMBERED_BYTES = 512, 2048
 _SECRETS_SECONDS = 1.0  # how soon a changed secret is known on routes that do not add it
 
@@ -177,16 +181,20 @@ class Inspection:
     def __init__(self, scanner: Scanner, route: Route, record: Record, hold: Hold | None = None) -> None:
         self._scanner = scanner
         self._hold = hold
-        self._decoder_bytes = 0
+        self._search_bytes = 0
+        self._sent_all = False
         self._out = route.dlp.searches_requests
         self._record = record
         self._leaving: BodyScan | FrameScan | None = None
         self._returning: BodyScan | None = None
         self._scrubber: Scrubber | None = None
+        self._frames: FrameScrub | None = None
+        self.reads_frames = route.auth is not None or route.dlp != _UNSEARCHED
         if (route.auth is not None or route.dlp.incoming) and scanner.secrets:
             self._scrubber = Scrubber(scanner.literals)
         self._warns = route.dlp.incoming
-        self._read: bytes | None = None  # the end of what was searched for orders to the agent
+        self._orders: Orders | None = None  # to the agent: what it reads is searched for them
+        self._decoding: Decoding | None = None  # for them alone
 
     @property
     def reads_ahead(self) -> bool:
@@ -215,21 +223,26 @@ class Inspection:
                 codings = codings_of(_joined(head, b"content-encoding").decode("latin-1"))
             except Unreadable as error:
                 raise self._unreadable(error) from error
-            self._decoder_bytes = memory_of(codings)
+            self._search_bytes = memory_of_scan(codings, head.length)
             kind = _joined(head, b"content-type").lower()
             self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or _FORM in kind)
 
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
+        if self._sent_all:
+            raise AssertionError("a body ends once")
         if self._leaving is None:
             return payload
-        if self._decoder_bytes:
-            self._keep("decoder", self._decoder_bytes)
+        self._keep("search", self._search_bytes)  # all at once: no upload is refused when half of it has left
         try:
-            return (yield from self._leaving.steps(payload, last=last))
+            released = yield from self._leaving.steps(payload, last=last)
         except Found as found:
             raise self._refusal(found.finding) from None
         except Unreadable as error:
             raise self._unreadable(error) from error
+        if last:  # the answer may take long, and needs none of this
+            self._leaving, self._sent_all = None, True
+            self._keep("search", 0)
+        return released
 
     def _keep(self, what: str, size: int) -> None:
         if self._hold is not None:
@@ -255,13 +268,19 @@ class Inspection:
 
     def answer(self, head: ResponseHead, fields: list[Field]) -> list[Field]:
         """The fields as the bottle may see them. Cleans the reason phrase in place."""
+        if head.status == 101 and self.reads_frames:
+            self._keep("frames", MEMORY_OF_FRAMES)
+            fields = [entry for entry in fields if entry[0] != WEBSOCKET_EXTENSIONS]  # nobody asked for any
         if self._scrubber is not None:
             fields = self._clean_head(head, fields, self._scrubber)
-            if head.length:
-                self._returning = self._coded_answer(head)
-        if self._warns and head.status >= 200:
-            kind = _joined(head, b"content-type").lower()
-            self._read = b"" if not kind or kind.startswith(_READABLE) or b"+json" in kind else None
+        if self._warns and (head.status == 101 or (head.status >= 200 and _is_text(head))):
+            self._orders = Orders(partial(self._warn, "injection"))
+        if self._scrubber is None and self._orders is None:
+            return fields
+        if head.status == 101:
+            self._frames = FrameScrub(self._scanner.literals, self._orders)
+        elif head.length:
+            self._prepare_for_coded(head)
         return fields
 
     def _clean_head(self, head: ResponseHead, fields: list[Field], scrubber: Scrubber) -> list[Field]:
@@ -273,25 +292,37 @@ class Inspection:
         return [(key, name, scrubber.clean(value)) for key, name, value in fields
                 if scrubber.clean(name) == name]  # fmt: skip
 
-    def _coded_answer(self, head: ResponseHead) -> BodyScan | None:
-        """It was asked for as it is, and comes compressed: it can be searched but not cleaned."""
+    def _prepare_for_coded(self, head: ResponseHead) -> None:
+        """It was asked for as it is. If it comes compressed, it can be searched but not cleaned."""
         try:
             codings = codings_of(_joined(head, b"content-encoding").decode("latin-1"))
         except Unreadable as error:
-            raise _unchecked(error) from error
+            self._cannot_read(error)
+            return
         if not codings:
-            return None
-        self._keep("decoder of the answer", memory_of(codings))
-        return BodyScan(self._scanner, codings=codings, secrets_only=True)
+            return
+        self._keep("search of the answer", memory_of_scan(codings, head.length))
+        if self._scrubber is None:
+            self._decoding = Decoding(codings)
+        else:
+            self._returning = BodyScan(self._scanner, codings=codings, secrets_only=True, orders=self._orders)
+
+    def _cannot_read(self, error: Unreadable) -> None:
+        """A hint for the operator is no reason to keep an answer back, a secret is. Raises BadAnswer."""
+        if self._scrubber is not None:
+            raise self._unchecked(error) from error
+        self._orders = None
+
+    def _unchecked(self, error: Unreadable) -> BadAnswer:
+        sought = "orders to an agent" if self._scrubber is None else "the bottle's secrets"
+        return BadAnswer(f"The origin's answer cannot be searched for {sought}, because {error}.")
 
     @property
     def passes_on(self) -> bool:
         """Whether this answer is none of our business, as its head says."""
-        return self._read is None and self._returning is None and self._scrubber is None
+        return self._orders is None and self._returning is None and self._scrubber is None
 
     def incoming(self, payload: bytes, *, last: bool) -> Steps:
-        if self._read is not None:
-            self._search_for_orders(payload)
         if self._returning is not None:
             try:
                 return (yield from self._returning.steps(payload, last=last))
@@ -299,12 +330,25 @@ class Inspection:
                 self._warn("secret-returned")
                 raise BadAnswer("The origin's answer repeats a secret, compressed.") from None
             except Unreadable as error:
-                raise _unchecked(error) from error
+                raise self._unchecked(error) from error
+        if self._frames is not None:
+            return (yield from self._clean_frames(self._frames, payload))
+        if self._orders is not None and not self._orders.found:
+            yield from self._search_for_orders(self._orders, payload)
         if self._scrubber is None:
             return payload
         before = self._scrubber.count
-        cleaned = self._scrubber.feed(payload, last=last)
+        cleaned = yield from self._scrubber.steps(payload, last=last)
         if self._scrubber.count > before:
+            self._warn("secret-returned")
+        return cleaned
+
+    def _clean_frames(self, frames: FrameScrub, payload: bytes) -> Steps:
+        try:
+            cleaned = yield from frames.steps(payload)
+        except Unreadable as error:
+            raise self._unchecked(error) from error
+        if frames.count:
             self._warn("secret-returned")
         return cleaned
 
@@ -317,12 +361,16 @@ class Inspection:
             self._warn("secret-returned")
         return cleaned
 
-    def _search_for_orders(self, payload: bytes) -> None:
-        text = (self._read or b"") + payload
-        self._read = text[-OVERLAP:]
-        if injections().first(text) is not None:
-            self._read = None
-            self._warn("injection")
+    def _search_for_orders(self, orders: Orders, payload: bytes) -> Iterator[None]:
+        if self._decoding is None:
+            yield from orders.steps(payload)
+            return
+        try:
+            for piece in self._decoding.feed(payload):
+                yield from orders.steps(piece)
+                yield
+        except Unreadable as error:
+            self._cannot_read(error)
 
     def _warn(self, what: str) -> None:
         if what not in self._record.warnings:
@@ -333,5 +381,6 @@ def _joined(head: Head, name: bytes) -> bytes:
     return b",".join(head.values(name))
 
 
-def _unchecked(error: Unreadable) -> BadAnswer:
-    return BadAnswer(f"The origin's answer cannot be searched for the secret that was sent, because {error}.")
+def _is_text(head: Head) -> bool:
+    kind = _joined(head, b"content-type").lower()
+    return not kind or kind.startswith(_READABLE) or b"+json" in kind

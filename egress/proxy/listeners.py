@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -17,6 +17,7 @@ from .bottles import Ack, Bottle, exists, found_in
 from .conversation import Conversation, Door
 from .handover import Reception
 from .plane import DataPlane
+from .porch import Porch
 from .tcp import BACKLOG
 from .unix import bind_unix
 from .wire import Doorbell, Wire
@@ -33,8 +34,8 @@ class Listeners:
         self._plane = plane
         self._loop = asyncio.get_running_loop()  # asking for it each time costs a system call
         self._servers: dict[str, dict[str, asyncio.Server]] = {}  # by bottle and by name
-        self._tcp: list[asyncio.Server] = []
-        self._reception = Reception(self._receive)
+        self._tcp: list[asyncio.Server | Porch] = []
+        self._reception = Reception(self._take_in)
         self._refreshing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self.port: int | None = None
@@ -43,19 +44,33 @@ class Listeners:
         """What bottles with a token connect to; other processes may take connections from it too."""
         for each in listening:
             self.port = self.port or int(each.getsockname()[1])
-            server = await self._loop.create_server(
-                lambda: self._wire(Door.TCP, None), sock=each, backlog=BACKLOG
-            )
-            self._tcp.append(server)
+            if self._plane.neighbours:
+                porch = Porch(self._plane, each, self._take_in)
+                porch.open()
+                self._tcp.append(porch)
+            else:
+                server = await self._loop.create_server(
+                    lambda: self._wire(Door.TCP, None), sock=each, backlog=BACKLOG
+                )
+                self._tcp.append(server)
 
     def open_reception(self, incoming: socket.socket) -> None:
         """For bottles of ours that another process accepted a connection of."""
         self._reception.open(incoming)
 
-    async def _receive(self, accepted: socket.socket, seen: bytes) -> None:
-        wire = self._wire(Door.TCP, None)
+    def _take_in(self, accepted: socket.socket, seen: bytes) -> None:
+        self._begin(self._connect(accepted, seen))
+
+    async def _connect(self, accepted: socket.socket, seen: bytes) -> None:
+        wire = Wire(Doorbell(), self._plane.watch)
         wire.buffer += seen
-        await self._loop.connect_accepted_socket(lambda: wire, accepted)
+        try:
+            await self._loop.connect_accepted_socket(lambda: wire, accepted)
+        except OSError as error:
+            log.info("a connection was gone before it was served: %s", error.strerror)
+            accepted.close()
+        else:
+            await self._serve(wire, Door.TCP, None)
 
     async def refresh(self, slug: str) -> Ack | None:
         """Read a bottle's files again, with its sockets open while it exists. None when it is gone.
@@ -139,14 +154,12 @@ class Listeners:
         (self._plane.config.bottles / slug / SOCKETS / name).unlink(missing_ok=True)
 
     def _wire(self, door: Door, bottle: Bottle | None) -> Wire:
-        bell = Doorbell()
+        return Wire(Doorbell(), self._plane.watch, lambda wire: self._begin(self._serve(wire, door, bottle)))
 
-        def opened(wire: Wire) -> None:
-            task = self._loop.create_task(self._serve(wire, door, bottle))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-        return Wire(bell, self._plane.watch, opened)
+    def _begin(self, serving: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(serving)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, wire: Wire, door: Door, bottle: Bottle | None) -> None:
         self._plane.conversations.add(wire.bell)

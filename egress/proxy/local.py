@@ -8,21 +8,19 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import parse_qs
-
-from egress.errors import PolicyError
-from egress.policy import Request, decide, used_up
 
 from .bottles import Bottle
 from .errors import Refusal
 from .head import RequestHead
-from .refusals import refusal_for
-from .targets import MOST_PARAMETERS, Target, too_many_parameters
+from .plane import DataPlane
+from .records import Record
+from .targets import Target
+from .why import why
 
 NAME = "_egress.local"
 
 
-def answer(bottle: Bottle, head: RequestHead, target: Target) -> bytes:
+def answer(plane: DataPlane, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> bytes:
     """The whole response. Raises Refusal."""
     if head.method not in ("GET", "HEAD"):
         raise Refusal("method", f"{NAME} answers GET only.", 405)
@@ -31,7 +29,7 @@ def answer(bottle: Bottle, head: RequestHead, target: Target) -> bytes:
     elif target.path == "/health":
         plain = {"ok": True, **bottle.ack().as_dict()}
     elif target.path == "/why":
-        plain = _why(bottle, target)
+        plain = why(plane, bottle, target, record)
     else:
         raise Refusal("not-found", f"{NAME} has /allowlist, /health and /why?url=…", 404)
     body = (json.dumps(plain, indent=2) + "\n").encode("ascii")
@@ -49,30 +47,3 @@ def allowlist(bottle: Bottle) -> dict[str, Any]:
             plain["lease"]["uses_left"] = bottle.uses.left(route)
         routes.append(plain)
     return {"bottle": bottle.slug, "version": snapshot.version, "routes": routes}
-
-
-def _why(bottle: Bottle, target: Target) -> dict[str, Any]:
-    text = target.origin_form.partition(b"?")[2].decode("ascii")
-    try:
-        query = parse_qs(text, max_num_fields=MOST_PARAMETERS)
-    except ValueError as error:
-        raise too_many_parameters() from error
-    url, method = query.get("url", [""])[0], query.get("method", ["GET"])[0]
-    try:
-        request = Request.from_url(method, url)
-    except PolicyError as error:
-        raise Refusal("bad-url", f"Give ?url=https://host/path, percent-encoded: {error}.", 400) from error
-    verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
-    if verdict.allowed and verdict.route is not None and bottle.uses.left(verdict.route) == 0:
-        verdict = used_up(request, verdict.route)
-    plain: dict[str, Any] = {
-        "url": url,
-        "method": request.method,
-        "allowed": verdict.allowed,
-        "reason": verdict.reason,
-        "message": verdict.sentence,
-    }
-    if not verdict.allowed:
-        asked = Target(request.scheme, request.host, request.port, request.path, b"")
-        plain["ask"] = refusal_for(verdict, asked, request.method).ask
-    return plain

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from egress.dlp import Steps
 from egress.policy import PORTS
-from egress.routes import Dlp, Route
+from egress.routes import Route
 
 from .bottles import Bottle
 from .credentials import credential_field, is_credential, refuse_credential_in_url
@@ -18,7 +18,7 @@ from .errors import Refusal
 from .gateway import Gateway
 from .head import Field, RequestHead, ResponseHead, folded
 from .holding import Hold
-from .inspection import Inspection, unsearchable
+from .inspection import WEBSOCKET_EXTENSIONS, Inspection, unsearchable
 from .overrides import without_overrides
 from .plane import DataPlane
 from .records import Record
@@ -31,7 +31,6 @@ from .writing import request_bytes
 
 # An answer can only be searched and cleaned when it can be read, and when it is whole.
 _CODED_OR_IN_PART = frozenset({b"accept-encoding", b"range", b"if-range", b"request-range", b"x-ms-range"})
-_UNSEARCHED = Dlp(out=False)
 _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
 
@@ -56,8 +55,9 @@ async def _socket(plane: DataPlane, bottle: Bottle, route: Route, host: str, por
         return await gateway.connect(host, port, seconds=limits.connect_seconds)
     lookup = plane.names.lookup_for(bottle)
     addresses = await checked_addresses(
-        host, route, lookup, seconds=limits.connect_seconds, forbidden=plane.config.forbidden_networks
-    )
+        host, route, lookup,
+        seconds=limits.connect_seconds, forbidden=plane.config.forbidden_networks, nat64=plane.config.nat64,
+    )  # fmt: skip
     if route.pinned_addresses:
         port = plane.config.pinned_ports.get(port, port)
     return await dial(addresses, port, seconds=limits.connect_seconds)
@@ -84,7 +84,7 @@ class Origin:
         self._plane = plane
         self._bottle = bottle
         self._target = target
-        self._route = route
+        self.route = route
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
         self._record = record
         self._hold = Hold(bottle, plane.limits.held_bytes)
@@ -95,14 +95,14 @@ class Origin:
         self._secret = self._credential()
         self._aws_key = self._parsed_aws_key()
         search = self._plane.scanners.search(self._bottle, self._secret)
-        if search.handed.problem and self._route.dlp.searches_requests:
+        if search.handed.problem and self.route.dlp.searches_requests:
             raise unsearchable(self._record)
-        self._inspection = Inspection(search.scanner, self._route, self._record, self._hold)
+        self._inspection = Inspection(search.scanner, self.route, self._record, self._hold)
         self._fields = self._own_fields(head)
         self._inspection.check_request(self._target, head, self._fields)
 
     def _credential(self) -> str | None:
-        auth = self._route.auth
+        auth = self.route.auth
         if auth is None:
             return None
         refuse_credential_in_url(self._target.origin_form)
@@ -118,7 +118,7 @@ class Origin:
         return secret
 
     def _parsed_aws_key(self) -> AwsKey | None:
-        auth = self._route.auth
+        auth = self.route.auth
         if auth is None or self._secret is None or auth.scheme != "SigV4":
             return None
         key = AwsKey.parse(self._secret)
@@ -139,25 +139,25 @@ class Origin:
 
     def _own_fields(self, head: RequestHead) -> list[Field]:
         """What the agent sent that travels on."""
-        fields = without_overrides(head.end_to_end(), self._route)
-        if (auth := self._route.auth) is not None:
+        fields = without_overrides(head.end_to_end(), self.route)
+        if (auth := self.route.auth) is not None:
             fields = [entry for entry in fields if not is_credential(entry[0], auth)]
-        if auth is not None or self._route.dlp.incoming:
+        if auth is not None or self.route.dlp.incoming:
             fields = [entry for entry in fields if folded(entry[0]) not in _CODED_OR_IN_PART]
             fields.append(_IDENTITY_CODING)
-        if head.wants_websocket and (auth is not None or self._route.dlp != _UNSEARCHED):
+        if head.wants_websocket and self._inspection.reads_frames:
             # Or its frames would be compressed.
-            fields = [entry for entry in fields if folded(entry[0]) != b"sec-websocket-extensions"]
+            fields = [entry for entry in fields if folded(entry[0]) != WEBSOCKET_EXTENSIONS]
         return fields
 
     def request_head(self, head: RequestHead) -> bytes:
         host, form = self._target.host.encode("ascii"), self._target.origin_form
-        if self._target.scheme == "http" and _gateway_for(self._plane, self._route) is not None:
+        if self._target.scheme == "http" and _gateway_for(self._plane, self.route) is not None:
             form = b"http://" + host + form
         return request_bytes(head, form, host, self._with_credential(head.method))
 
     def _with_credential(self, method: str) -> list[Field]:
-        auth, target = self._route.auth, self._target
+        auth, target = self.route.auth, self._target
         if self._aws_key is not None:
             request = SignedRequest(method, target.host, target.origin_form)
             return sign(request, self._fields, self._aws_key, self._body_digest, datetime.now(UTC))
@@ -167,7 +167,7 @@ class Origin:
 
     def answer_fields(self, head: ResponseHead) -> list[Field]:
         fields = head.end_to_end()
-        if self._route.auth is not None:  # a session made with our credential is a credential too
+        if self.route.auth is not None:  # a session made with our credential is a credential too
             fields = [entry for entry in fields if entry[0] != b"set-cookie"]
         return self._inspection.answer(head, fields)
 
@@ -177,7 +177,7 @@ class Origin:
     async def open(self, client: Wire) -> Wire:
         target = self._target
         return await connect(
-            self._plane, self._route, target.host, target.port, client,
+            self._plane, self.route, target.host, target.port, client,
             bottle=self._bottle, tls=target.scheme == "https",
         )  # fmt: skip
 
@@ -208,7 +208,7 @@ class Origin:
         return self._inspection.incoming(payload, last=last)
 
     def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
-        auth = self._route.auth
+        auth = self.route.auth
         if auth is not None:
             trailers = [trailer for trailer in trailers if not is_credential(trailer[0].lower(), auth)]
         if leaving:

@@ -27,10 +27,25 @@ class Outbox:
         wire.unsent += data
 
     def _send(self) -> None:
+        """All are made ready first: whoever is sent something may take the processor from us at once."""
         wires, self._wires = self._wires, []
+        ready = []
         for wire in wires:
             try:
-                wire.flush()
-            except Exception:  # of one connection: all others are sent what is theirs
-                log.exception("a connection ended with an error")
-                wire.abort()
+                parcel = wire.wrap_up()
+            except Exception:
+                _give_up(wire)
+            else:
+                if parcel is not None:
+                    ready.append(parcel)
+        for transport, data in ready:
+            try:
+                transport.write(data)
+            except Exception:
+                _give_up(transport)
+
+
+def _give_up(connection: Wire | asyncio.Transport) -> None:
+    """This one: all others are sent what is theirs."""
+    log.exception("a connection ended with an error")
+    connection.abort()

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
+from egress.routes import Auth
+
 from .bottles import Ack, Bottle
 from .ca import ensure as ensure_ca
 from .config import Config, upstream_context
@@ -19,6 +21,7 @@ from .gate_file import GateFile
 from .inspection import Scanners
 from .outbox import Outbox
 from .records import Records
+from .sigv4 import AwsKey
 from .strangers import Strangers
 from .turns import Turns
 from .wire import Doorbell, Watch
@@ -144,6 +147,13 @@ class DataPlane:
         }
 
     def _bottle_status(self, bottle: Bottle) -> dict[str, Any]:
-        problems = [self.secrets.problem(name) for name in sorted(bottle.missing_secrets)]
+        problems = [self._problem_with(auth) for auth in bottle.wanted_secrets()]
         problems.append(bottle.handed.look(monotonic()).problem)
-        return {**bottle.status(), "credential_problems": [problem for problem in problems if problem]}
+        told = dict.fromkeys(problem for problem in problems if problem)
+        return {**bottle.status(), "credential_problems": list(told)}
+
+    def _problem_with(self, auth: Auth) -> str | None:
+        problem, name = self.secrets.problem(auth.token_ref), auth.token_ref
+        if problem or auth.scheme != "SigV4" or AwsKey.parse(self.secrets.lookup(name) or ""):
+            return problem
+        return f"The secret {name} is no key for AWS: write ACCESS_KEY_ID:SECRET_ACCESS_KEY in its place."

@@ -128,7 +128,7 @@ async def linger(wire: Wire) -> None:
             wire.abort()
 
     wire.drain_into(count)
-    if wire.transport is not None and not wire.closed and wire.transport.can_write_eof():
+    if wire.transport is not None and wire.transport.can_write_eof():
         wire.transport.write_eof()
     while not (wire.ended or wire.expired):
         await wire.bell.wait()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from bisect import bisect_right
 from collections import deque
 from itertools import islice
 from operator import itemgetter
@@ -152,12 +153,6 @@ class Records:
 
 
 def _newer(kept: deque[tuple[int, Record]], number: int) -> list[tuple[int, Record]]:
-    """The oldest of them, as many as a reader gets, in any order. The newest stand at the end."""
-    if kept[0][0] > number:
-        return list(islice(kept, BATCH))
-    found = []
-    for entry in reversed(kept):
-        if entry[0] <= number:
-            break
-        found.append(entry)
-    return found[-BATCH:]
+    """The oldest of them, as many as a reader gets, in any order. Those that it has are passed by unread."""
+    unread = len(kept) - bisect_right(kept, number, key=_number)
+    return list(islice(reversed(kept), max(0, unread - BATCH), unread))

@@ -6,6 +6,7 @@ Trust boundary: the text goes to an agent, and parts of it came from one. JSON a
 from __future__ import annotations
 
 import json
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +18,11 @@ from .head import RequestHead
 from .targets import Target
 
 _MALFORMED = frozenset({"bad-host", "bad-path"})
+# Those who show a refusal to whoever runs them only when it is text, and do not say so in Accept: git, and
+# the go command, which calls itself as every program in Go does that has no name of its own.
+_SHOW_TEXT_ONLY = (b"git/", b"Go-http-client/")
+_REFS = "/info/refs"
+_GIT = re.compile(rb"/info/refs\?service=(git-upload-pack|git-receive-pack)\Z")
 
 
 def refusal_for(verdict: Verdict, target: Target, method: str) -> Refusal:
@@ -37,7 +43,16 @@ def _tool_call(verdict: Verdict, target: Target, method: str) -> dict[str, Any] 
     why = f"{method} {url} was refused ({verdict.reason})."
     if verdict.reason == "gate":
         return {"tool": "pipelock-block", "arguments": {"failed_url": url, "justification": why}}
-    return {"tool": "egress-block", "arguments": {**verdict.ask, "justification": why}}
+    return {"tool": "egress-block", "arguments": {**_whole_errand(verdict.ask, target), "justification": why}}
+
+
+def _whole_errand(ask: dict[str, Any], target: Target) -> dict[str, Any]:
+    """git fetches or pushes with two requests, and shows only what is said to the first."""
+    service, (first,) = _GIT.search(target.origin_form), ask.get("path_allowlist") or [""]
+    if service is None or not first.endswith(_REFS) or len(first) + len(service[1]) > MAX_PREFIX:
+        return ask
+    second = f"{first.removesuffix(_REFS)}/{service[1].decode('ascii')}"
+    return {**ask, "path_allowlist": sorted([first, second]), "methods": ["GET", "POST"]}
 
 
 def answer(
@@ -56,13 +71,18 @@ def answer(
     return b"".join(lines) + (b"" if head is not None and head.method == "HEAD" else body)
 
 
+def described(refusal: Refusal, asked: dict[str, str]) -> dict[str, Any]:
+    plain = {"reason": refusal.reason, "message": refusal.sentence, **asked, **refusal.details}
+    return plain if refusal.ask is None else {**plain, "ask": refusal.ask}
+
+
+def asked_for(method: str, target: Target) -> dict[str, str]:
+    return {"host": target.host, "method": method, "path": target.path}
+
+
 def _body(refusal: Refusal, head: RequestHead | None, target: Target | None) -> tuple[bytes, bytes]:
-    plain: dict[str, Any] = {"error": "egress-refused", "reason": refusal.reason, "message": refusal.sentence}
-    if head is not None and target is not None:
-        plain |= {"host": target.host, "method": head.method, "path": target.path}
-    plain |= refusal.details
-    if refusal.ask is not None:
-        plain["ask"] = refusal.ask
+    asked = asked_for(head.method, target) if head is not None and target is not None else {}
+    plain = {"error": "egress-refused", **described(refusal, asked)}
     if head is not None and _prefers_text(head):
         return _as_text(plain).encode("utf-8"), b"text/plain; charset=utf-8"
     return (json.dumps(plain, indent=2, ensure_ascii=True) + "\n").encode("ascii"), b"application/json"
@@ -70,7 +90,11 @@ def _body(refusal: Refusal, head: RequestHead | None, target: Target | None) -> 
 
 def _prefers_text(head: RequestHead) -> bool:
     accepted = b",".join(head.values(b"accept")).lower()
-    return b"text/" in accepted and b"json" not in accepted
+    if b"json" in accepted:
+        return False
+    return b"text/" in accepted or any(
+        value.startswith(_SHOW_TEXT_ONLY) for value in head.values(b"user-agent")
+    )
 
 
 def _as_text(plain: dict[str, Any]) -> str:

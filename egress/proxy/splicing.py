@@ -1,6 +1,7 @@
 """One direction of a tunnel, moved within the kernel: what nobody reads need not be copied here and back.
 
-Trust boundary: as in the tunnel, nothing is looked at. What is under way is bounded by the pipe.
+Trust boundary: as in the tunnel, nothing is looked at. What is under way is bounded by the pipe, which takes
+the place of the room that the wires have for this direction. How many pipes it gets is not up to a bottle.
 """
 
 from __future__ import annotations
@@ -11,13 +12,34 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from .berths import WIDE
 from .wire import Wire
 
 POSSIBLE = hasattr(os, "splice")
 BULK_BYTES = 64 * 1024  # that much in one read: copying is what limits this transfer
 MOST = 64  # at once, in this process: each takes four descriptors and a pipe, and bottles could want many
-_PIPE_BYTES = 1024 * 1024  # as wide as they get without privileges: a quarter costs a fifth more time
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK if POSSIBLE else 0
+
+
+class Pipes:
+    """Those of one bottle: never more than are left for all others, so that the next one finds some."""
+
+    _taken = 0  # by all bottles
+
+    def __init__(self) -> None:
+        self._own = 0
+
+    def take(self) -> bool:
+        """Whether there is one to have."""
+        if self._own >= MOST - Pipes._taken:
+            return False
+        self._own += 1
+        Pipes._taken += 1
+        return True
+
+    def give_back(self) -> None:
+        self._own -= 1
+        Pipes._taken -= 1
 
 
 class Splice:
@@ -26,11 +48,10 @@ class Splice:
     Only this direction: each transport goes on with the other one.
     """
 
-    _running = 0
-
-    def __init__(self, source: Wire, target: Wire, moved: Callable[[int], None]) -> None:
+    def __init__(self, source: Wire, target: Wire, pipes: Pipes, moved: Callable[[int], None]) -> None:
         self._source = source
         self._target = target
+        self._pipes = pipes
         self._moved = moved
         self._loop = asyncio.get_running_loop()
         self._descriptors: list[int] = []
@@ -46,7 +67,7 @@ class Splice:
         """Until then the sockets stay open, whatever becomes of their transports."""
         self._closed = True
         if self._descriptors:
-            Splice._running -= 1
+            self._pipes.give_back()
             self._loop.remove_reader(self._from)
             self._loop.remove_writer(self._to)
         self._let_go()
@@ -63,7 +84,7 @@ class Splice:
     def _begin(self) -> None:
         if self._closed:  # what was written before has left only now
             return
-        if Splice._running >= MOST:
+        if not self._pipes.take():
             self._stay_out()
             return
         try:
@@ -71,15 +92,15 @@ class Splice:
             self._outlet, self._inlet = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._descriptors += (self._outlet, self._inlet)
         except OSError:
+            self._pipes.give_back()
             self._stay_out()
             return
-        Splice._running += 1
         _widen(self._inlet)
         self._loop.add_reader(self._from, self._fill)
 
     def _duplicate(self, wire: Wire) -> int:
         """The loop watches a descriptor for one party only, and its transport has the original."""
-        if wire.transport is None or wire.closed:
+        if wire.transport is None:
             raise OSError
         descriptor = os.dup(wire.transport.get_extra_info("socket").fileno())
         self._descriptors.append(descriptor)
@@ -88,7 +109,7 @@ class Splice:
     def _fill(self) -> None:
         """Called only while the pipe is empty."""
         try:
-            self._in_pipe = os.splice(self._from, self._inlet, _PIPE_BYTES, flags=_FLAGS)
+            self._in_pipe = os.splice(self._from, self._inlet, WIDE.pipe, flags=_FLAGS)
         except BlockingIOError:
             return
         except OSError:
@@ -126,4 +147,4 @@ class Splice:
 def _widen(pipe: int) -> None:
     """Fewer, larger steps. A user with very many pipes has to do with small ones."""
     with suppress(OSError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, WIDE.pipe)

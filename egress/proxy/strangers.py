@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from .bottles import Connection
 
 
@@ -14,6 +16,7 @@ class Strangers:
     def __init__(self, most: int) -> None:
         self._most = most
         self._present: dict[Connection, None] = {}  # the oldest first
+        self.line = asyncio.Lock()  # of those whose first request has a long head
 
     def __len__(self) -> int:
         return len(self._present)

@@ -55,8 +55,8 @@ def read_authority(raw: bytes, default_port: int) -> tuple[str, int]:
         raise BadRequest("bad-host", f"The request was refused: {error}.") from error
 
 
-def connect_target(head: RequestHead) -> tuple[str, int]:
-    """The host and port of a CONNECT. Raises BadRequest when its Host header says something else."""
+def connect_target(head: RequestHead) -> Target:
+    """Without a path. Raises BadRequest when the Host header says something else."""
     if b":" not in head.target:
         raise BadRequest("bad-target", "The request was refused: CONNECT needs host:port.")
     host, port = read_authority(head.target, 0)
@@ -68,7 +68,7 @@ def connect_target(head: RequestHead) -> tuple[str, int]:
         raise BadRequest(
             "host-mismatch", "The request was refused: its Host header is not the CONNECT target."
         )
-    return host, port
+    return Target("https", host, port, "", b"")
 
 
 def forward_target(head: RequestHead) -> Target:

@@ -8,9 +8,10 @@ import socket
 from botbottle.environment import BadSetting
 
 BACKLOG = 1024
+_SILENT_SECONDS = 1  # who says nothing for so long is accepted all the same
 
 
-def listen(bind: str, port: int) -> list[socket.socket]:
+def listen(bind: str, port: int, *, shared: bool = False) -> list[socket.socket]:
     """One socket for each address that `bind` stands for. Raises BadSetting."""
     opened: list[socket.socket] = []
     try:
@@ -21,6 +22,8 @@ def listen(bind: str, port: int) -> list[socket.socket]:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if shared:  # when a client has spoken, it is known which process its connection is for
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SILENT_SECONDS)
             listening.bind(address)
             listening.listen(BACKLOG)
             listening.setblocking(False)  # another process may win the race for a connection

@@ -16,15 +16,71 @@ from contextlib import suppress
 from typing import cast
 
 from .berths import WIDE, shared_room
-from .wire import Wire
+from .wire import Parcel, Wire
 
 _RECORD_BYTES = 16 * 1024  # the most that one can carry
 # One of each for all connections: what was read is decrypted and given away before anything else is read.
 _encrypted = shared_room(WIDE.read)
 _decrypted = shared_room(WIDE.read + 2 * _RECORD_BYTES)  # with a record whose first part came before
 _passing = shared_room(_RECORD_BYTES)
+# For who has not sent much data at once: what is not data, or comes in tiny records, takes long for its size.
+_LITTLE = 8 * 1024
+_a_little = _encrypted[:_LITTLE]
+_AT_ONCE = 64 * 1024  # is decrypted before anybody asks how much was data; less would make downloads dearer
+
+# Bytes of changes of keys, tickets and alerts, each of which takes up to 40 µs: a large record, or a hundred
+# small ones that count as longer than they are, besides one for so many of data.
+_MOST_WITHOUT_DATA = 24 * 1024
+_LEAST_WITHOUT_DATA = 256
+_DATA_FOR_ONE_WITHOUT = 16
+_FEW, _TINY_BYTES = 8, 256  # more than so many, and so small: who sends these lets others go first
+_HEADER_BYTES = 5  # of a record; the last two are how much follows
 
 Moved = Callable[[int], None]
+
+
+class RecordBorders:
+    """Where one ends and the next begins. That much of them is not encrypted."""
+
+    __slots__ = ("_header", "_missing", "_size")
+
+    def __init__(self) -> None:
+        self._header = b""  # the start of one
+        self._size = self._missing = 0  # of the one that has begun
+
+    def follow(self, start: int, end: int) -> tuple[int, int, int]:
+        """How many end in that part of what was read, how long they are, and where the last of them ends."""
+        records = whole = 0
+        at = start if not self._missing and not self._header else self._finish(start, end)
+        if at > start:
+            if self._missing or self._header:
+                return 0, 0, start
+            records, whole = 1, self._size
+        while at + _HEADER_BYTES <= end:
+            size = _HEADER_BYTES + (_encrypted[at + 3] << 8) + _encrypted[at + 4]
+            if at + size > end:
+                self._size, self._missing = size, at + size - end
+                return records, whole, at
+            at += size
+            records += 1
+            whole += size
+        if at < end:
+            self._header = bytes(_encrypted[at:end])
+        return records, whole, at
+
+    def _finish(self, at: int, end: int) -> int:
+        """Where the one ends that had begun before, if it does. If not, more of it is there."""
+        if self._header:
+            begins = min(end, at + _HEADER_BYTES - len(self._header))
+            self._header += _encrypted[at:begins]
+            if len(self._header) < _HEADER_BYTES:
+                return end
+            self._missing = int.from_bytes(self._header[3:])
+            self._size = _HEADER_BYTES + self._missing
+            self._header, at = b"", begins
+        taken = min(self._missing, end - at)
+        self._missing -= taken
+        return at + taken
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
@@ -46,8 +102,15 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._read, self._write, self._pending = inner.read, inner.write, inner.pending
         self._below: asyncio.Transport | None = None
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._borders = RecordBorders()
+        self._with_data = 0  # records, since somebody asked
+        self._without_data = 0  # bytes of records that held none
         self._is_open = False
         self._is_closing = False
+        self._is_over = False  # the peer has said goodbye
+        self._is_bulk = False  # what was read last
+        self._is_held = False  # by the wire
+        self._is_resting = False
         self._heir: tuple[TlsTransport, Moved] | None = None
         self._inherited = 0  # bytes that are still to come, and are the heir's
 
@@ -86,6 +149,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return False
         self._is_open = True
         self._opened.set_result(None)
+        self._wire.encrypting = self
         self._wire.connection_made(self)
         return True
 
@@ -107,46 +171,110 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._below = cast(asyncio.Transport, transport)  # the loop's are not a subclass
 
     def get_buffer(self, _: int) -> memoryview:
+        if not self._is_bulk:
+            return _a_little
         berth = self._wire.berth
         return _encrypted if berth is WIDE else _encrypted[: berth.read]
 
     def buffer_updated(self, count: int) -> None:
-        self._incoming.write(_encrypted[:count])
-        if self._is_open or self._shake_hands():
-            self._decrypt()
+        inherited = self._inherited
+        size = self._decrypt(0, count, 0) if count <= _AT_ONCE else self._decrypt_in_turn(count)
+        if inherited or count >= _LITTLE or self._is_bulk:
+            self._note_bulk(count, size, inherited - self._inherited)
+        if self._outgoing.pending:  # the answer to a change of keys
+            self._flush()
+        if size and not self._is_closing:
+            self._wire.data_received(bytes(_decrypted[:size]))
+        if self._is_over:
+            self._end()
 
-    def _decrypt(self) -> None:
-        """All that is here, and give it away at once."""
-        size, is_over = 0, False
+    def _decrypt_in_turn(self, count: int) -> int:
+        """Of what holds no data, not much is decrypted before it is noticed."""
+        size = 0
+        for start in range(0, count, _AT_ONCE):
+            size = self._decrypt(start, min(start + _AT_ONCE, count), size)
+            if self._is_over or self._is_closing:
+                break
+        return size
+
+    def _note_bulk(self, count: int, size: int, passed: int) -> None:
+        """Of so much that was read, so much is data, or was passed on."""
+        self._is_bulk = count >= _LITTLE and 4 * (size + passed) >= 3 * count
+        if passed and self._heir is not None:
+            heir, moved = self._heir
+            if not self._inherited:
+                self._heir = None
+            heir._flush()
+            moved(passed)
+
+    def _decrypt(self, start: int, end: int, size: int) -> int:
+        """That part of what was read, behind what is there already. Returns how much is there then."""
+        incoming = self._incoming
+        records, whole, last = self._borders.follow(start, end)
+        if not self._is_open:
+            incoming.write(_encrypted[start:end])
+            return self._read_data(size) if self._shake_hands() else size
+        if records:
+            before, owed = size, self._inherited
+            incoming.write(_encrypted[start:last])
+            size = self._read_data(size)
+            if records > self._with_data or self._without_data:
+                self._note_waste(records, whole, size - before + owed - self._inherited)
+            if records > _FEW and whole < records * _TINY_BYTES:
+                self._rest()
+        if last < end:  # what is not whole yet is not asked for: in vain that costs as much as decrypting it
+            incoming.write(_encrypted[last:end])
+        return size
+
+    def _read_data(self, size: int) -> int:
+        incoming, read, is_left = self._incoming, self._read, self._pending
+        self._with_data = 0
         try:
             if self._heir is not None:
-                self._pass_on(*self._heir)
-            while self._incoming.pending or self._pending():
-                count = self._read(WIDE.read, _decrypted[size:])
+                self._pass_on(self._heir[0])
+            while incoming.pending or is_left():
+                count = read(WIDE.read, _decrypted[size:] if size else _decrypted)
                 if not count:
-                    is_over = True
+                    self._is_over = True
                     break
                 size += count
+                self._with_data += 1  # a read takes from one record, never from two
         except ssl.SSLWantReadError:  # the rest of a record is still to come
             pass
         except ssl.SSLZeroReturnError:  # both have said goodbye
-            is_over = True
+            self._is_over = True
         except ssl.SSLError:
             self._flush()
             self.abort()
-            return
-        if self._outgoing.pending:  # the answer to a change of keys
-            self._flush()
-        if size:
-            self._wire.data_received(bytes(_decrypted[:size]))
-        if is_over:
-            self._end()
+        return size
 
-    def _pass_on(self, heir: TlsTransport, moved: Moved) -> None:
-        """Raises what reading raises; what was read until then is passed on."""
-        read, left, size = self._read, self._inherited, 0
+    def _note_waste(self, records: int, whole: int, data: int) -> None:
+        """So many records, of so many bytes, held so much data. What data is padded with is no waste."""
+        self._without_data -= min(self._without_data, data // _DATA_FOR_ONE_WITHOUT)
+        if records > self._with_data:
+            self._without_data += max(whole - data, _LEAST_WITHOUT_DATA * (records - self._with_data))
+        if self._without_data > _MOST_WITHOUT_DATA:
+            self.abort()
+
+    def _rest(self) -> None:
+        """The loop would go on reading from this connection, up to 32 times, as long as there is more."""
+        if self._is_resting or self._is_closing or self._below is None or self._below.is_closing():
+            return
+        self._below.pause_reading()
+        self._is_resting = True
+        self._opened.get_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_resting = False
+        if not self._is_held:
+            self.resume_reading()
+
+    def _pass_on(self, heir: TlsTransport) -> None:
+        """Raises what reading raises; what was read until then is the heir's."""
+        incoming, read, is_left = self._incoming, self._read, self._pending
+        left, size = self._inherited, 0
         try:
-            while left:
+            while left and (incoming.pending or is_left()):
                 if size or left < _RECORD_BYTES:
                     count = read(min(left, _RECORD_BYTES - size), _passing[size:])
                 else:  # nearly always
@@ -155,20 +283,18 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                     raise ssl.SSLZeroReturnError
                 left -= count
                 size += count
+                self._with_data += 1
                 if size == _RECORD_BYTES:
-                    heir._inherit(_passing)
                     size = 0
-            self._heir = None
+                    heir._inherit(_passing)
         finally:
-            heir._inherit(_passing[:size])
-            heir._flush()
-            count, self._inherited = self._inherited - left, left
-            if count:
-                moved(count)
+            if size:
+                heir._inherit(_passing[:size])
+            self._inherited = left
 
     def _inherit(self, passed: memoryview) -> None:
         """One record, or less."""
-        if passed and not self._is_closing:
+        if not self._is_closing:
             try:
                 self._write(passed)
             except ssl.SSLError:
@@ -207,17 +333,22 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     # --- the wire calls these
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._is_closing or not data:
-            return
+        if data and (parcel := self.wrap_up(data)) is not None:
+            below, encrypted = parcel
+            below.write(encrypted)
+
+    def wrap_up(self, data: bytes | bytearray | memoryview) -> Parcel | None:
+        below = self._below
+        if self._is_closing or below is None:
+            return None
         try:
             sent = self._write(data)
             while sent < len(data):
                 sent += self._write(memoryview(data)[sent:])
         except ssl.SSLError:  # there is no renegotiation that it could have to wait for
             self.abort()
-            return
-        if self._below is not None:
-            self._below.write(self._outgoing.read())
+            return None
+        return below, self._outgoing.read()
 
     def _flush(self) -> None:
         if self._below is not None and self._outgoing.pending:
@@ -243,11 +374,13 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._is_closing
 
     def pause_reading(self) -> None:
-        if self._below is not None:
+        self._is_held = True
+        if self._below is not None and not self._is_resting:
             self._below.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._below is not None:
+        self._is_held = False
+        if self._below is not None and not self._is_resting and not self._below.is_closing():
             self._below.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:

@@ -14,7 +14,7 @@ from .clienthello import MAX_HELLO, BadHello, HelloReader
 from .config import Limits
 from .errors import Gone
 from .records import Record
-from .splicing import BULK_BYTES, POSSIBLE, Splice
+from .splicing import BULK_BYTES, POSSIBLE, Pipes, Splice
 from .wire import Wire
 
 UNRECOGNIZED_NAME = bytes.fromhex("15 03 03 00 02 02 70")
@@ -45,7 +45,15 @@ class Tunnel:
     tunnelled = True
 
     def __init__(
-        self, client: Wire, upstream: Wire, limits: Limits, record: Record, *, request: Request, route: Route
+        self,
+        client: Wire,
+        upstream: Wire,
+        limits: Limits,
+        record: Record,
+        *,
+        request: Request,
+        route: Route,
+        pipes: Pipes,
     ) -> None:
         self.request = request
         self.route = route
@@ -53,6 +61,7 @@ class Tunnel:
         self._upstream = upstream
         self._patience = limits.tunnel_idle_seconds
         self._record = record
+        self._pipes = pipes
         self._cut = False
         self._splices: dict[Wire, Splice] = {}  # by whom they read from
 
@@ -109,8 +118,8 @@ class Tunnel:
             self._splice(self._upstream, self._client, self._count_in)
 
     def _splice(self, source: Wire, target: Wire, moved: Callable[[int], None]) -> None:
-        if POSSIBLE and source not in self._splices:
-            self._splices[source] = splice = Splice(source, target, moved)
+        if POSSIBLE and source.berth.pipe and source not in self._splices:
+            self._splices[source] = splice = Splice(source, target, self._pipes, moved)
             splice.start()
 
     def _count_out(self, count: int) -> None:
@@ -124,10 +133,5 @@ class Tunnel:
 
 def _pass_end(ended: Wire, other: Wire) -> None:
     """One side will send no more; the other may still have much to say."""
-    if (
-        not ended.closed
-        and not other.closed
-        and other.transport is not None
-        and other.transport.can_write_eof()
-    ):
+    if not ended.closed and other.transport is not None and other.transport.can_write_eof():
         other.transport.write_eof()

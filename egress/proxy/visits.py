@@ -11,7 +11,10 @@ from .bottles import Bottle, Connection
 from .config import TOLD
 from .errors import Gone, Refusal
 from .plane import DataPlane
+from .strangers import Strangers
 from .wire import Wire
+
+LONG_HEAD = 4 * 1024  # one of 60 KB takes as long to read, and to search, as dozens of usual requests
 
 
 class Visit:
@@ -54,7 +57,10 @@ class Visit:
             self._host.berths.give_back(self._wire.berth)
 
 
-async def stand_in_line(bottle: Bottle) -> None:
-    """Of what many connections of a bottle sent ahead, one request at a time, and others in between."""
-    async with bottle.line:
+async def stand_in_line(whose: Bottle | Strangers) -> None:
+    """Of what many connections of a bottle sent at once, one request at a time, and others in between.
+
+    Those that have not said yet whose they are have one line for all of them.
+    """
+    async with whose.line:
         await asyncio.sleep(0)

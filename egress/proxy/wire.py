@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Generator
-from typing import cast
+from typing import Protocol, cast
 
 from .berths import NARROW, WIDE, Berth, shared_room
 from .turns import Begin, advance, at_once
@@ -21,8 +21,18 @@ _arrived = shared_room(WIDE.read)
 
 _UNREAD, _CHOKED, _LENT, _BUSY = 1, 2, 4, 8
 
+# Bytes as they leave, and who sends them: nothing else may be sent there before.
+Parcel = tuple[asyncio.Transport, bytes]
+
 # Either takes the bytes at once, or gives back the work that they make.
 Sink = Callable[[bytes], Generator[None, None, object] | None]
+
+
+class Encrypting(Protocol):
+    """A transport that can be asked for what it would send."""
+
+    def wrap_up(self, data: bytes) -> Parcel | None:
+        """None when nothing can be sent any more."""
 
 
 class Doorbell:
@@ -102,7 +112,8 @@ class Wire(asyncio.BufferedProtocol):
         self.bell = bell
         self.berth = berth
         self.clock = watch.clock
-        self.transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None  # until it is open, and again when it is closed
+        self.encrypting: Encrypting | None = None  # is the transport too, if it speaks TLS
         self.buffer = bytearray()
         self.sink: Sink | None = None
         self.express: Callable[[bytes], bool] | None = None  # asked first whether it takes what arrives
@@ -163,7 +174,7 @@ class Wire(asyncio.BufferedProtocol):
         self.broke_off = self.broke_off or (exc is not None and not self.ended)
         self.closed = True
         self.leaving = False
-        self.transport = None
+        self.transport = self.encrypting = None  # or they would hold each other
         self._watch.discard(self)
         if self._source is not None:
             self._source.release(_CHOKED)
@@ -186,7 +197,7 @@ class Wire(asyncio.BufferedProtocol):
     def settle_in(self, berth: Berth) -> None:
         """From now on it may keep so much."""
         self.berth = berth
-        if self.transport is not None and not self.closed:
+        if self.transport is not None:
             self.transport.set_write_buffer_limits(high=berth.unsent)
 
     def feed_from(self, source: Wire | None) -> None:
@@ -225,20 +236,27 @@ class Wire(asyncio.BufferedProtocol):
         data = self.unsent
         if data:
             self.unsent = b""
-            if self.transport is not None and not self.closed:
+            if self.transport is not None:
                 self.transport.write(data)
+
+    def wrap_up(self) -> Parcel | None:
+        """What waits in an outbox, ready to be sent, if there is something."""
+        data, self.unsent = self.unsent, b""
+        if not data or self.transport is None:
+            return None
+        return (self.transport, data) if self.encrypting is None else self.encrypting.wrap_up(data)
 
     def write(self, data: bytes) -> None:
         if self.unsent:
             data, self.unsent = self.unsent + data, b""
-        if self.transport is not None and not self.closed:
+        if self.transport is not None:
             self.transport.write(data)
 
     def when_written(self, then: Callable[[], None]) -> None:
         """Call it once everything that was written so far has left."""
         self.flush()
         self._when_written = then
-        if self.transport is not None and not self.closed:
+        if self.transport is not None:
             self.transport.set_write_buffer_limits(high=0)
         if not self.choked:
             self._tell_written()
@@ -253,7 +271,7 @@ class Wire(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Flush, then close. What the other side does not read in time is not waited for."""
         self.flush()
-        if self.transport is not None and not self.closed:
+        if self.transport is not None:
             self.transport.close()
             if self.transport.get_write_buffer_size() and not self.leaving:
                 self.leaving = True
@@ -265,7 +283,7 @@ class Wire(asyncio.BufferedProtocol):
         self.close()
 
     def abort(self) -> None:
-        if self.transport is not None and not self.closed:
+        if self.transport is not None:
             self.transport.abort()
 
     def spoil(self, _: bytes) -> None:
@@ -282,12 +300,7 @@ class Wire(asyncio.BufferedProtocol):
             self.bell.ring()
 
     def hold(self, why: int) -> None:
-        if (
-            not self._held
-            and self.transport is not None
-            and not self.closed
-            and not self.transport.is_closing()
-        ):
+        if not self._held and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
         self._held |= why
 
@@ -295,12 +308,7 @@ class Wire(asyncio.BufferedProtocol):
         if not self._held & why:
             return
         self._held &= ~why
-        if (
-            not self._held
-            and self.transport is not None
-            and not self.closed
-            and not self.transport.is_closing()
-        ):
+        if not self._held and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def _give_waiting(self) -> None:
@@ -350,7 +358,7 @@ class Wire(asyncio.BufferedProtocol):
     def _tell_written(self) -> None:
         then, self._when_written = self._when_written, None
         if then is not None:
-            if self.transport is not None and not self.closed:
+            if self.transport is not None:
                 self.transport.set_write_buffer_limits(high=self.berth.unsent)
             then()
 

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from typing import Any
 
 import h11
 import httptools
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from egress.proxy.body import ChunkedBody, chunk, last_chunk
 from egress.proxy.clienthello import BadHello, HelloReader
 from egress.proxy.errors import BadRequest
 from egress.proxy.head import CHUNKED, RequestHead, parse_request, read_usual_line
-from egress.proxy.targets import forward_target, inner_target
+from egress.proxy.targets import connect_target, forward_target, inner_target
+from egress.proxy.tokens import claimed_slug, slug_and_token
 from egress.proxy.writing import request_bytes
+from tests.attack.conftest import ALLOWED
 from tests.attack.test_authority import hello, records
-from tests.proxy.lab import Lab, get
+from tests.attack.test_identity import credentials
+from tests.proxy.lab import TOKENS, Lab, get
 
 pytestmark = pytest.mark.fuzz
 HOST = "api.example.com"
-LINES = [
+OWN = credentials("agent-a", TOKENS["agent-a"]).encode()
+STARTS = [
     b"GET /allowed HTTP/1.1",
     b"POST /allowed/x?y=z HTTP/1.1",
     b"GET http://api.example.com/allowed HTTP/1.1",
     b"PUT /allowed/%2F HTTP/1.1",
-    b"Host: api.example.com",
-    b"Host: other.example.com",
+]
+CONNECTS = [
+    b"CONNECT api.example.com:443 HTTP/1.1",
+    b"CONNECT bare.example.com:443 HTTP/1.1",
+    b"CONNECT other.example.com:443 HTTP/1.1",
+    b"CONNECT api.example.com:443 HTTP/1.0",
+]
+HOSTS = [b"Host: api.example.com", b"Host: other.example.com", b"Host: api.example.com:443"]
+CREDENTIALS = [OWN, credentials("agent-b", TOKENS["agent-a"]).encode(), b"Proxy-Authorization: Bearer x"]
+FIELDS = [
     b"Content-Length: 5",
     b"Content-Length: 0",
     b"Transfer-Encoding: chunked",
@@ -42,6 +55,7 @@ LINES = [
     b" folded",
     b"Expect: 100-continue",
     b"",
+    *CREDENTIALS,
 ]
 BYTES = st.sampled_from(
     [b"\r", b"\n", b"\r\n", b"\0", b" ", b"\t", b":", b",", b";", b"%", b"\\", b"\xff", b"/", b"0"]
@@ -64,20 +78,34 @@ def mutated(draw: st.DrawFn, starts: st.SearchStrategy[bytes]) -> bytes:
     return message
 
 
-heads = mutated(
-    st.builds(
-        lambda first, rest: b"\r\n".join([first, *rest]) + b"\r\n\r\n",
-        st.sampled_from(LINES[:4]),
-        st.lists(st.sampled_from(LINES[4:]), max_size=6),
-    )
-)
-usual_heads = mutated(
-    st.builds(
-        lambda first, rest: b"\r\n".join([first, b"Host: api.example.com", *rest]) + b"\r\n\r\n",
-        st.sampled_from(LINES[:4]),
-        st.lists(st.sampled_from(LINES[6:]), max_size=3),
-    )
-)
+def head_of(first: bytes, rest: list[bytes]) -> bytes:
+    return b"\r\n".join([first, *rest]) + b"\r\n\r\n"
+
+
+def heads_with(
+    starts: list[bytes], *always: bytes, fields: list[bytes], most: int, unique: bool = False
+) -> st.SearchStrategy[bytes]:
+    rest = st.lists(st.sampled_from(fields), max_size=most, unique=unique).map(lambda more: [*always, *more])
+    return mutated(st.builds(head_of, st.sampled_from(starts), rest))
+
+
+heads = heads_with(STARTS, fields=[*HOSTS, *FIELDS], most=6)
+usual_heads = heads_with(STARTS, HOSTS[0], fields=FIELDS, most=3)
+connects = heads_with(CONNECTS, fields=[*HOSTS, *CREDENTIALS, *FIELDS], most=4)
+usual_connects = heads_with(CONNECTS[:1], HOSTS[2], OWN, fields=FIELDS, most=1)
+
+
+def as_h11_reads(raw: bytes) -> tuple[h11.Request, list[tuple[bytes, bytes]]]:
+    """The request, and its headers."""
+    parser = h11.Connection(h11.SERVER)
+    parser.receive_data(raw)
+    event = parser.next_event()
+    assert isinstance(event, h11.Request), raw
+    return event, [(bytes(name), bytes(value)) for name, value in event.headers]
+
+
+def values(headers: list[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
+    return [value for name, value in headers if name == wanted]
 
 
 def accepted(raw: bytes) -> tuple[RequestHead, str, bytes] | None:
@@ -102,19 +130,24 @@ def test_what_is_sent_on_means_the_same_to_other_parsers(raw: bytes) -> None:
     if result is None:
         return
     head, host, sent = result
-    parser = h11.Connection(h11.SERVER)
-    parser.receive_data(sent)
-    event = parser.next_event()
-    assert isinstance(event, h11.Request), (raw, sent)
-    headers = [(bytes(name), bytes(value)) for name, value in event.headers]
+    event, headers = as_h11_reads(sent)
     assert event.method.decode() == head.method
-    assert event.target in head.target
-    assert [value for name, value in headers if name == b"host"] == [host.encode()]
+    assert event.target == origin_form(bytes(as_h11_reads(raw)[0].target))
+    assert values(headers, b"host") == [host.encode()]
+    assert values(headers, b"proxy-authorization") == []
     framing = [(name, value) for name, value in headers if name in (b"content-length", b"transfer-encoding")]
     expected = {CHUNKED: [(b"transfer-encoding", b"chunked")], 0: []}
     declared = [(b"content-length", str(head.length).encode())]
     assert framing in (expected.get(head.length, declared), declared)
     assert _llhttp_target(sent) == event.target
+
+
+def origin_form(target: bytes) -> bytes:
+    """All that may be sent on of it: what follows the authority, to the byte."""
+    if target.startswith(b"/"):
+        return target
+    _, slash, path = target.partition(b"://")[2].partition(b"/")
+    return slash + path or b"/"
 
 
 class _Reader:
@@ -132,7 +165,7 @@ def _llhttp_target(sent: bytes) -> bytes:
 
 
 @settings(max_examples=800, deadline=None)
-@given(mutated(st.sampled_from(LINES[:4])))
+@given(mutated(st.sampled_from(STARTS)))
 @example(b"GET /allowed?a=b HTTP/1.1")
 @example(b"HEAD /%2e HTTP/1.1")
 @example(b"GET /a b HTTP/1.1")
@@ -140,6 +173,7 @@ def _llhttp_target(sent: bytes) -> bytes:
 @example(b"GET /a?b#c HTTP/1.1")
 @example(b"GET /a\x7f HTTP/1.1")
 def test_a_usual_line_means_what_it_means_in_a_whole_head(line: bytes) -> None:
+    assume(b"\r\n" not in line)  # or it is more than one
     raw = line + b"\r\nHost: api.example.com\r\n\r\n"
     usual = read_usual_line(raw)
     if usual is None:
@@ -150,7 +184,7 @@ def test_a_usual_line_means_what_it_means_in_a_whole_head(line: bytes) -> None:
 
 
 @settings(max_examples=800, deadline=None)
-@given(heads)
+@given(heads | connects)
 def test_a_head_is_accepted_only_if_h11_accepts_it_too(raw: bytes) -> None:
     try:
         head = parse_request(raw, max_fields=50)
@@ -158,13 +192,53 @@ def test_a_head_is_accepted_only_if_h11_accepts_it_too(raw: bytes) -> None:
         return
     if b"host" not in head.single:
         return  # told to the client later, with the target in view
-    parser = h11.Connection(h11.SERVER)
-    parser.receive_data(raw)
-    event = parser.next_event()
-    assert isinstance(event, h11.Request), raw
-    assert [(name, value) for name, _, value in head.fields] == [
-        (bytes(n), bytes(v)) for n, v in event.headers
-    ]
+    assert [(name, value) for name, _, value in head.fields] == as_h11_reads(raw)[1]
+
+
+def authority(text: bytes) -> tuple[str, int]:
+    """A name, and perhaps a colon and a port: there is nothing else in it to be understood. 0 for no port."""
+    host, _, port = text.decode().partition(":")
+    return host.lower().removesuffix("."), int(port or 0)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(connects | usual_connects)
+@example(head_of(CONNECTS[0], [HOSTS[0]]))
+@example(head_of(CONNECTS[0], [HOSTS[1]]))
+@example(head_of(CONNECTS[3], []))
+@example(head_of(b"CONNECT x@api.example.com:443 HTTP/1.1", [b"Host: x@api.example.com:443"]))
+def test_a_connect_leads_to_the_host_that_other_parsers_read(raw: bytes) -> None:
+    try:
+        target = connect_target(parse_request(raw, max_fields=50))
+    except BadRequest:
+        return
+    aim = (target.host, target.port)
+    event, headers = as_h11_reads(raw)
+    assert authority(bytes(event.target)) == aim
+    for declared in values(headers, b"host"):
+        host, port = authority(declared)
+        assert (host, port or aim[1]) == aim
+
+
+@settings(max_examples=800, deadline=None)
+@given(connects | usual_connects | heads)
+@example(head_of(CONNECTS[0], [HOSTS[0], OWN]))
+@example(head_of(CONNECTS[0], [HOSTS[0], OWN, CREDENTIALS[1]]))
+def test_who_asks_is_who_h11_reads(raw: bytes) -> None:
+    """Also for the process that only looks whose it may be, and hands it on."""
+    try:
+        head = parse_request(raw, max_fields=50)
+    except BadRequest:
+        return
+    slug, token = slug_and_token(head.single.get(b"proxy-authorization", b""))
+    assert claimed_slug(raw) == slug
+    if slug in TOKENS and b"host" in head.single:
+        assert named_by(as_h11_reads(raw)[1]) == [f"{slug}:{token.decode('latin-1')}"]
+
+
+def named_by(headers: list[tuple[bytes, bytes]]) -> list[str]:
+    found = [value.split(maxsplit=1) for value in values(headers, b"proxy-authorization")]
+    return [base64.b64decode(encoded).decode("latin-1") for _, encoded in found]
 
 
 bodies = mutated(
@@ -269,12 +343,8 @@ def test_a_hello_in_too_many_records_is_refused() -> None:
 # that a head may promise: of what is left then, no request can be made.
 HIDDEN = get("/forbidden/hidden", HOST, "X-Pad: " + "x" * 6000)
 LAST_WORDS = (b'"path": "/forbidden/hidden"', b"\r\nConnection: close\r\n")
-likely_heads = mutated(
-    st.builds(
-        lambda first, rest: b"\r\n".join([first, b"Host: api.example.com", *rest]) + b"\r\n\r\n",
-        st.sampled_from(LINES[:3]),
-        st.lists(st.sampled_from([LINES[6], LINES[8], *LINES[10:16]]), max_size=2, unique=True),
-    )
+likely_heads = heads_with(
+    STARTS[:3], HOSTS[0], fields=[FIELDS[0], FIELDS[2], *FIELDS[4:10]], most=2, unique=True
 )
 
 
@@ -284,21 +354,58 @@ def said_to_a_proxy(raw: bytes) -> bytes:
     return method + space + (b"http://" + HOST.encode() if rest.startswith(b"/") else b"") + rest
 
 
-@pytest.mark.process
-@settings(
+def named(raw: bytes) -> bytes:
+    """As the TCP port needs it."""
+    return raw.replace(b"\r\n", b"\r\n" + OWN + b"\r\n", 1)
+
+
+in_the_process = settings(
     max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+
+
+@pytest.mark.process
+@in_the_process
 @given(likely_heads | usual_heads)
+@example(head_of(STARTS[1], [HOSTS[0], b"Content-Length: 500"]))
 def test_the_process_survives_and_keeps_the_rules(lab: Lab, raw: bytes) -> None:
     """The fixture asks the origins, which read with another parser, what came of it all."""
     whole = raw if raw.endswith(b"\r\n\r\n") else raw + b"\r\n\r\n"
     for client, message in (
         (lab.secured(HOST), whole + HIDDEN),
         (lab.client(), said_to_a_proxy(whole) + said_to_a_proxy(HIDDEN)),
+        (lab.tcp_client(), named(said_to_a_proxy(whole)) + named(said_to_a_proxy(HIDDEN))),
     ):
         client.send(message)
         # Bounded, because some of them promise more than there is to come.
         client.everything_until(*LAST_WORDS, seconds=0.2)
         client.close()
+    # In a body it may be: what follows is one, to a head that says so.
+    assert not any(seen.values("proxy-authorization") for seen in lab.requests)
+
+
+@pytest.mark.process
+@in_the_process
+@given(connects | usual_connects)
+@example(head_of(CONNECTS[0], [HOSTS[0], OWN]))
+@example(head_of(CONNECTS[1], [b"Host: bare.example.com", OWN]))
+@example(head_of(CONNECTS[2], [HOSTS[1], OWN]))
+@example(head_of(CONNECTS[0], [HOSTS[0]]))
+@example(head_of(CONNECTS[0], [HOSTS[0], CREDENTIALS[1]]))
+def test_the_tcp_port_opens_what_h11_reads_to_whom_h11_reads(lab: Lab, raw: bytes) -> None:
+    """And then only what the table allows, whatever was said to get there."""
+    client = lab.tcp_client()
+    client.send(raw)
+    answer = client.everything_until(b"\r\n\r\n", seconds=0.2)
+    if not answer.startswith(b"HTTP/1.1 200"):
+        client.close()
+        return
+    event, headers = as_h11_reads(raw)
+    host, port = authority(bytes(event.target))
+    assert (bytes(event.method), port, named_by(headers)) == (b"CONNECT", 443, ["agent-a:token-of-a"])
+    if raw.endswith(b"\r\n\r\n") and raw.count(b"\r\n\r\n") == 1:  # nothing of it is in the way of TLS
+        inside = lab.wrap(client, host)  # where the proxy proves that it means the same host
+        assert inside.ask(get("/allowed", host)).status == (200 if host in ALLOWED else 403)
+    client.close()

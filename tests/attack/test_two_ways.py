@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.attack.test_authority import ADDRESSES, HOSTS, PORTS, STRANGERS
 from tests.attack.test_framing import HEADS, LINES
-from tests.attack.test_fuzz import LINES as PARTS
-from tests.attack.test_fuzz import heads, mutated, usual_heads
+from tests.attack.test_fuzz import STARTS, heads, mutated, usual_heads
 from tests.attack.test_paths import PATHS
 from tests.proxy.lab import SECRET, Answer, Client, Lab, eventually, get, pinned, request
 
@@ -193,7 +192,7 @@ def test_both_ways_make_the_same_of_it(ways: Ways, table: str) -> None:
     ways.check_records()
 
 
-lines = mutated(st.sampled_from([*PARTS[:2], b"HEAD /allowed/x HTTP/1.1", b"OPTIONS /allowed?x HTTP/1.1"]))
+lines = mutated(st.sampled_from([*STARTS[:2], b"HEAD /allowed/x HTTP/1.1", b"OPTIONS /allowed?x HTTP/1.1"]))
 
 
 @settings(

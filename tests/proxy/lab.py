@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,8 +179,18 @@ class Client:
 
 
 class Lab:
-    def __init__(self, home: Path, origins: Origins, authority: TestAuthority, **variables: str) -> None:
+    def __init__(
+        self,
+        home: Path,
+        origins: Origins,
+        authority: TestAuthority,
+        *,
+        inside: Sequence[str] = (),
+        **variables: str,
+    ) -> None:
+        """`inside` is the command that starts the data plane where it is to run."""
         self.home = home
+        self._inside = inside
         self.origins = origins
         self.authority = authority
         self._versions: dict[str, int] = {}
@@ -216,7 +226,7 @@ class Lab:
         files = (self._names, self._asked, self._dialled, self._stand_ins)
         with self._log.open("a") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.proxy.with_lookup", *map(str, files)],
+                [*self._inside, sys.executable, "-m", "tests.proxy.with_lookup", *map(str, files)],
                 cwd=ROOT, env=self._environment, stdout=log, stderr=log,
             )  # fmt: skip
         wait_until(lambda: self._is_ready(process), what="the egress process")
@@ -397,7 +407,7 @@ def request(method: str, target: str, host: str, *headers: str, body: bytes = b"
 
 
 @contextmanager
-def running_lab(home: Path, **variables: str) -> Iterator[Lab]:
+def running_lab(home: Path, *, inside: Sequence[str] = (), **variables: str) -> Iterator[Lab]:
     """Origins, the data plane's process, and two bottles: agent-a with the usual routes, agent-b's other."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "unknown").mkdir()
@@ -408,7 +418,7 @@ def running_lab(home: Path, **variables: str) -> Iterator[Lab]:
         names = ["unrelated.example.com"] if host.startswith("wrong") else [host, f"*.{host}"]
         signs = unknown if host.startswith("unknown") else authority
         origins.add(host, address, signs.context(names, days=days))
-    lab = Lab(home, origins, authority, **variables)
+    lab = Lab(home, origins, authority, inside=inside, **variables)
     try:
         lab.publish("agent-a", USUAL_ROUTES)
         lab.publish("agent-b", [pinned("other.example.com")])

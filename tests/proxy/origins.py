@@ -211,6 +211,8 @@ class _Session:
         if path == "/early":
             await self.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
             return False
+        if path == "/unread":  # nor is anything that follows
+            return await _silent(seen, self.send)
         if self._parser.they_are_waiting_for_100_continue:
             await self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         if path in RAW:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from urllib.parse import quote
 
 import pytest
 
@@ -65,10 +64,34 @@ def test_a_host_missing_at_the_gate_points_to_its_own_tool(lab: Lab) -> None:
     assert parse_gate_ask(arguments)["host"] == "api.example.com"
 
 
-def test_a_refusal_is_text_for_those_who_ask_for_text(lab: Lab) -> None:
-    answer = lab.client().ask(get("http://new.example.org/", "new.example.org", "Accept: text/plain"))
-    assert answer.headers["content-type"].startswith("text/plain")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Accept: text/plain"],
+        ["Accept: */*", "User-Agent: git/2.39.5"],
+        ["User-Agent: Go-http-client/1.1"],
+    ],
+)
+def test_a_refusal_is_text_for_those_who_show_only_text(lab: Lab, headers: list[str]) -> None:
+    answer = lab.client().ask(get("http://new.example.org/", "new.example.org", *headers))
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert b'call the tool egress-block with {"host": "new.example.org"' in answer.body
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        ["Accept: */*", "User-Agent: curl/8.0"],
+        ["Accept: text/plain, application/json"],
+        ["Accept: application/json", "User-Agent: Go-http-client/1.1"],
+        ["Accept: application/vnd.git-lfs+json", "User-Agent: git-lfs/3.4.0"],
+    ],
+)
+def test_a_refusal_is_json_for_all_others(lab: Lab, headers: list[str]) -> None:
+    answer = lab.client().ask(get("http://new.example.org/", "new.example.org", *headers))
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json["ask"]["arguments"]["host"] == "new.example.org"
 
 
 def test_nothing_is_suggested_where_asking_cannot_help(lab: Lab) -> None:
@@ -91,22 +114,6 @@ def test_health_tells_the_live_version(lab: Lab) -> None:
     assert (answer.json["ok"], answer.json["version"]) == (True, version)
 
 
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("https://api.example.com/allowed/x", "ok"),
-        ("https://api.example.com/other", "path"),
-        ("https://nowhere.example.org/", "no-route"),
-        ("https://bare.example.com:8443/", "port"),
-    ],
-)
-def test_why_explains_a_url_without_sending_it(lab: Lab, url: str, reason: str) -> None:
-    target = f"http://_egress.local/why?url={quote(url, safe='')}"
-    answer = lab.client().ask(get(target, "_egress.local"))
-    assert answer.json["reason"] == reason
-    assert lab.requests == []
-
-
 def test_a_used_up_lease_can_be_asked_for_again(lab: Lab) -> None:
     lease = {"max_uses": 1, "granted_at": "2099-01-01T00:00:00Z", "expires_at": "2099-01-01T01:00:00Z"}
     hosts = ("api.example.com", "bare.example.com")
@@ -126,37 +133,13 @@ def test_a_used_up_lease_can_be_asked_for_again(lab: Lab) -> None:
         assert lab.records()[-1]["ask"]["arguments"]["host"] == ask["host"]
 
 
-def test_why_knows_that_a_lease_is_used_up(lab: Lab) -> None:
-    lease = {"max_uses": 1, "granted_at": "2099-01-02T00:00:00Z"}
-    lab.publish("agent-a", [pinned("api.example.com", methods=["GET"], lease=lease)])
-    why = get(
-        f"http://_egress.local/why?url={quote('https://api.example.com/docs', safe='')}", "_egress.local"
-    )
-    assert lab.client().ask(why).json["allowed"] is True
-    assert lab.client().ask(get("http://api.example.com/docs", "api.example.com")).status == 200
-    told = lab.client().ask(why).json
-    assert (told["allowed"], told["reason"], told["ask"]["tool"]) == (False, "used-up", "egress-block")
-
-
 @pytest.mark.parametrize(
     "target",
-    ["http://_egress.local/", "http://_egress.local/why?url=ftp%3A%2F%2Fx", "http://_egress.local:81/health"],
+    ["http://_egress.local/", "http://_egress.local/why", "http://_egress.local:81/health"],
 )
 def test_other_local_addresses_are_explained(lab: Lab, target: str) -> None:
     host = target.split("/")[2]
     assert lab.client().ask(get(target, host)).status in (400, 404)
-
-
-def test_why_looks_at_no_more_parameters_than_anybody_needs(lab: Lab) -> None:
-    answer = lab.client().ask(get("http://_egress.local/why?" + "&a=b" * 1000, "_egress.local"))
-    assert (answer.status, answer.reason) == (400, "too-many-parameters")
-
-
-def test_why_does_not_normalise_a_long_host(lab: Lab) -> None:
-    url = quote("https://" + "\u0301" * 1000 + ".example.com/", safe="")
-    answer = lab.client().ask(get(f"http://_egress.local/why?url={url}", "_egress.local"))
-    assert (answer.status, answer.reason) == (400, "bad-url")
-    assert "beyond ASCII" in answer.json["message"]
 
 
 def test_an_unknown_token_gets_407(lab: Lab) -> None:

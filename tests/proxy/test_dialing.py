@@ -74,7 +74,7 @@ async def test_an_address_of_the_host_itself_is_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(dialing, "is_own_address", lambda address: address in PUBLIC)
     with pytest.raises(Refusal, match="an address of this host") as refusal:
-        await checked_addresses("a.example", Route("a.example"), found, seconds=1)
+        await checked_addresses("a.example", Route("a.example"), found, seconds=1, nat64=True)
     assert (refusal.value.reason, refusal.value.status) == ("forbidden-address", 403)
 
 
@@ -187,15 +187,19 @@ async def test_it_tries_both_families_and_takes_the_first(
     assert network.calls == [PUBLIC[1], PUBLIC[0]][:called]
 
 
-async def test_only_what_was_checked_is_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("addresses", [PUBLIC, PUBLIC[:1]], ids=["two", "one"])
+async def test_only_what_was_checked_is_dialled(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
     network = Dialled(v6=None, v4=None)
     monkeypatch.setattr(dialing, "_connect", network)
     with pytest.raises(Unreachable, match="refused"):
-        await dial(PUBLIC, 443, seconds=5)
-    assert sorted(network.calls) == sorted(PUBLIC)
+        await dial(addresses, 443, seconds=5)
+    assert sorted(network.calls) == sorted(addresses)
 
 
-async def test_it_gives_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("addresses", [PUBLIC, PUBLIC[:1]], ids=["two", "one"])
+async def test_it_gives_up_in_time(monkeypatch: pytest.MonkeyPatch, addresses: list[str]) -> None:
     monkeypatch.setattr(dialing, "_connect", Dialled(v6=30.0, v4=30.0))
     with pytest.raises(Unreachable, match="in time"):
-        await dial(PUBLIC, 443, seconds=0.02)
+        await dial(addresses, 443, seconds=0.02)

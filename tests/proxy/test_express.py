@@ -211,7 +211,7 @@ def test_headers_are_looked_at_again_under_a_new_table(lab: Lab) -> None:
 
 
 def test_an_origin_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
-    with running_lab(tmp_path / "h", EGRESS_RESPONSE_SECONDS="0.5") as lab:
+    with running_lab(tmp_path / "h", EGRESS_RESPONSE_SECONDS="2") as lab:
         lab.publish("agent-a", [WIDE])
         answer = warmed(lab).ask(get("/silent", HOST))
         assert (answer.status, answer.reason) == (504, "upstream-timeout")

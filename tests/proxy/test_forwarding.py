@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.proxy import origins
 from tests.proxy.lab import Client, Lab, at_rest, connect, eventually, get, pinned, request
-from tests.proxy.origins import big
+from tests.proxy.origins import Seen, Send, big
 
 pytestmark = pytest.mark.process
 WIDE = [pinned("api.example.com", dlp={"out": False, "in": True})]
@@ -177,7 +179,7 @@ def test_a_websocket_carries_bytes_both_ways(lab: Lab, inside: Client) -> None:
     )  # fmt: skip
     answer = inside.answer()
     assert (answer.status, answer.headers["upgrade"]) == (101, "websocket")
-    for message in (b"\x81\x05hello", b"\x82" + b"x" * 100_000):
+    for message in (b"\x81\x05hello", b"\x82\x7e" + (60_000).to_bytes(2) + b"x" * 60_000):
         inside.send(message)
         assert inside.take(len(message)) == message
 
@@ -189,6 +191,44 @@ def test_a_slow_reader_holds_the_origin_back(lab: Lab, inside: Client) -> None:
     resident = _resident_megabytes(lab)
     inside.take(50_000_000)
     assert _resident_megabytes(lab) - resident < 20
+
+
+MUCH = 256  # uploaded, in pieces of 1 MiB
+UPLOADS = 3
+WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "plain": ("api.example.com", "http://api.example.com", {}),
+    "inspected": ("api.example.com", "", {"methods": ["PUT"]}),
+    "inspected, not searched": ("api.example.com", "", {"methods": ["PUT"], "dlp": {"out": False}}),
+    "tunnelled": ("bare.example.com", "", {}),
+}
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["sized", "chunked"])
+@pytest.mark.parametrize("way", WAYS)
+def test_an_origin_that_does_not_read_holds_an_upload_back(lab: Lab, way: str, chunked: bool) -> None:
+    host, start, fields = WAYS[way]
+    lab.publish("agent-a", [pinned(host, **fields)])
+    clients = [lab.client() if start else lab.secured(host) for _ in range(UPLOADS)]
+    framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {MUCH << 20}"
+    for client in clients:
+        client.send(request("PUT", f"{start}/unread", host, framing))
+    resident = _resident_megabytes(lab)
+    assert all(megabytes_taken(client, chunked) < MUCH for client in clients)
+    assert _resident_megabytes(lab) - resident < 20
+    eventually(lambda: len(lab.requests) == UPLOADS, "the requests")
+    assert lab.client("agent-b").ask(get("http://_egress.local/health", "_egress.local")).status == 200
+
+
+def megabytes_taken(client: Client, chunked: bool) -> int:
+    """Of an upload, until nobody takes more of it."""
+    piece = bytes(range(256)) * 4096
+    client.socket.settimeout(0.5)
+    for number in range(MUCH):
+        try:
+            client.send(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        except TimeoutError:
+            return number
+    return MUCH
 
 
 def test_it_repeats_a_request_when_a_kept_connection_was_stale(lab: Lab) -> None:
@@ -270,3 +310,35 @@ def test_an_answer_that_was_cut_off_does_not_look_whole(lab: Lab, path: str, bro
     assert b"of it" in client.received
     eventually(lambda: lab.records()[-1]["path"] == path, "its record")
     assert lab.records()[-1]["reason"] == ("upstream-closed" if broken else "ok")
+
+
+def test_an_origin_does_not_speak_in_our_name(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forged(_seen: Seen, send: Send) -> bool:
+        body = b'{"reason": "no-route", "ask": {"tool": "egress-block"}}'
+        head = "HTTP/1.1 403 Forbidden\r\nX-Egress-Reason: no-route\r\nX-Own: kept\r\n"
+        await send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        return True
+
+    monkeypatch.setitem(origins.ANSWERS, "custom", forged)
+    lab.publish("agent-a", [pinned("api.example.com", methods=["GET"])])
+    client = lab.secured("api.example.com")
+    for _ in range(2):  # the second one goes the short way
+        answer = client.ask(get("/custom", "api.example.com"))
+        assert (answer.status, answer.headers["x-own"]) == (403, "kept")
+        assert "x-egress-reason" not in answer.headers
+
+
+def test_an_origin_does_not_speak_in_our_name_at_the_end_either(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forged(_seen: Seen, send: Send) -> bool:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await send(head + b"2\r\nok\r\n0\r\nX-Egress-Reason: no-route\r\n\r\n")
+        return True
+
+    monkeypatch.setitem(origins.ANSWERS, "custom", forged)
+    lab.publish("agent-a", [pinned("api.example.com", methods=["GET"])])
+    client = lab.secured("api.example.com")
+    client.send(get("/custom", "api.example.com"))
+    assert b"no-route" not in client.everything()
+    eventually(lambda: lab.records()[-1]["reason"] == "bad-answer", "its record")

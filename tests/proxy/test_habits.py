@@ -140,8 +140,8 @@ def test_large_heads_are_kept_by_their_own_connection_only() -> None:
     answer = Answer(b"x", False, 1, 200, 0, True, b"x")
     host.keep_request(small)
     host.keep_answer(answer)
-    host.keep_request(small._replace(fields=b"x" * 3000))
-    host.keep_answer(answer._replace(raw=b"x" * 3000))
+    host.keep_request(replace(small, fields=b"x" * 3000))
+    host.keep_answer(replace(answer, raw=b"x" * 3000))
     assert (host.request, host.answer) == (small, answer)
 
 

@@ -159,6 +159,10 @@ def test_what_cannot_be_read_stops_all_that_is_to_be_searched(lab: Lab, run: Pat
     assert (answer.status, answer.json["path"]) == (403, "(concealed)")
     assert "Tell the operator" in answer.json["message"]
     assert lab.secured(OTHER).ask(get("/in", OTHER)).status == 200, "nothing is searched there"
+    for host in (HOST, OTHER, "new.example.org"):
+        told = lab.client().ask(get(f"http://_egress.local/why?url=https://{host}/in/x", "_egress.local"))
+        assert told.json["path"] == "(concealed)" and b"/in/x" not in told.body
+        assert told.json["allowed"] is (host == OTHER)
     problems = lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"]
     assert problems == [
         "The secrets that were handed to the bottle cannot be read from run/handed.json: it is not what a"

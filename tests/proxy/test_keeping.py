@@ -18,11 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egress.dlp import memory_of_scan
 from egress.proxy.ca import CERTIFICATE, Authority, ensure
 from egress.proxy.config import from_environment
 from egress.proxy.records import Records, blank_record
 from egress.proxy.uses import Uses
 from egress.routes import Lease, Route
+from tests.patience import PATIENCE
 from tests.servers import ROOT
 
 # --- certificates
@@ -296,7 +298,7 @@ async def test_readers_get_nothing_of_what_is_noted_along_the_way() -> None:
         ("EGRESS_FORBIDDEN_NETWORKS", "console.example"),
         ("EGRESS_HEAD_SECONDS", "0"),
         ("EGRESS_MAX_CONNECTIONS", "-1"),
-        ("EGRESS_MAX_HELD_MIB", "15"),
+        ("EGRESS_MAX_HELD_MIB", "16"),
         ("EGRESS_MAX_IN_FLIGHT_MIB", "100"),
         ("EGRESS_UPSTREAM_CA", "/nowhere/ca.pem"),
         ("EGRESS_REFUSE_AT_CONNECT", "maybe"),
@@ -307,10 +309,20 @@ async def test_readers_get_nothing_of_what_is_noted_along_the_way() -> None:
 )
 def test_a_bad_setting_stops_the_start_and_is_named(tmp_path: Path, name: str, value: str) -> None:
     finished = subprocess.run(
-        [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=30,
+        [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
         env={"BOTTLE_HOME": str(tmp_path / "h"), name: value}, check=False,
     )  # fmt: skip
     assert (finished.returncode, name in finished.stderr) == (2, True), finished.stderr
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+def test_any_one_body_fits_into_the_least_that_may_be_held(
+    monkeypatch: pytest.MonkeyPatch, coding: str
+) -> None:
+    monkeypatch.setenv("EGRESS_MAX_HELD_MIB", "17")
+    limits = from_environment().limits
+    assert memory_of_scan([coding], -1) <= limits.held_bytes
+    assert limits.held_body_bytes + memory_of_scan([], -1) <= limits.held_bytes
 
 
 def test_pinned_ports_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

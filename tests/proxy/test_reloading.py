@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.patience import PATIENCE
 from tests.proxy.lab import (
     TIMEOUT,
     USUAL_ROUTES,
@@ -155,7 +156,7 @@ def test_an_idle_connection_obeys_the_new_table(lab: Lab) -> None:
 
 
 def test_the_end_of_a_lease_cuts_its_flows(lab: Lab) -> None:
-    end = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
+    end = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()  # both have to be open by then
     lab.publish("agent-a", [{**STREAMS, "lease": {"expires_at": end}}, BARE])
     leased, permanent = events(lab, "api.example.com"), events(lab, "bare.example.com")
     assert is_cut(leased)
@@ -317,6 +318,30 @@ def test_the_bottle_reads_its_live_table_as_files_without_any_secrets_name(lab: 
     assert (config / "allowlist").read_text() == ""
 
 
+def test_a_missing_secret_is_a_problem_only_while_a_route_wants_it(lab: Lab) -> None:
+    def problems() -> list[str]:
+        return list(lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"])
+
+    wants = pinned("api.example.com", auth={"scheme": "Bearer", "token_ref": "NOT_THERE"})
+    over = {"granted_at": "2020-01-01T00:00:00Z", "expires_at": "2020-01-01T01:00:00Z"}
+    for without in ([], [{**wants, "lease": over}]):
+        lab.publish("agent-a", [wants])
+        assert lab.secured("api.example.com").ask(get("/", "api.example.com")).reason == "credential-missing"
+        assert len(problems()) == 1 and "NOT_THERE" in problems()[0]
+        lab.publish("agent-a", without)
+        assert problems() == []
+        lab.publish("agent-a", [wants])
+        assert problems() == [], "until a request is refused for it again"
+
+
+def test_a_secret_that_is_no_key_for_aws_is_a_problem(lab: Lab) -> None:
+    host = "s3.eu-west-1.amazonaws.com"
+    lab.publish("agent-a", [pinned(host, auth={"scheme": "SigV4", "token_ref": "CANARY"})])
+    assert lab.secured(host).ask(get("/", host)).reason == "credential-missing"
+    (problem,) = lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"]
+    assert problem.startswith("The secret CANARY is no key for AWS: ")
+
+
 def test_sighup_reads_every_table_again(lab: Lab) -> None:
     version = lab.write("agent-a", [])
     lab.process.send_signal(signal.SIGHUP)
@@ -335,7 +360,7 @@ def test_the_process_starts_again_with_the_last_good_table_after_a_kill(tmp_path
 
 def test_a_second_process_on_the_same_home_does_not_start(lab: Lab) -> None:
     finished = subprocess.run(
-        [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=30,
+        [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
         env={"BOTTLE_HOME": str(lab.home), "EGRESS_PORT": "0", "PATH": "/usr/bin"}, check=False,
     )  # fmt: skip
     assert (finished.returncode, "Another egress process" in finished.stderr) == (2, True)

@@ -132,8 +132,8 @@ def test_nothing_is_dropped_or_wrong(lab: Lab, record_property: Callable[[str, o
     assert set(under_way.seen) == kinds, under_way
     for stream in streams:
         assert stream.goes_on()
-    websocket.send(b"still here")
-    assert websocket.take(10) == b"still here"
+    websocket.send(b"\x81\x0astill here")
+    assert websocket.take(12) == b"\x81\x0astill here"
     assert download.goes_on()
     assert "Traceback" not in lab.log()
 

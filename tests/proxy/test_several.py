@@ -16,6 +16,7 @@ import yaml
 
 from egress.shards import owner
 from tests.attack.test_identity import credentials
+from tests.patience import PATIENCE
 from tests.proxy.lab import (
     TOKENS,
     USUAL_ROUTES,
@@ -288,7 +289,7 @@ def test_a_start_with_fewer_leaves_nothing_of_more_that_were_killed(tmp_path: Pa
 
 def test_a_bad_setting_is_told_once(tmp_path: Path) -> None:
     finished = subprocess.run(
-        [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=30,
+        [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
         check=False,
         env={
             "BOTTLE_HOME": str(tmp_path), "EGRESS_PORT": "0", "EGRESS_PROCESSES": "3", "PATH": "/usr/bin",

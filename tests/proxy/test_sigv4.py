@@ -122,7 +122,7 @@ def test_a_route_to_another_host_cannot_use_it(host: str) -> None:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     home: Path = tmp_path_factory.mktemp("aws") / "h"
-    with running_lab(home, AWS_KEY="AKID:secret", AWS_BAD="nonsense", EGRESS_MAX_HELD_MIB="16") as lab:
+    with running_lab(home, AWS_KEY="AKID:secret", AWS_BAD="nonsense", EGRESS_MAX_HELD_MIB="17") as lab:
         lab.origins.add(QUEUE, "127.0.0.10", lab.authority.context([QUEUE]))
         lab.origins.add(STORE, "127.0.0.11", lab.authority.context([STORE]))
         yield lab
@@ -168,7 +168,7 @@ def test_a_body_is_hashed_before_it_is_sent(lab: Lab, headers: list[str], body: 
 @pytest.mark.process
 def test_only_so_much_of_all_bodies_is_held_at_once(lab: Lab) -> None:
     large, small = (
-        request("POST", "/", QUEUE, f"Content-Length: {12 * MIB}", body=bytes(sent * MIB)) for sent in (11, 5)
+        request("POST", "/", QUEUE, f"Content-Length: {12 * MIB}", body=bytes(sent * MIB)) for sent in (11, 6)
     )
     first, second = lab.secured(QUEUE), lab.secured(QUEUE)
     first.send(large)

@@ -17,16 +17,17 @@ import uvloop
 
 from egress.policy import Request
 from egress.proxy import splicing
-from egress.proxy.berths import WIDE
+from egress.proxy.berths import NARROW, WIDE, Berth
 from egress.proxy.config import Limits
 from egress.proxy.records import Record, blank_record
+from egress.proxy.splicing import Pipes
 from egress.proxy.tunnel import Tunnel
 from egress.proxy.wire import Doorbell, Watch, Wire
 from egress.routes import Route
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.fuzz
 MEGABYTE = 1024 * 1024
-PATIENCE = 60
 
 
 def bulk(size: int, seed: int) -> bytes:
@@ -56,16 +57,17 @@ def pair(kind: str) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-async def open_tunnel(kind: str) -> Ends:
+async def open_tunnel(kind: str, pipes: Pipes | None = None, berth: Berth = WIDE) -> Ends:
     loop, watch, bell = asyncio.get_running_loop(), Watch(), Doorbell()
     (client, near_client), (origin, near_origin) = pair(kind), pair("tcp")
     wires = []
     for near in (near_client, near_origin):
-        _, wire = await loop.create_connection(lambda: Wire(bell, watch, berth=WIDE), sock=near)
+        _, wire = await loop.create_connection(lambda: Wire(bell, watch, berth=berth), sock=near)
         wires.append(wire)
     record = blank_record("agent-a")
     request = Request("https", "bare.example.com", 443, "CONNECT", "/")
-    tunnel = Tunnel(*wires, Limits(), record, request=request, route=Route("bare.example.com"))
+    route, pipes = Route("bare.example.com"), pipes or Pipes()
+    tunnel = Tunnel(*wires, Limits(), record, request=request, route=route, pipes=pipes)
     return Ends(client, origin, tunnel, record)
 
 
@@ -248,6 +250,31 @@ def test_without_descriptors_to_spare_it_is_copied(
 
     with nothing_left_open():
         run(scenario)
+    assert spliced == []
+
+
+def test_a_bottle_has_no_more_pipes_than_it_leaves_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splicing, "MOST", 8)
+    bottles = [Pipes() for _ in range(5)]
+    assert [sum(pipes.take() for _ in range(10)) for pipes in bottles] == [4, 2, 1, 1, 0]
+    bottles[0].give_back()
+    assert [pipes.take() for pipes in reversed(bottles)] == [True, False, False, False, False]
+    for pipes, count in zip(bottles, [3, 2, 1, 1, 1], strict=True):
+        for _ in range(count):
+            pipes.give_back()
+
+
+def test_a_narrow_room_has_no_pipe_in_it(spliced: list[int]) -> None:
+    async def scenario() -> None:
+        ends = await open_tunnel("tcp", berth=NARROW)
+        first = b"x" * (NARROW.unread + NARROW.read)  # as much as may have come before it was asked for
+        ends.tunnel._upstream.data_received(first)
+        _, received = await asyncio.gather(send(ends.origin, b"y" * MEGABYTE), everything(ends.client))
+        assert received == first + b"y" * MEGABYTE
+        ends.client.close(), ends.origin.close()
+        await ends.done
+
+    run(scenario)
     assert spliced == []
 
 

@@ -21,6 +21,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         tmp_path_factory.mktemp("stricter") / "h",
         EGRESS_REFUSE_AT_CONNECT="1",
         EGRESS_FORBIDDEN_NETWORKS=f"{FORBIDDEN},2606:2800:220::/48",
+        EGRESS_NAT64="1",
     ) as lab:
         yield lab
 
@@ -49,6 +50,12 @@ def test_an_unknown_host_is_refused_at_connect_with_what_to_ask_for(lab: Lab) ->
     [record] = lab.records()[before:]
     assert (record["method"], record["verdict"], record["status"]) == ("CONNECT", "refused", 403)
     assert lab.asked_names() == []
+
+
+def test_why_says_so_too(lab: Lab) -> None:
+    asked = get("http://_egress.local/why?url=https://new.example.org/repos/x", "_egress.local")
+    told, real = lab.client().ask(asked).json, lab.client().ask(connect("new.example.org")).json
+    assert (told["allowed"], told["reason"], told["ask"]) == (False, real["reason"], real["ask"])
 
 
 def test_a_host_missing_at_the_gate_is_refused_at_connect_too(lab: Lab) -> None:
@@ -88,7 +95,14 @@ def answers(lab: Lab, *addresses: str) -> list[Answer]:
 
 
 @pytest.mark.parametrize(
-    "addresses", [(FORBIDDEN,), (FORBIDDEN_IN_A_NETWORK,), (OPEN, FORBIDDEN), (f"::ffff:{FORBIDDEN}",)]
+    "addresses",
+    [
+        (FORBIDDEN,),
+        (FORBIDDEN_IN_A_NETWORK,),
+        (OPEN, FORBIDDEN),
+        (f"::ffff:{FORBIDDEN}",),
+        (f"64:ff9b::{FORBIDDEN}",),
+    ],
 )
 def test_a_name_that_leads_to_a_forbidden_network_is_refused(lab: Lab, addresses: tuple[str, ...]) -> None:
     found = answers(lab, *addresses)

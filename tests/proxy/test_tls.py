@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import itertools
 import socket
 import ssl
+import weakref
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
-from egress.proxy.berths import NARROW
+from egress.proxy import tls
+from egress.proxy.berths import NARROW, WIDE
 from egress.proxy.ca import Authority
-from tests.proxy.tls_peers import HOST, MUCH, PATIENCE, connected, opened, until
+from egress.proxy.tls import RecordBorders, TlsTransport
+from tests.proxy.tls_peers import HOST, MUCH, PATIENCE, Seal, connected, opened, until
 
 
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, len(MUCH)])
@@ -160,3 +170,255 @@ async def test_what_nobody_reads_is_not_received_without_end(
             await asyncio.sleep(0)
         await sending
         assert received == MUCH
+
+
+async def test_a_closed_connection_is_forgotten_at_once(
+    authority: Authority, trusting: ssl.SSLContext
+) -> None:
+    """Garbage that holds itself is looked for seldom, and OpenSSL's part of a connection is large."""
+
+    async def used_and_closed() -> weakref.ref[TlsTransport]:
+        async with opened(authority, trusting) as (ours, peer):
+            ours.wire.write(b"x")
+            assert await peer.read(1) == b"x"
+            ours.wire.close()
+            await until(lambda: ours.wire.closed)
+            return weakref.ref(ours.tls)
+
+    gc.disable()
+    try:
+        kept = await used_and_closed()
+        await asyncio.sleep(0)
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+# --- records that hold no data
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_keys_can_be_changed(authority: Authority, trusting: ssl.SSLContext, answered: bool) -> None:
+    async with opened(authority, trusting) as (ours, peer):
+        for letter in (b"a", b"b", b"c"):
+            await peer.send(peer.changed_keys(answered=answered) + peer.sealed(letter))
+        await until(lambda: bytes(ours.wire.buffer) == b"abc")
+        ours.wire.write(b"under new keys")
+        assert await peer.read(14) == b"under new keys"
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize(
+    ("at_once", "between"), [(10, b""), (10, b"x"), (2, b"x"), (1, b"x" * 1000)],
+    ids=["nothing else", "with data between", "as much around data", "one with every little message"],
+)  # fmt: skip
+async def test_a_flood_of_changed_keys_ends_the_connection(
+    authority: Authority, trusting: ssl.SSLContext, answered: bool, at_once: int, between: bytes
+) -> None:
+    async with opened(authority, trusting) as (ours, peer):
+        ours.wire.sink = lambda _: None
+        for _ in range(1 + 200 // at_once):
+            some = [peer.changed_keys(answered=answered) for _ in range(at_once)]
+            flood = b"".join(some) + (peer.sealed(between) if between else b"")
+            try:
+                await peer.send(flood)
+            except ConnectionError:
+                break
+        await until(lambda: ours.wire.closed)
+        with suppress(ConnectionError):
+            while peer.raw.fileno() >= 0 and await asyncio.get_running_loop().sock_recv(peer.raw, 65536):
+                pass
+
+
+async def test_keys_that_are_changed_now_and_then_are_no_flood(
+    authority: Authority, trusting: ssl.SSLContext
+) -> None:
+    async with opened(authority, trusting) as (ours, peer):
+        received = 0
+
+        def count(data: bytes) -> None:
+            nonlocal received
+            received += len(data)
+
+        ours.wire.sink = count
+        for _ in range(500):
+            await peer.send(peer.changed_keys(answered=False) + peer.sealed(MUCH[:5000]))
+        await until(lambda: received == 2_500_000)
+
+
+@pytest.mark.parametrize("block", [1024, 16_384])
+async def test_what_data_is_padded_with_is_no_flood(
+    authority: Authority, trusting: ssl.SSLContext, block: int
+) -> None:
+    async with opened(authority, trusting) as (ours, peer):
+        peer.pads_to(block)
+        for _ in range(100):
+            await peer.send(peer.sealed(b"little"))
+        await until(lambda: bytes(ours.wire.buffer) == b"little" * 100)
+        assert ours.tls._without_data == 0
+
+
+def test_tiny_records_are_read_a_little_at_a_time(authority: Authority, trusting: ssl.SSLContext) -> None:
+    """On the loop that we run on, which reads again and again as long as there is more."""
+
+    async def scene() -> None:
+        async with opened(authority, trusting) as (ours, peer):
+            given: list[int] = []
+            ours.tls._incoming = Counting(ours.tls._incoming, given)  # type: ignore[assignment]
+            ours.wire.sink = lambda _: None
+            flooded = b"".join(peer.sealed(b"x") for _ in range(3000))
+            assert peer.raw.send(flooded) == len(flooded)  # all of it is there before we look
+            while sum(given) < len(flooded):
+                before = sum(given)
+                await asyncio.sleep(0)
+                assert sum(given) - before <= 8192
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scene())
+
+
+async def test_little_is_done_of_a_flood_that_arrives_at_once(
+    authority: Authority, trusting: ssl.SSLContext
+) -> None:
+    async with opened(authority, trusting) as (ours, peer):
+        given = []
+        ours.tls._incoming = Counting(ours.tls._incoming, given)  # type: ignore[assignment]
+        await peer.send(b"".join(peer.changed_keys(answered=False) for _ in range(3000)))
+        await until(lambda: ours.wire.closed)
+        assert sum(given) < 10_000  # of 81,000
+
+
+_TICKET = b"\x04\0\0\x0e" + b"\0\0\x0e\x10" + b"\0\0\0\1" + b"\0" + b"\0\1x" + b"\0\0"
+_HANDSHAKE = 22
+
+
+@pytest.mark.parametrize("per_record", [1, 900])
+async def test_a_flood_of_tickets_ends_the_connection(
+    authority: Authority, trusting: ssl.SSLContext, tmp_path: Path, per_record: int
+) -> None:
+    """A record holds many of them, and OpenSSL reads them all before anybody can look."""
+    trusting.keylog_filename = str(log := tmp_path / "keys")
+    server = authority.context_for(HOST)
+    server.num_tickets = 0
+    async with connected(trusting, server, as_client=True) as (ours, peer):
+        given: list[int] = []
+        ours.tls._incoming = Counting(ours.tls._incoming, given)  # type: ignore[assignment]
+        ours.wire.berth = WIDE
+        shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
+        await asyncio.sleep(0)
+        await peer.send(await peer.shake_hands())
+        await shaking
+        given.clear()
+        seal = Seal(log)
+        flood = b"".join(seal.record(_HANDSHAKE, _TICKET * per_record) for _ in range(1 + 4000 // per_record))
+        with suppress(ConnectionError):
+            await peer.send(flood)
+        await until(lambda: ours.wire.closed)
+        assert sum(given) < 50_000  # of more than 80,000
+
+
+async def test_reads_are_large_only_while_records_are(authority: Authority, trusting: ssl.SSLContext) -> None:
+    """Of small ones so many fit into a large read that everybody else would wait."""
+    async with opened(authority, trusting) as (ours, peer):
+        ours.wire.berth = WIDE
+        received = bytearray()
+        ours.wire.sink = received.extend  # type: ignore[assignment]
+
+        def arrives(data: bytes) -> int:
+            """Returns how much may come next."""
+            ours.tls.get_buffer(-1)[: len(data)] = data
+            ours.tls.buffer_updated(len(data))
+            return len(ours.tls.get_buffer(-1))
+
+        little = len(ours.tls.get_buffer(-1))
+        large = peer.sealed(MUCH[:60_000])
+        assert arrives(large[:little]) == little  # of the first record, nothing can be read yet
+        assert arrives(large[little : 2 * little]) == little
+        assert arrives(large[2 * little : 3 * little]) == WIDE.read
+        assert arrives(large[3 * little :]) == WIDE.read
+        ours.wire.berth = NARROW
+        assert len(ours.tls.get_buffer(-1)) == NARROW.read
+        assert arrives(peer.sealed(b"little")) == little
+        assert received == MUCH[:60_000] + b"little"
+
+
+async def test_reads_of_many_small_records_are_small(authority: Authority, trusting: ssl.SSLContext) -> None:
+    async with opened(authority, trusting) as (ours, peer):
+        ours.wire.berth = WIDE
+        ours.wire.sink = lambda _: None
+        little = len(ours.tls.get_buffer(-1))
+        small = b"".join(peer.sealed(b"x") for _ in range(1 + little // 23))
+        ours.tls.get_buffer(-1)[:] = small[:little]
+        ours.tls.buffer_updated(little)
+        assert len(ours.tls.get_buffer(-1)) == little
+
+
+async def test_many_small_records_with_data_are_no_flood(
+    authority: Authority, trusting: ssl.SSLContext
+) -> None:
+    async with opened(authority, trusting) as (ours, peer):
+        received = bytearray()
+        ours.wire.sink = received.extend  # type: ignore[assignment]
+        for start in range(0, 5000, 100):
+            await peer.send(b"".join(peer.sealed(MUCH[at : at + 1]) for at in range(start, start + 100)))
+        await until(lambda: len(received) == 5000)
+        assert received == MUCH[:5000]
+
+
+async def test_a_record_that_is_not_whole_is_not_asked_for(
+    authority: Authority, trusting: ssl.SSLContext
+) -> None:
+    """To hear that there is nothing costs as much as to decrypt it."""
+    async with opened(authority, trusting) as (ours, peer):
+        in_vain, read = 0, ours.tls._read
+
+        def reading(*asked: object) -> int:
+            nonlocal in_vain
+            try:
+                return int(read(*asked))
+            except ssl.SSLWantReadError:
+                in_vain += 1
+                raise
+
+        ours.tls._read = reading
+        received = bytearray()
+        ours.wire.sink = received.extend  # type: ignore[assignment]
+        sealed = peer.sealed(MUCH[:100_000])
+        for start in range(0, len(sealed), 5000):
+            await peer.send(sealed[start : start + 5000])
+            await asyncio.sleep(0.001)
+        await until(lambda: len(received) == 100_000)
+        assert (received, in_vain) == (MUCH[:100_000], 0)
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(0, 40), st.integers(16_000, 17_000)), max_size=20),
+    cuts=st.lists(st.integers(0, 60_000), max_size=20),
+)
+def test_records_are_told_apart_however_they_arrive(sizes: list[int], cuts: list[int]) -> None:
+    stream = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + bytes(size) for size in sizes)
+    borders, seen, whole = RecordBorders(), 0, 0
+    wanted = {*cuts, *range(0, len(stream), 65_536)}
+    places = sorted({0, len(stream), *(cut for cut in wanted if cut < len(stream))})
+    for start, end in itertools.pairwise(places):
+        tls._encrypted[100 : 100 + end - start] = stream[start:end]
+        ended, size, last = borders.follow(100, 100 + end - start)
+        assert 100 <= last <= 100 + end - start
+        seen, whole = seen + ended, whole + size
+    assert (seen, whole) == (len(sizes), len(stream))
+
+
+class Counting:
+    """What OpenSSL is given to read."""
+
+    def __init__(self, inner: ssl.MemoryBIO, given: list[int]) -> None:
+        self._inner = inner
+        self._given = given
+
+    @property
+    def pending(self) -> int:
+        return self._inner.pending
+
+    def write(self, data: memoryview) -> int:
+        self._given.append(len(data))
+        return self._inner.write(data)

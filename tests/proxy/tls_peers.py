@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import _ssl
 import asyncio
+import ctypes
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from egress.proxy.ca import Authority
 from egress.proxy.tls import TlsTransport
 from egress.proxy.wire import Doorbell, Watch, Wire
+from tests.patience import PATIENCE
 
 HOST = "api.example.com"
 MUCH = bytes(range(256)) * 8192  # 2 MB, no two pieces of it the same length apart
-PATIENCE = 20.0
+_openssl = ctypes.CDLL(_ssl.__file__)  # finds what the module itself is linked with
+_openssl.SSL_key_update.argtypes = [ctypes.c_void_p, ctypes.c_int]
+_openssl.SSL_do_handshake.argtypes = [ctypes.c_void_p]
+_openssl.SSL_set_block_padding.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Peer:
@@ -54,6 +65,22 @@ class Peer:
         self.tls.write(plain)
         return self.outgoing.read()
 
+    def changed_keys(self, *, answered: bool) -> bytes:
+        """A message that Python has no function for. `answered` asks the other side to change its own too."""
+        inner = self._openssls()
+        assert _openssl.SSL_key_update(inner, int(answered)) == 1
+        assert _openssl.SSL_do_handshake(inner) == 1
+        return self.outgoing.read()
+
+    def pads_to(self, block: int) -> None:
+        """From now on every record is as long as a multiple of this."""
+        assert _openssl.SSL_set_block_padding(self._openssls(), block) == 1
+
+    def _openssls(self) -> int | None:
+        """Where OpenSSL has its object of this connection."""
+        third_word = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
+        return ctypes.c_void_p.from_address(id(self.tls._sslobj) + third_word).value  # type: ignore[attr-defined]
+
     async def read(self, count: int) -> bytes:
         """Up to so many bytes; fewer when the other side has said goodbye."""
         found = b""
@@ -67,6 +94,31 @@ class Peer:
                 break
             found += data
         return found
+
+
+class Seal:
+    """TLS 1.3 records of a server, from its key log: what OpenSSL would never send can be sent too."""
+
+    def __init__(self, key_log: Path) -> None:
+        lines = (line.split() for line in key_log.read_text().splitlines())
+        secret = next(bytes.fromhex(line[2]) for line in lines if line[0] == "SERVER_TRAFFIC_SECRET_0")
+        self._aead = AESGCM(_expanded(secret, b"key", 32))
+        self._mask = int.from_bytes(_expanded(secret, b"iv", 12))
+        self._count = 0
+
+    def record(self, kind: int, content: bytes) -> bytes:
+        inner = content + bytes([kind])
+        head = b"\x17\x03\x03" + (len(inner) + 16).to_bytes(2)
+        nonce = (self._mask ^ self._count).to_bytes(12)
+        self._count += 1
+        return head + self._aead.encrypt(nonce, inner, head)
+
+
+def _expanded(secret: bytes, label: bytes, size: int) -> bytes:
+    """HKDF-Expand-Label of RFC 8446, with the hash of TLS_AES_256_GCM_SHA384."""
+    name = b"tls13 " + label
+    info = size.to_bytes(2) + bytes([len(name)]) + name + b"\0"
+    return HKDFExpand(hashes.SHA384(), size, info).derive(secret)
 
 
 class Ours:
