@@ -49,6 +49,10 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_per_page = 50
     show_full_result_count = False
 
+    def told_above(self) -> str:
+        """What the same template says above the list, if anything."""
+        return ""
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from botbottle.admin import ReadOnlyAdmin, hostile_json, hostile_line
+from botbottle.admin import ReadOnlyAdmin, hostile, hostile_json, hostile_line
 
+from . import intake
 from .models import DataPlaneEvent, Publication, RouteTableVersion, TrafficRecord
 
 
@@ -34,7 +35,14 @@ class PublicationAdmin(ReadOnlyAdmin):
     list_display = ["bottle", "version", "published_at", "live_version", "live_at", "problem"]
     list_select_related = ["bottle"]
     search_fields = ["bottle__slug"]
-    fields = ["bottle", "home", "version", "published_at", "live_version", "live_at", "problem"]
+    fields = [
+        "bottle", "home", "version", "published_at", "live_version", "live_at", "problem",
+        "shown_proxy_problems",
+    ]  # fmt: skip
+
+    @admin.display(description="What the egress proxy says is wrong")
+    def shown_proxy_problems(self, publication: Publication) -> str:
+        return hostile("\n".join(publication.proxy_problems)) if publication.proxy_problems else "nothing"
 
 
 @admin.register(TrafficRecord)
@@ -54,6 +62,9 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
         "table_version", "status", "bytes_out", "bytes_in", "first_byte_ms", "duration_ms",
         "shown_finding", "shown_warnings", "would_ask",
     ]  # fmt: skip
+
+    def told_above(self) -> str:
+        return intake.losses()
 
     @admin.display(description="host", ordering="host")
     def shown_host(self, record: TrafficRecord) -> str:
@@ -81,4 +92,4 @@ class DataPlaneEventAdmin(ReadOnlyAdmin):
     when_empty = "Nothing to tell yet: the egress proxy was never away."
     list_display = ["at", "kind", "text"]
     list_filter = ["kind", "at"]
-    fields = ["at", "kind", "text"]
+    fields = ["at", "kind", "text", "home", "process"]

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -41,9 +42,10 @@ class DataPlaneDown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The data plane's word: this version is live, and what is wrong with the bottle's files or sockets."""
+    """The data plane's word: this version is live since then, and what is wrong with files or sockets."""
 
     version: int
+    loaded_at: datetime | None  # None: nothing ever was
     problem: str | None
 
 
@@ -111,8 +113,9 @@ class EgressProcess:
         return shards.owner(slug, self.count) == self.number
 
     def reload(self, slug: str) -> Ack:
-        plain = self._ask("POST", f"/reload/{slug}", expecting=("version", "problem"))
-        return Ack(version=plain["version"], problem=plain["problem"])
+        plain = self._ask("POST", f"/reload/{slug}", expecting=("version", "loaded_at", "problem"))
+        loaded_at = plain["loaded_at"] and datetime.fromisoformat(plain["loaded_at"])
+        return Ack(plain["version"], loaded_at, plain["problem"])
 
     def routes(self, slug: str) -> dict[str, Any]:
         plain = self._ask("GET", f"/bottles/{slug}/routes")

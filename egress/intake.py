@@ -15,7 +15,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet, Sum
 from django.utils import timezone
 
 from botbottle.duty import Duty
@@ -51,8 +51,9 @@ class _Reader:
 
     def ask(self, wait: float) -> None:
         """Raises DataPlaneDown."""
-        cursor, _ = RecordCursor.objects.get_or_create(pk=self.process.number + 1)
-        self.was_away = _absences().filter(process=self.process.number).exists()
+        which: dict[str, Any] = {"home": store.home_id(), "process": self.process.number}
+        cursor, _ = RecordCursor.objects.get_or_create(**which)
+        self.was_away = _absences().filter(**which).exists()
         wait = 0.0 if self.was_away else wait
         self.due_at = time.monotonic() + RETRY_SECONDS
         self.asked_with = cursor
@@ -137,7 +138,8 @@ class Intake(Duty):
             step()
         except DataPlaneDown as error:
             if not (reader.was_away or self.is_stopping or time.monotonic() <= reader.patient_until):
-                _note(Kind.AWAY, f"{error}. {_consequence(reader.process)}", reader.process)
+                store.note_problems({}, reader.process.serves)  # it cannot say whether they last
+                _note(Kind.AWAY, f"{error}. {_consequence(reader.process)}", reader.process.number)
             return False
         return True
 
@@ -151,25 +153,27 @@ class Intake(Duty):
         self._look_for_problems(reader)
         with transaction.atomic():
             _keep(batch)
-            RecordCursor.objects.filter(pk=cursor.pk).update(boot=batch.boot, number=batch.next)
+            RecordCursor.objects.filter(pk=cursor.pk).update(
+                boot=batch.boot, number=batch.next, lost=F("lost") + batch.dropped
+            )
         reader.due_at = 0.0
         if any(record["verdict"] == "refused" and record.get("ask") for record in batch.records):
             self._when_refused()
         self._tell_losses(batch.dropped)
 
     def _look_for_problems(self, reader: _Reader) -> None:
-        """Files that could not be read, credentials that are missing: each is told once, until it is over."""
+        """Files that could not be read, credentials that are missing: shown until it is over, noted once."""
         if time.monotonic() < reader.status_at + STATUS_SECONDS:
             return
         reader.status_at = time.monotonic()
-        present = {
-            f"bottle {slug}: {problem}"
+        said = {
+            slug: [problem for problem in (state["problem"], *state["credential_problems"]) if problem]
             for slug, state in reader.process.status()["bottles"].items()
-            for problem in (state["problem"], *state["credential_problems"])
-            if problem
         }
+        store.note_problems(said, reader.process.serves)
+        present = {f"bottle {slug}: {problem}" for slug, problems in said.items() for problem in problems}
         for problem in sorted(present - reader.problems):
-            _note(Kind.PROBLEM, problem, reader.process)
+            _note(Kind.PROBLEM, problem, reader.process.number)
         reader.problems = present
 
     def _tell_losses(self, dropped: int) -> None:
@@ -196,16 +200,41 @@ def prune() -> int:
     return forgotten
 
 
+def losses() -> str:
+    """How many records were pushed out before anybody read them, in a sentence; empty when none was."""
+    lost = RecordCursor.objects.aggregate(lost=Sum("lost", default=0))["lost"]
+    return f"Records of requests that were ever lost before they could be read: {lost:,}." if lost else ""
+
+
+def absence_here() -> DataPlaneEvent | None:
+    """The latest word of an own egress process that is away; of one that there no longer is, nobody hears."""
+    return _absences().filter(home=store.home_id(), process__lt=_wanted()).first()
+
+
 def absence() -> DataPlaneEvent | None:
-    """The latest word of an egress process that is away; of one that there no longer is, nobody hears."""
-    return _absences().filter(process__lt=store.data_plane().count).first()
+    """The same; without one here, of another home that keeps bottles in this database."""
+    return absence_here() or _absences().filter(home__in=store.other_homes()).first()
+
+
+def forget_unwanted() -> None:
+    """Egress processes that this home no longer has are missed nowhere: other homes cannot know it."""
+    for event in _absences().filter(home=store.home_id(), process__gte=_wanted()):
+        _note(Kind.BACK, f"egress process {event.process + 1} is no longer wanted", event.process)
+    if not settings.EGRESS_PROXY:
+        store.note_problems({}, lambda _: True)
+
+
+def _wanted() -> int:
+    """How many egress processes this home should have."""
+    return store.data_plane().count if settings.EGRESS_PROXY else 0
 
 
 def _absences() -> QuerySet[DataPlaneEvent]:
     """From the database: the reader before us may have noted it."""
     later = DataPlaneEvent.objects.filter(
-        process=OuterRef("process"), pk__gt=OuterRef("pk"), kind__in=(Kind.AWAY, Kind.BACK, Kind.RESTARTED)
-    )
+        home=OuterRef("home"), process=OuterRef("process"), pk__gt=OuterRef("pk"),
+        kind__in=(Kind.AWAY, Kind.BACK, Kind.RESTARTED),
+    )  # fmt: skip
     return DataPlaneEvent.objects.filter(~Exists(later), kind=Kind.AWAY)
 
 
@@ -214,9 +243,9 @@ def _returned(process: EgressProcess, *, away: bool, first: bool) -> None:
     live = {slug: state["version"] for slug, state in process.status()["bottles"].items()}
     store.note_live(live, process.serves)
     if away:
-        _note(Kind.BACK, f"{process.who} answers again", process)
+        _note(Kind.BACK, f"{process.who} answers again", process.number)
     elif not first:
-        _note(Kind.RESTARTED, f"{process.who} was restarted", process)
+        _note(Kind.RESTARTED, f"{process.who} was restarted", process.number)
 
 
 def _consequence(process: EgressProcess) -> str:
@@ -264,5 +293,8 @@ def _row(record: dict[str, Any], bottle_id: int) -> TrafficRecord:
     )
 
 
-def _note(kind: str, text: str, process: EgressProcess | None = None) -> None:
-    DataPlaneEvent.objects.create(kind=kind, text=text[:300], process=process.number if process else 0)
+def _note(kind: str, text: str, process: int = 0) -> None:
+    home = store.home_id()
+    if store.other_homes():
+        text = f"home {home[:8]}: {text}"
+    DataPlaneEvent.objects.create(kind=kind, text=text[:300], home=home, process=process)

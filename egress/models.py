@@ -56,6 +56,9 @@ class Publication(models.Model):
     live_version = models.PositiveIntegerField(default=0, help_text="Acknowledged by the egress proxy.")
     live_at = models.DateTimeField(null=True, blank=True)
     problem = models.TextField(blank=True)
+    proxy_problems = models.JSONField(
+        default=list, blank=True, help_text="What the egress proxy says is wrong now, whatever is published."
+    )
 
     def __str__(self) -> str:
         return f"{self.bottle.slug}: v{self.version}"
@@ -98,10 +101,16 @@ class TrafficRecord(models.Model):
 
 
 class RecordCursor(models.Model):
-    """How far the records of an egress process were read: the row's key is its number, counted from 1."""
+    """How far the records of an egress process were read."""
 
+    home = models.CharField(max_length=32)
+    process = models.PositiveSmallIntegerField(help_text="Which one of that home, counted from 0.")
     boot = models.CharField(max_length=32, blank=True)
     number = models.PositiveBigIntegerField(default=0)
+    lost = models.PositiveBigIntegerField(default=0, help_text="So many, of all its runs, were never read.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["home", "process"], name="one_cursor_per_process")]
 
     def __str__(self) -> str:
         return f"{self.boot}:{self.number}"
@@ -120,6 +129,7 @@ class DataPlaneEvent(models.Model):
     at = models.DateTimeField(auto_now_add=True)
     kind = models.CharField(max_length=16, choices=Kind)
     text = models.CharField(max_length=300)
+    home = models.CharField(max_length=32)
     process = models.PositiveSmallIntegerField(default=0, help_text="Which egress process, counted from 0.")
 
     class Meta:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
 
@@ -53,10 +54,10 @@ def ours(bottle_ids: Iterable[int]) -> set[int]:
     return set(mine.values_list("bottle", flat=True))
 
 
-def is_shared() -> bool:
-    """Whether other homes keep bottles in this database."""
+def other_homes() -> set[str]:
+    """Those that keep bottles in this database too."""
     living = Publication.objects.exclude(bottle__state=Bottle.State.DELETED)
-    return living.exclude(home=home_id()).exists()
+    return set(living.exclude(home=home_id()).values_list("home", flat=True).distinct())
 
 
 def call_home(bottle: Bottle) -> None:
@@ -155,12 +156,12 @@ def publish(bottle: Bottle) -> int:
         version = _write(bottle)
         written = {"version": version, "published_at": timezone.now()}
         try:
-            live = _acknowledged(bottle, version)
+            live_at = _acknowledged(bottle, version)
         except (DataPlaneDown, NotPublished):
             publication.update(**written)
             raise
-        publication.update(**written, live_version=live, live_at=timezone.now(), problem="")
-        return live
+        publication.update(**written, live_version=version, live_at=live_at, problem="")
+        return version
 
 
 def _check_is_ours(bottle: Bottle) -> None:
@@ -200,6 +201,14 @@ def note_live(live_versions: Mapping[str, int], serves: Callable[[str], bool] = 
             continue
         version = live_versions.get(publication.bottle.slug, 0)
         Publication.objects.filter(pk=publication.pk, live_version__gt=version).update(live_version=version)
+
+
+def note_problems(problems: Mapping[str, list[str]], serves: Callable[[str], bool]) -> None:
+    """What an egress process says is wrong now, by slug. All others of those that it `serves` are well."""
+    living = Publication.objects.filter(home=home_id()).exclude(bottle__state=Bottle.State.DELETED)
+    for pk, slug, known in living.values_list("pk", "bottle__slug", "proxy_problems"):
+        if serves(slug) and known != (said := problems.get(slug, [])):
+            Publication.objects.filter(pk=pk).update(proxy_problems=said)
 
 
 def catch_up() -> None:
@@ -253,15 +262,15 @@ def _write(bottle: Bottle) -> int:
     return newest.version
 
 
-def _acknowledged(bottle: Bottle, written: int) -> int:
-    """Exactly what was written must be live, and the rest of the bottle, its token and sockets, in order."""
+def _acknowledged(bottle: Bottle, written: int) -> datetime | None:
+    """Since when it is live: exactly what was written, and the rest, token and sockets, in order."""
     if not settings.EGRESS_PROXY:
-        return written
+        return timezone.now()
     ack = data_plane().reload(bottle.slug)
     if ack.version != written or ack.problem:
         why = (ack.problem or f"it serves version {ack.version}").rstrip(".")
         raise NotPublished(f"the egress proxy did not take version {written}: {why}")
-    return written
+    return ack.loaded_at
 
 
 def _write_identity(bottle: Bottle) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
@@ -15,6 +16,7 @@ from egress import snapshot
 from egress.shards import control_socket
 
 Answer = Callable[[str], Any]  # from the rest of the path to what is said
+LOADED_AT = datetime(2030, 1, 2, 3, 4, 5, 600_000, tzinfo=UTC)
 
 
 class StandIn:
@@ -76,9 +78,15 @@ class StandIn:
             routes, gate = (self.home / "bottles" / slug / name for name in ("routes.yaml", "gate.yaml"))
             if not routes.exists():
                 self.live.pop(slug, None)
-                return {"bottle": slug, "version": 0, "problem": "the bottle's files are gone"}
+                return self._ack(slug, "the bottle's files are gone")
             self.live[slug] = snapshot.load(routes.read_text(), gate.read_text()).version
-        return {"bottle": slug, "version": self.live.get(slug, 0), "problem": self.problems.get(slug)}
+        return self._ack(slug, self.problems.get(slug))
+
+    def _ack(self, slug: str, problem: str | None) -> dict[str, Any]:
+        loaded_at = LOADED_AT.isoformat() if slug in self.live else None
+        return {
+            "bottle": slug, "version": self.live.get(slug, 0), "loaded_at": loaded_at, "problem": problem,
+        }  # fmt: skip
 
     def _bottles(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,7 @@ import pytest
 
 from egress import data_plane
 from egress.data_plane import Ack, DataPlaneDown, EgressProcess, RecordBatch
-from tests.egress_control.stand_in import StandIn, record
+from tests.egress_control.stand_in import LOADED_AT, StandIn, record
 
 
 @pytest.fixture
@@ -22,12 +22,12 @@ def client(plane: StandIn) -> EgressProcess:
 
 def test_a_reload_brings_the_ack(plane: StandIn, client: EgressProcess) -> None:
     plane.live, plane.problems = {"agent-a": 4}, {"agent-a": "routes.yaml is torn."}
-    assert client.reload("agent-a") == Ack(version=4, problem="routes.yaml is torn.")
+    assert client.reload("agent-a") == Ack(4, LOADED_AT, "routes.yaml is torn.")
     assert plane.asked == [("POST", "/reload/agent-a")]
 
 
 def test_a_bottle_whose_files_are_gone_has_version_0(client: EgressProcess) -> None:
-    assert client.reload("nobody") == Ack(version=0, problem="the bottle's files are gone")
+    assert client.reload("nobody") == Ack(0, None, "the bottle's files are gone")
 
 
 def test_routes_of_an_unknown_bottle_are_a_key_error(plane: StandIn, client: EgressProcess) -> None:

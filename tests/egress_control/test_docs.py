@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import product
 
 import pytest
 
+from egress.decoding import MAX_CODINGS, memory_of
+from egress.dlp import memory_of_scan
 from egress.routes import OPERATOR_SCHEMES
+from egress.websocket_frames import MEMORY_OF_FRAMES
 from tests.servers import ROOT
 
 DOCUMENT = (ROOT / "docs" / "egress.md").read_text(encoding="utf-8")
@@ -51,6 +55,39 @@ def test_every_setting_is_listed(name: str) -> None:
 @pytest.mark.parametrize("scheme", OPERATOR_SCHEMES)
 def test_every_scheme_is_listed(scheme: str) -> None:
     assert f"| `{scheme}` |" in DOCUMENT
+
+
+def kib(size: int) -> str:
+    return f"{size // 1024:,}"
+
+
+def test_what_is_held_is_told_as_it_is_counted() -> None:
+    short, gzip = 1024, memory_of(["gzip"])
+    plain = memory_of_scan([], short) - 2 * short
+    coded = memory_of_scan(["gzip"], short) - gzip - 2 * short
+    for told in (
+        f"twice its length and {kib(plain)}; at most {kib(memory_of_scan([], -1))},",
+        f"twice its length and {kib(coded)}, at most {kib(memory_of_scan(['gzip'], -1) - gzip)};",
+        f"{kib(gzip)} (gzip, deflate), {kib(memory_of(['br']))} (br) or {kib(memory_of(['zstd']))} (zstd)",
+        f"while it is open | {kib(MEMORY_OF_FRAMES)} |",
+    ):
+        assert told in DOCUMENT
+
+
+def test_the_least_that_may_be_held_is_told_with_what_it_is_enough_for() -> None:
+    once, twice = (
+        max(
+            memory_of_scan(codings, -1)
+            for codings in product(("gzip", "deflate", "br", "zstd"), repeat=count)
+        )
+        for count in (1, MAX_CODINGS)
+    )
+    assert f"; at least {mib(once)}, enough for one body that is compressed once;" in DOCUMENT
+    assert f"; twice may take {mib(twice)}. " in DOCUMENT
+
+
+def mib(size: int) -> int:
+    return -(-size // (1024 * 1024))
 
 
 def test_no_line_is_too_long_to_read() -> None:

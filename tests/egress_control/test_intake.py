@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -144,6 +146,24 @@ def test_losses_are_told_at_once_and_then_once_a_minute(
     assert len(news()) == 2
 
 
+def test_all_that_was_ever_lost_is_on_the_pages_of_traffic(
+    plane: StandIn, reader: Intake, clock: list[float], root: Client
+) -> None:
+    def shown() -> list[bool]:
+        sentence = "Records of requests that were ever lost before they could be read: 1,234."
+        return [
+            sentence in root.get(address).text for address in ("/admin/egress/trafficrecord/", "/bottles/")
+        ]
+
+    plane.queue = [record()]
+    for plane.dropped in (1000, 234):
+        assert shown() == [False, False]
+        take(reader)
+    plane.restart("boot-2")
+    take(Intake())
+    assert shown() == [True, True], "whatever the runs and readers"
+
+
 def test_a_first_start_is_no_news(reader: Intake) -> None:
     assert news() == []
 
@@ -226,11 +246,72 @@ def test_problems_of_bottles_are_told_once_each_until_they_are_over(
     assert len(news()) == 3, "it is told again when it comes again"
 
 
+PAGES = ("/", "/bottles/_strip/", "/bottles/", "/bottles/agent-a/")
+
+
+def test_a_problem_is_on_the_pages_for_as_long_as_it_lasts(
+    plane: StandIn, reader: Intake, clock: list[float], olivia: Client
+) -> None:
+    def shown() -> list[str]:
+        clock[0] += intake.STATUS_SECONDS + 1
+        assert take(reader)
+        pages = {address: olivia.get(address).text for address in PAGES}
+        assert not [page for page in pages.values() if "<b>" in page or "\u202e" in page]
+        return [address for address, page in pages.items() if "&lt;b&gt;⟦U+202E⟧ is not YAML." in page]
+
+    assert shown() == []
+    plane.problems["agent-a"] = "<b>\u202e is not YAML. Version 1 stays live."
+    plane.credential_problems["agent-a"] = ["There is no secret API_TOKEN."]
+    assert shown() == list(PAGES)
+    plane.dropped = 5
+    DataPlaneEvent.objects.update(at=timezone.now() - timedelta(hours=2))
+    assert shown() == list(PAGES), "neither later news nor its age hides it"
+    Intake().take(store.data_plane(), wait=0)
+    assert shown() == list(PAGES), "nor another reader"
+    plane.problems.clear()
+    assert shown() == []
+    assert all("There is no secret API_TOKEN." in olivia.get(address).text for address in PAGES)
+    plane.live.clear()
+    assert shown() == []
+    assert Publication.objects.get().proxy_problems == [], "of a bottle that it no longer knows"
+
+
 def test_the_status_is_not_asked_for_with_every_batch(plane: StandIn, reader: Intake) -> None:
     plane.asked.clear()
     for _ in range(5):
         take(reader)
     assert [target for _, target in plane.asked].count("/status") == 1
+
+
+def test_the_processes_of_two_homes_are_told_apart(
+    plane: StandIn, reader: Intake, agent_b: Bottle, clock: list[float], settings: Any
+) -> None:
+    """They share a database, and both have a first process."""
+
+    def take_there() -> bool:
+        here, settings.BOTTLE_HOME = settings.BOTTLE_HOME, neighbour.home
+        try:
+            return take(other)
+        finally:
+            settings.BOTTLE_HOME = here
+
+    with TemporaryDirectory(prefix="bottle-") as directory:
+        neighbour, other = StandIn(Path(directory)), Intake()
+        neighbour.start()
+        plane.queue, neighbour.queue = [record(path="/here")], [record(bottle="agent-b", path="/there")]
+        for _ in range(3):
+            assert take(reader) and take_there()
+        assert sorted(TrafficRecord.objects.values_list("path", flat=True)) == ["/here", "/there"]
+        assert news() == []
+        neighbour.stop()
+        clock[0] += intake.START_SECONDS + 1
+        assert not take_there()
+        name = (neighbour.home / "home_id").read_text()
+    assert kinds() == ["away"]
+    Publication.objects.filter(bottle=agent_b).update(home=name)
+    shown = queries.proxy_news()
+    assert shown is not None and "the egress proxy does not answer" in shown.text
+    assert take(reader) and kinds() == ["away"], "this one was never away"
 
 
 def test_one_reader_per_home(plane: StandIn) -> None:
@@ -271,7 +352,7 @@ def test_old_news_is_forgotten_but_not_that_it_is_away(plane: StandIn, settings:
 
 @pytest.mark.parametrize(
     ("kind", "minutes", "shown"),
-    [("back", 59, True), ("back", 61, False), ("away", 600, True), ("problem", 61, False)],
+    [("back", 59, True), ("back", 61, False), ("away", 600, True), ("problem", 1, False)],
 )
 def test_the_queue_page_shows_news_while_it_is_fresh(
     plane: StandIn,

@@ -9,6 +9,8 @@ from threading import Event
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from botbottle.models import Bottle, digest_token
 from egress import store
@@ -16,7 +18,7 @@ from egress.data_plane import DataPlane
 from egress.models import Publication
 from supervise import applying, bottles, caretaker, queries
 from supervise.models import Decision
-from tests.egress_control.stand_in import StandIn
+from tests.egress_control.stand_in import LOADED_AT, StandIn
 from tests.threads import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
@@ -42,7 +44,7 @@ def test_a_decision_is_live_when_the_proxy_has_acknowledged_it(
     assert (decision.applied, decision.live_version, plane.live) == ("live", 2, {"agent-a": 2})
     known = publication(agent_a)
     assert (known.version, known.live_version, known.problem) == (2, 2, "")
-    assert known.live_at is not None and known.published_at <= known.live_at
+    assert known.live_at == LOADED_AT, "since when the proxy says, not since when we heard"
 
 
 def test_with_the_proxy_down_it_is_approved_but_not_live_until_it_is_back(
@@ -277,6 +279,13 @@ def test_another_homes_restarted_proxy_says_nothing_of_our_bottles(
 ) -> None:
     from_another_home(lambda: store.note_live({}))
     assert publication(agent_a).live_version == 1
+
+
+def test_each_other_home_is_fetched_once(home: Any, agent_a: Bottle, agent_b: Bottle) -> None:
+    Publication.objects.update(home="another")
+    with CaptureQueriesContext(connection) as asked:
+        assert store.other_homes() == {"another"}
+    assert "DISTINCT" in asked.captured_queries[0]["sql"]
 
 
 def test_a_proxy_that_does_not_answer_is_asked_once_a_round(

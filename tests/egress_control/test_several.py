@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from egress import data_plane, intake, store
 from egress.data_plane import DataPlane, DataPlaneDown
 from egress.intake import Intake
 from egress.models import DataPlaneEvent, Publication, RecordCursor, TrafficRecord
-from supervise import applying, queries, queue_page
+from supervise import applying, caretaker, queries, queue_page
 from supervise.models import Decision
 from tests.egress_control.stand_in import StandIn, record
 
@@ -120,7 +120,7 @@ def test_records_of_all_are_read(pair: Pair, reader: Intake) -> None:
     found = list(TrafficRecord.objects.order_by("pk").values_list("bottle__slug", "path"))
     for slug in ("agent-a", "agent-b"):
         assert [path for name, path in found if name == slug] == [f"/{number}" for number in range(7)]
-    assert sorted(RecordCursor.objects.values_list("pk", "number")) == [(1, 7), (2, 7)]
+    assert sorted(RecordCursor.objects.values_list("process", "number")) == [(0, 7), (1, 7)]
     assert news() == []
 
 
@@ -209,6 +209,66 @@ def test_one_that_there_no_longer_is_is_not_missed(pair: Pair, reader: Intake, h
     assert [kind for kind, _ in news()] == ["away", "back"]
 
 
+@pytest.fixture
+def seen_elsewhere(settings: Any, tmp_path: Path) -> Callable[[], tuple[str, bool]]:
+    """What another home's header says of its own proxy, and whether it has news of an absence."""
+
+    def look() -> tuple[str, bool]:
+        here = settings.BOTTLE_HOME, settings.EGRESS_PROXY
+        settings.BOTTLE_HOME, settings.EGRESS_PROXY = tmp_path, True
+        try:
+            told = queries.proxy_news()
+            return queue_page.proxy_state()["word"], told is not None and told.kind == "away"
+        finally:
+            settings.BOTTLE_HOME, settings.EGRESS_PROXY = here
+
+    return look
+
+
+@pytest.mark.parametrize("is_off", [False, True], ids=["fewer", "off"])
+def test_other_homes_hear_of_an_absence_until_the_process_is_no_longer_wanted(
+    pair: Pair, reader: Intake, settings: Any, seen_elsewhere: Any, is_off: bool
+) -> None:
+    pair[1].stop()
+    take_all(reader)
+    caretaker.tend()
+    assert seen_elsewhere() == ("up", True), "it is not that home's proxy"
+    assert queue_page.proxy_state()["word"] == "away"
+    if is_off:
+        settings.EGRESS_PROXY = False
+    else:
+        tell(pair[0].home, 1)
+    for _ in range(2):
+        caretaker.tend()
+    assert seen_elsewhere() == ("up", False)
+    assert news()[1:] == [("back", "egress process 2 is no longer wanted")]
+
+
+def test_a_problem_is_not_shown_while_nobody_knows_whether_it_lasts(
+    pair: Pair, reader: Intake, clock: list[float], settings: Any
+) -> None:
+    def shown() -> list[list[str]]:
+        return list(Publication.objects.order_by("bottle__slug").values_list("proxy_problems", flat=True))
+
+    def later() -> None:
+        clock[0] += intake.STATUS_SECONDS + 1
+        take_all(reader)
+
+    for each, slug in zip(pair, ("agent-a", "agent-b"), strict=True):
+        each.problems[slug] = "gate.yaml is missing."
+    later()
+    pair[1].stop()
+    later()
+    assert shown() == [["gate.yaml is missing."], []], "of the one that is away nobody knows"
+    pair[1].start()
+    later()
+    caretaker.tend()
+    assert shown() == [["gate.yaml is missing."]] * 2
+    settings.EGRESS_PROXY = False
+    caretaker.tend()
+    assert shown() == [[], []]
+
+
 def test_problems_of_all_are_told(pair: Pair, reader: Intake, clock: list[float]) -> None:
     for each, slug in zip(pair, ("agent-a", "agent-b"), strict=True):
         each.problems[slug] = "routes.yaml is not YAML. Version 1 stays live."
@@ -219,6 +279,8 @@ def test_problems_of_all_are_told(pair: Pair, reader: Intake, clock: list[float]
         "bottle agent-a: routes.yaml is not YAML. Version 1 stays live.",
         "bottle agent-b: routes.yaml is not YAML. Version 1 stays live.",
     ]
+    shown = Publication.objects.values_list("proxy_problems", flat=True)
+    assert list(shown) == [["routes.yaml is not YAML. Version 1 stays live."]] * 2, "each speaks for its own"
 
 
 def test_a_long_absence_does_not_outlive_its_end(pair: Pair, settings: Any) -> None:
