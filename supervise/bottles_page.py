@@ -21,7 +21,7 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_POST
 
 from botbottle.models import Bottle
-from egress import store
+from egress import intake, store
 from egress.models import Publication, RouteTableVersion
 
 from . import bottle_facts, bottle_verbs, build_log
@@ -73,7 +73,14 @@ def bottles(request: OperatorRequest) -> HttpResponse:
     page = Paginator(bottle_facts.living_bottles(), BOTTLES_PAGE).get_page(request.GET.get("page"))
     plots = bottle_facts.plots_of(page, PERIODS["day"])
     lines = [(bottle, plots[bottle.pk]) for bottle in page]
-    return _render(request, "supervise/bottles/list.html", title="Bottles", page=page, lines=lines)
+    return _render(
+        request,
+        "supervise/bottles/list.html",
+        title="Bottles",
+        page=page,
+        lines=lines,
+        losses=intake.losses(),
+    )
 
 
 @operator_page

@@ -84,6 +84,7 @@ def tend(*, at_once: bool = False) -> None:
     applying.retry_unfinished(at_once=at_once)
     store.catch_up()
     expire_old()
+    intake.forget_unwanted()
     intake.prune()
     secrets.hand_over_all()
 

@@ -29,7 +29,7 @@ from .errors import NoSuchProposal
 from .models import Proposal
 from .overview import bottles_overview
 from .permissions import may_decide, may_view, others_bottles
-from .queue_page import PAGE, RISKS, Filter, QueuePage, arrived, moment, page_of, proxy_state
+from .queue_page import PAGE, RISKS, Filter, QueuePage, Since, arrived, page_of, proxy_state
 from .reviewing import Review
 
 HISTORY_PAGE = 50
@@ -141,9 +141,10 @@ def _named(ids: list[str]) -> list[tuple[Proposal, Review | None]]:
 def queue_state(request: OperatorRequest) -> JsonResponse:
     """Which cards there are and how they look, so that an open page fetches only what changed."""
     wanted = Filter.of_query(request.GET)
-    shown = page_of(wanted)
+    shown, since = page_of(wanted), Since.of_text(request.GET.get("since", ""))
+    ids = request.GET.getlist("id")
     states = {str(item.proposal.pk): state_of(item, item.proposal, None) for item in shown.reviews}
-    for one, seen in _named([text for text in request.GET.getlist("id") if text not in states]):
+    for one, seen in _named([text for text in ids if text not in states]):
         states[str(one.pk)] = state_of(seen, one, queries.decision_of(one))
     return JsonResponse(
         {
@@ -151,8 +152,8 @@ def queue_state(request: OperatorRequest) -> JsonResponse:
             "proxy": proxy_state(),
             "cards": states,
             "after": shown.after,
-            "arrived": arrived(wanted, moment(request.GET.get("since", ""))),
-            "now": shown.at.timestamp(),
+            "arrived": arrived(wanted, since, shown=[UUID(text) for text in ids[:PAGE] if _is_uuid(text)]),
+            "now": shown.since.at.timestamp(),
         }
     )
 

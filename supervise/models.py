@@ -54,9 +54,6 @@ class Proposal(models.Model):
     )
     snoozed_until = models.DateTimeField(null=True, blank=True, help_text="Out of the queue until then.")
     snoozed_by = models.CharField(max_length=150, blank=True)
-    moved_at = models.DateTimeField(
-        null=True, blank=True, help_text="When it was last put aside, or put back into the queue."
-    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

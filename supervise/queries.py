@@ -96,10 +96,13 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
 
 
 def proxy_news() -> DataPlaneEvent | None:
-    """The latest word about the egress proxy, while operators should still see it; an absence comes first."""
-    if not settings.EGRESS_PROXY:
+    """The latest word about the egress proxy, while operators should still see it; an absence comes first.
+
+    A bottle's problem is no news: it is shown with the bottle, for as long as it lasts.
+    """
+    if not (settings.EGRESS_PROXY or store.other_homes()):
         return None
-    latest = intake.absence() or DataPlaneEvent.objects.first()
+    latest = intake.absence() or DataPlaneEvent.objects.exclude(kind=DataPlaneEvent.Kind.PROBLEM).first()
     recent = latest is not None and latest.at > timezone.now() - PROXY_NEWS_AGE
     return latest if latest is not None and (recent or latest.kind == DataPlaneEvent.Kind.AWAY) else None
 

@@ -5,6 +5,7 @@ The number of queries does not depend on the number of cards. Filters are operat
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
@@ -20,7 +21,8 @@ from botbottle.models import Bottle
 from egress import intake
 from egress.models import Publication
 
-from .models import Proposal
+from . import audit
+from .models import AuditEvent, Proposal
 from .queries import reviews_of
 from .reviewing import Review
 from .risk import Level
@@ -29,6 +31,7 @@ PAGE = 50
 MOST_PAGES = 1000
 RISKS = {level.word: level for level in sorted(Level, reverse=True)}
 TABLES_SHOWN = 3
+COMINGS = ("filed", "filed for the bottle", "snoozed", "woken")  # what the audit calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,36 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
+class Since:
+    """When a page was made: after which change, because a time says nothing of what is still to be committed,
+    and at what time, for what time alone brings back."""
+
+    seq: int
+    at: datetime
+
+    @classmethod
+    def of_text(cls, text: str) -> Since:
+        """As a page sent it back. What cannot be read is long ago: rather too much is new than lost."""
+        seq, _, at = text.partition("@")
+        try:
+            if not (seq.isascii() and seq.isdigit() and len(seq) < 19):
+                raise ValueError(seq)
+            return cls(int(seq), datetime.fromtimestamp(float(at), UTC))
+        except (ValueError, OverflowError, OSError):
+            return cls(0, datetime.fromtimestamp(0, UTC))
+
+    def __str__(self) -> str:
+        return f"{self.seq}@{self.at.timestamp()}"
+
+
+@dataclass(frozen=True, slots=True)
 class QueuePage:
     """One page of cards, and how many there are before and after it."""
 
     reviews: list[Review]
     total: int
     before: int
-    at: datetime
+    since: Since
 
     @property
     def after(self) -> int:
@@ -107,7 +133,7 @@ class QueuePage:
 
 def page_of(wanted: Filter) -> QueuePage:
     """Riskiest first; then those whose call still waits, the one that ends soonest first; then the oldest."""
-    now = timezone.now()
+    since = Since(audit.newest_seq(), now := timezone.now())  # before the look: what comes meanwhile is new
     found = wanted.proposals(now)
     before = (wanted.page - 1) * PAGE
     proposals = list(
@@ -124,14 +150,18 @@ def page_of(wanted: Filter) -> QueuePage:
     )
     reviews = reviews_of(proposals, now=now)
     # The table may have changed since it was filed, and the risk with it. The sort keeps the rest in order.
-    return QueuePage(sorted(reviews, key=lambda item: -item.risk.level), found.count(), before, now)
+    return QueuePage(sorted(reviews, key=lambda item: -item.risk.level), found.count(), before, since)
 
 
-def arrived(wanted: Filter, since: datetime) -> int:
-    """How many came into this view after a page was made: filed, put there by hand, or woken by time."""
-    came = Q(moved_at__gt=since)
+def arrived(wanted: Filter, since: Since, shown: Collection[UUID] = ()) -> int:
+    """How many came into this view after a page was made: filed, put there by hand, or woken by time.
+
+    What came in the moment between may be `shown` already.
+    """
+    moved = AuditEvent.objects.filter(seq__gt=since.seq, action__in=COMINGS, proposal_id__isnull=False)
+    came = Q(pk__in=moved.values("proposal_id")) & ~Q(pk__in=shown)
     if wanted.show == "pending":
-        came |= Q(created_at__gt=since) | Q(snoozed_until__gt=since)
+        came |= Q(snoozed_until__gt=since.at)
     return wanted.proposals(timezone.now()).filter(came).count()
 
 
@@ -140,16 +170,8 @@ def call_patience() -> timedelta:
     return timedelta(seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS)
 
 
-def moment(text: str) -> datetime:
-    """A time that a page sent back. What cannot be read is now: then nothing counts as new."""
-    try:
-        return datetime.fromtimestamp(float(text), UTC)
-    except (ValueError, OverflowError, OSError):
-        return timezone.now()
-
-
 def proxy_state() -> dict[str, str]:
-    """What the egress proxy serves, in a word, a line, and all of it."""
+    """What the egress proxy serves, in a word, a line, and all of it. Another home's that is away is news."""
     if not settings.EGRESS_PROXY:
         return {
             "word": "off",
@@ -168,7 +190,7 @@ def proxy_state() -> dict[str, str]:
     ]
     more = f" +{len(tables) - TABLES_SHOWN}" if len(tables) > TABLES_SHOWN else ""
     text = ", ".join(tables[:TABLES_SHOWN]) + more
-    if absence := intake.absence():
+    if absence := intake.absence_here():
         return {"word": "away", "text": "does not answer", "all": absence.text}
     lags = any(live != newest for _, live, newest in publications)
     return {"word": "lags" if lags else "up", "text": text or "no tables yet", "all": "\n".join(tables)}

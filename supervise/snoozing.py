@@ -51,8 +51,7 @@ def _set(proposal_id: UUID | str, actor: User, until: datetime | None) -> Propos
     with transaction.atomic():
         store.lock(proposal.bottle)  # as whoever decides does, and in the same order
         pending = Proposal.objects.filter(pk=proposal.pk, status=Proposal.Status.PENDING)
-        by, now = name if until else "", timezone.now()
-        if pending.update(snoozed_until=until, snoozed_by=by, moved_at=now) != 1:
+        if pending.update(snoozed_until=until, snoozed_by=name if until else "") != 1:
             raise AlreadyDecided(Decision.objects.get(proposal=proposal))
         audit.append(
             "snoozed" if until else "woken",

@@ -131,9 +131,10 @@ function showRest(after) {
 let lookedAt = 0;
 
 async function look() {
-  const pending = [...list().children].filter((card) => card.dataset.status === "pending");
+  const asked = list();
+  const pending = [...asked.children].filter((card) => card.dataset.status === "pending");
   // Others may have pushed a shown card off the page, or put it aside: so each is asked about by its name.
-  const about = [["since", list().dataset.since], ...pending.map((card) => ["id", card.dataset.id])];
+  const about = [["since", asked.dataset.since], ...pending.map((card) => ["id", card.dataset.id])];
   const url = address(connection.dataset.stateUrl, new URLSearchParams(about).toString());
   const answer = await fetch(url, { credentials: "same-origin", ...BACKGROUND });
   if (answer.redirected || answer.status === 403) throw new SignedOut();
@@ -143,6 +144,7 @@ async function look() {
   setServerClock(state.now);
   showCounts(state.counts);
   showProxy(state.proxy);
+  if (asked !== list()) return void (mustLook = true); // the rest was about what was shown before
   showRest(state.after);
   const shown = [...list().children].filter((card) => card.dataset.status === "pending");
   // Nothing can move where nothing is shown: then what is new comes in by itself.

@@ -220,6 +220,20 @@ def test_the_number_of_queries_does_not_grow(
         olivia.get(path)
 
 
+def test_a_bottles_page_says_what_to_do_about_a_problem_of_the_proxys(
+    olivia: Client, operator: User, agent_a: Bottle
+) -> None:
+    def hint() -> str:
+        page = olivia.get("/bottles/agent-a/").text
+        return "".join(re.findall('<p class="quiet"><strong>A secret:.*', page))
+
+    assert hint() == ""
+    Publication.objects.update(proxy_problems=["There is no secret X."])
+    assert "set it, or take its route away" in hint() and "SIGHUP" in hint()
+    operator.user_permissions.add(Permission.objects.get(codename="change_secret"))
+    assert 'set it under <a href="/admin/egress/secret/">Secrets</a>, or' in hint()
+
+
 def test_a_bottle_that_is_not_there_is_404(olivia: Client, agent_a: Bottle) -> None:
     bottles.delete("agent-a", author="tests")
     for path in ("/bottles/agent-a/", "/bottles/nobody/"):

@@ -9,8 +9,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from botbottle.models import Bottle
+from egress.models import Publication
 from supervise import bottles
-from supervise.overview import bottles_overview
+from supervise.overview import TROUBLED, bottles_overview
 from supervise.sanitize import storable
 from tests.asking import HOSTILE, ask
 
@@ -49,10 +50,24 @@ def test_a_viewer_sees_no_link_that_leads_nowhere(vera: Client, olivia: Client, 
     assert f"/bottles/{agent_a.slug}/" in olivia.get(STRIP).text
 
 
-def test_it_is_bounded_and_costs_two_queries(db: None) -> None:
+def test_of_many_in_trouble_it_names_some(olivia: Client) -> None:
+    for number in range(TROUBLED + 1):
+        bottles.create(f"b{number}", author="tests")
+    bottles.create("gone", author="tests")
+    Publication.objects.update(proxy_problems=["gate.yaml is missing.", "There is no secret X."])
+    bottles.delete("gone", author="tests")
+    page = olivia.get(STRIP).text
+    assert page.count("gate.yaml is missing.") == page.count("There is no secret X.") == TROUBLED
+    assert "More bottles have such problems" in page
+    Publication.objects.filter(bottle__slug="b0").update(proxy_problems=[])
+    page = olivia.get(STRIP).text
+    assert page.count("gate.yaml is missing.") == TROUBLED and "More bottles" not in page
+
+
+def test_it_is_bounded_and_costs_three_queries(db: None) -> None:
     for number in range(5):
         bottles.create(f"b{number}", author="tests")
     with CaptureQueriesContext(connection) as asked:
         overview = bottles_overview(limit=3)
-    assert len(asked) == 2
+    assert len(asked) == 3
     assert (len(overview["shown"]), overview["not_shown"], overview["total"]) == (3, 2, 5)

@@ -25,6 +25,12 @@ def targets(page: str) -> list[str]:
     return re.findall(r'<h2 id="target-[^"]*"><a [^>]*><bdi>([^<]*)</bdi>', page)
 
 
+def since_of(page: str) -> str:
+    found = re.search(r'data-since="([^"]+)"', page)
+    assert found
+    return found[1]
+
+
 NARROW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}
 
 
@@ -256,17 +262,38 @@ def test_the_state_counts_what_came_after_the_page_was_made(
     olivia: Client, operator: User, agent_a: Bottle
 ) -> None:
     early = ask(agent_a, "early.example.com")
-    since = re.search(r'data-since="([\d.]+)"', olivia.get("/").text)
-    assert since
+    since = since_of(olivia.get("/").text)
     ask(agent_a, "new.example.com")
     ask(agent_a, "another.example.com")
-    arrived = olivia.get(f"/queue/state?since={since[1]}").json()["arrived"]
+    arrived = olivia.get(f"/queue/state?since={since}").json()["arrived"]
     assert arrived == 2
-    assert olivia.get(f"/queue/state?since={since[1]}&q=another").json()["arrived"] == 1
-    for junk in ("", "junk", "nan", "1e99", "-1e99"):
-        assert olivia.get(f"/queue/state?since={junk}").status_code == 200
+    assert olivia.get(f"/queue/state?since={since}&q=another").json()["arrived"] == 1
+    for junk in ("", "junk", "1763420000.5", "1@nan", "1@1e99", "1@-1e99", "-1@1", "²@1", "9" * 30 + "@1"):
+        assert olivia.get(f"/queue/state?since={junk}").json()["arrived"] == 3, "nothing is lost by it"
     Proposal.objects.filter(pk=early.pk).update(snoozed_until=timezone.now())  # wakes now
-    assert olivia.get(f"/queue/state?since={since[1]}").json()["arrived"] == 3
+    assert olivia.get(f"/queue/state?since={since}").json()["arrived"] == 3
+
+
+def test_what_came_while_a_page_was_made_and_is_on_it_is_not_new(olivia: Client, agent_a: Bottle) -> None:
+    since = since_of(olivia.get("/").text)
+    one, other = ask(agent_a, "one.example.com"), ask(agent_a, "other.example.com")
+    told = f"/queue/state?since={since}"
+    assert olivia.get(f"{told}&id={one.pk}&id=junk").json()["arrived"] == 1
+    assert olivia.get(f"{told}&id={one.pk}&id={other.pk}").json()["arrived"] == 0
+
+
+def test_what_is_put_aside_or_back_is_new_where_it_comes_to(
+    olivia: Client, operator: User, agent_a: Bottle
+) -> None:
+    proposal = ask(agent_a)
+    aside = since_of(olivia.get("/?show=snoozed").text)
+    snoozing.snooze(proposal.pk, actor=operator, until=timezone.now() + timedelta(hours=1))
+    assert olivia.get(f"/queue/state?show=snoozed&since={aside}").json()["arrived"] == 1
+    queue = since_of(olivia.get("/").text)
+    assert olivia.get(f"/queue/state?since={queue}").json()["arrived"] == 0
+    snoozing.wake(proposal.pk, actor=operator)
+    assert olivia.get(f"/queue/state?since={queue}").json()["arrived"] == 1
+    assert olivia.get(f"/queue/state?show=snoozed&since={aside}").json()["arrived"] == 0
 
 
 def test_a_card_decided_meanwhile_says_by_whom(olivia: Client, operator: User, agent_a: Bottle) -> None:

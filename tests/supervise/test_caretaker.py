@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress import store
+from egress.models import TrafficRecord
 from supervise import caretaker, events, waiting
 from supervise.models import Decision, Proposal
 from tests.asking import ask
@@ -31,6 +32,18 @@ def test_an_old_proposal_expires_and_a_young_one_stays(agent_a: Bottle, settings
     assert Decision.objects.get().notes == "Nobody decided in time."
     assert Proposal.objects.get(pk=young.pk).is_pending
     assert caretaker.expire_old() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_round_forgets_records_past_their_age(agent_a: Bottle, settings: Any) -> None:
+    settings.EGRESS_RECORD_DAYS = 2
+    for days in (1, 3):
+        TrafficRecord.objects.create(
+            bottle=agent_a, at=timezone.now() - timedelta(days=days), path=f"/{days}", table_version=1,
+            status=200, bytes_out=0, bytes_in=0, duration_ms=1,
+        )  # fmt: skip
+    caretaker.tend()
+    assert TrafficRecord.objects.get().path == "/1"
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ class Command(BaseCommand):
             console=(settings.CONSOLE_BIND, settings.CONSOLE_PORT),
         )
         call_command("migrate", verbosity=0, interactive=False)
-        if store.is_shared():
+        if store.other_homes():
             refuse_a_key_of_its_own()
         self._first_operator(quietly=options["json"])
         self._secrets()
