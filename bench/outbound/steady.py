@@ -2,7 +2,9 @@
 
 `python -m bench.outbound.steady` reads one JSON order from the first line of its input, writes `ready` when
 every connection has had an answer, counts right ones in a file that others can look into, and goes on until
-its input ends; then it writes one JSON result. The first answer that is wrong or missing ends it with 1.
+its input ends; then it writes one JSON result. Of the `streams` that it is told to hold open, every user of
+the proxy has one of each kind. The first answer that is wrong or missing ends it with 1, and so does a stream
+that ends.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import struct
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import uvloop
 
 from bench.outbound.load import Connection, Lane, open_up
 from bench.outbound.origin import echo
+from bench.outbound.streams import Stream
 
 INSPECTED, TUNNELLED = "inspected", "tunnelled"
 FORBIDDEN = 8  # of the inspected ones, every so many is for a path that the route does not allow
@@ -43,7 +47,6 @@ class Numbered(Connection):
         self._allowed = self._kind == TUNNELLED or self._number % FORBIDDEN != 0
         self._path = f"/{'allowed' if self._allowed else 'forbidden'}/{self._number}"
         self._number += 1
-        self._load.asked += 1
         self._asked_at = time.perf_counter()
         self.transport.write(self._load.lanes[self._kind].get(self._path))
 
@@ -87,12 +90,12 @@ class Load:
     def __init__(self, order: dict[str, Any]) -> None:
         self.lanes = {kind: Lane(**lane) for kind, lane in order["lanes"].items()}
         self.stopping = False
-        self.asked = 0
-        self._connections: set[Numbered] = set()
+        self._connections: set[Numbered | Stream] = set()
         self._order = order
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._right = {INSPECTED: 0, TUNNELLED: 0}
         self._seen: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()  # streams that were still right at the very end
         self._slowest = 0.0
         with Path(order["counts"]).open("r+b") as file:
             self._shown = mmap.mmap(file.fileno(), COUNTS.size)
@@ -102,16 +105,25 @@ class Load:
         bundle = next(iter(self.lanes.values())).bundle
         context = ssl.create_default_context(cafile=bundle)
         context.set_alpn_protocols(["http/1.1"])
-        opening = [(kind, number) for number in range(self._order["connections"]) for kind in self.lanes]
-        await asyncio.gather(*(self._open(context, kind, number) for kind, number in opening))
+        await asyncio.gather(*(self._open(context, *each) for each in self._all()))
         asyncio.get_running_loop().add_reader(sys.stdin, self._stop)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await self._over
-        return {"asked": self.asked, "seen": self._seen, "slowest_ms": 1000 * self._slowest}
+        return {"seen": self._seen, "slowest_ms": 1000 * self._slowest, "held": self._held}
 
-    async def _open(self, context: ssl.SSLContext, kind: str, number: int) -> None:
-        connection = Numbered(self, kind, 1_000_000 * number)
+    def _all(self) -> Iterator[tuple[Numbered | Stream, str, int]]:
+        """Each with its lane, and the number of its user."""
+        for kind, lane in self.lanes.items():
+            for number in range(self._order["connections"]):
+                yield Numbered(self, kind, 1_000_000 * number), kind, number
+            for number in range(len(lane.headers)):
+                for stream in self._order["streams"]:
+                    yield Stream(self, kind, stream), kind, number
+
+    async def _open(
+        self, context: ssl.SSLContext, connection: Numbered | Stream, kind: str, number: int
+    ) -> None:
         self._connections.add(connection)
         await open_up(connection, self.lanes[kind], context, number)
         connection.ask()
@@ -128,13 +140,17 @@ class Load:
         asyncio.get_running_loop().remove_reader(sys.stdin)
         self.stopping = True
 
-    def stopped(self, connection: Numbered) -> None:
+    def lived_through(self, stream: Stream, name: str) -> None:
+        self._held[name] += 1
+        self.stopped(stream)
+
+    def stopped(self, connection: Numbered | Stream) -> None:
         self._connections.discard(connection)
         connection.transport.abort()
         if not self._connections and not self._over.done():
             self._over.set_result(None)
 
-    def fail(self, connection: Numbered, why: str) -> None:
+    def fail(self, connection: Numbered | Stream, why: str) -> None:
         if connection in self._connections and not self._over.done():
             self._over.set_exception(ConnectionError(why))
             self._over.exception()  # whoever waits gets it

@@ -151,7 +151,7 @@ def _to_the_origin(mode: str, version: int) -> list[Route]:
     if mode == "intercept":
         return [Route(HOST, ("/small", "/large"), **narrowed)]
     if mode == MIXED:
-        return [Route(HOST, ("/allowed", "/small", f"/only/{version}"), **narrowed), bare]
+        return [Route(HOST, ("/allowed", "/small", "/streams", f"/only/{version}"), **narrowed), bare]
     return [bare]
 
 
