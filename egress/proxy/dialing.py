@@ -140,7 +140,7 @@ def _forbidden_here(address: str, forbidden: Sequence[Network]) -> str | None:
 def is_own_address(address: str) -> bool:
     """Whether the host has this address itself, by the kernel's word: it then speaks from it to itself.
 
-    No packet is sent, and an address that was added a moment ago is known.
+    No packet is sent, and nothing is remembered: an address counts from when the kernel serves it.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

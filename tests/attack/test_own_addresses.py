@@ -15,6 +15,7 @@ import pytest
 
 from tests.proxy.lab import PUBLIC, Answer, Lab, connect, get, running_lab
 from tests.requirements import require
+from tests.servers import wait_until
 
 pytestmark = pytest.mark.process
 HOST = "resolved.example.net"
@@ -35,14 +36,21 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @contextmanager
 def given_to_the_host(lab: Lab, address: str) -> Iterator[None]:
-    target = ["--user", "--net", "--target", str(lab.process.pid)]
-    change = ["nsenter", "--preserve-credentials", *target, "ip", "address"]
-    alone = str(ip_network(address))
-    subprocess.run([*change, "add", alone, "dev", "lo"], check=True)
+    alone, family = str(ip_network(address)), "-6" if ":" in address else "-4"
+    served = (family, "route", "show", "table", "local", address)
+    _ip(lab, "address", "add", alone, "dev", "lo")
     try:
+        # The kernel takes a new IPv6 address into service a moment after it has said yes to it.
+        wait_until(lambda: _ip(lab, *served), what="an address in service")
         yield
     finally:
-        subprocess.run([*change, "del", alone, "dev", "lo"], check=True)
+        _ip(lab, "address", "del", alone, "dev", "lo")
+
+
+def _ip(lab: Lab, *words: str) -> str:
+    """What `ip` says where the data plane runs."""
+    there = ["nsenter", "--preserve-credentials", "--user", "--net", "--target", str(lab.process.pid)]
+    return subprocess.run([*there, "ip", *words], check=True, capture_output=True, text=True).stdout
 
 
 def ask_in_every_way(lab: Lab) -> list[Answer]:
