@@ -15,7 +15,7 @@ from egress.routes import Route
 from .bottles import Bottle
 from .errors import BadRequest, Refusal
 from .head import RequestHead
-from .inspection import Inspection, check_url
+from .inspection import Inspection, check_url, unsearchable
 from .origin import Origin
 from .plane import DataPlane
 from .records import Record
@@ -39,7 +39,7 @@ def _decide(plane: DataPlane, bottle: Bottle, request: Request, target: Target, 
     if not verdict.allowed or verdict.route is None:
         record.route = verdict.route.host if verdict.route else None
         if verdict.route is None or verdict.route.dlp.searches_requests:
-            check_url(plane.scanners.scanner(bottle), target, record)
+            check_url(plane.scanners.search(bottle), target, record)
         raise refusal_for(verdict, target, request.method)
     return verdict.route
 
@@ -63,7 +63,11 @@ def tunnelled(verdict: Verdict) -> Route | None:
 
 def admit_tunnel(plane: DataPlane, bottle: Bottle, target: Target, route: Route, record: Record) -> Request:
     """All that is known of what goes through it. Raises Refusal."""
-    Inspection(plane.scanners.scanner(bottle), route, record).check_host(target.host)
+    search = plane.scanners.search(bottle)
+    chosen = target.host != route.host  # by the bottle, within a pattern: it may hold anything
+    if chosen and search.handed.problem and route.dlp.searches_requests:
+        raise unsearchable(record)
+    Inspection(search.scanner, route, record).check_host(target.host)
     return Request("https", target.host, target.port, "CONNECT", "/")
 
 

@@ -20,12 +20,13 @@ from typing import Any, Protocol
 from egress import snapshot as snapshots
 from egress.errors import BadSnapshot
 from egress.policy import RouteTable, Snapshot
-from egress.routes import Auth
+from egress.routes import Auth, Route
 
 from . import current_config
 from .berths import Berths
 from .ca import Authority
 from .config import TOLD, Limits
+from .current_config import Told
 from .flows import Flows
 from .habits import Habits
 from .handed import HandedFile
@@ -88,7 +89,6 @@ class Bottle:
         self.pipes = Pipes()
         self.uses = Uses(directory / "uses.json")
         self.counters: Counter[str] = Counter()
-        self.missing_secrets: set[str] = set()
         self.connections: set[Connection] = set()
         self.line = asyncio.Lock()  # of those that have asked for more than one thing at once, or at length
         self.is_gone = False
@@ -97,6 +97,7 @@ class Bottle:
         self.habits = Habits()
         self.handed = HandedFile(directory)
         self.identity = Identity(None, supervise=False)
+        self._told: Told | None = None
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()
 
@@ -123,15 +124,30 @@ class Bottle:
         """Read the files again and swap, or keep what is live and say why. Cuts what is now forbidden."""
         async with self._loading:
             try:
-                fresh, texts = await _load_steadily(self.directory, self.slug)
-                self._swap(fresh)
+                self._swap(await _load_steadily(self.directory, self.slug))
             except (OSError, ValueError) as error:
                 self.problem = f"{_sentence(error)} Version {self.snapshot.version} stays live."
-                texts = {}
             # Each of the other files by itself: what is wrong with it keeps no route from being taken away.
             self._also(lambda: self._take_identity(read_identity(self.directory, self.slug)))
-            self._also(lambda: current_config.write(self.directory, texts))
+            await self._tell()
             return self.ack()
+
+    async def keep_told(self) -> None:
+        """What the bottle reads of its table holds no route whose lease has ended since."""
+        if self._told is not None and self._told.routes != self._reachable():
+            async with self._loading:
+                await self._tell()
+
+    async def _tell(self) -> None:
+        self._told = fresh = Told(self.snapshot.version, self._reachable())
+        texts = await asyncio.to_thread(current_config.render, self.slug, fresh)
+        if not self.is_gone:  # or the files would be another bottle's that has got its name
+            self._also(lambda: current_config.write(self.directory, texts))
+
+    def _reachable(self) -> tuple[Route, ...]:
+        """Those that a request could still use."""
+        routes = self.snapshot.table.open_routes(datetime.now(UTC))
+        return tuple(route for route in routes if self.uses.left(route) != 0)
 
     def _also(self, step: Callable[[], None]) -> None:
         try:
@@ -156,14 +172,10 @@ class Bottle:
         self.counters["cut"] += self.flows.cut_forbidden(fresh, now)
 
     def wanted_secrets(self) -> list[Auth]:
-        """What routes need that could not be had when a request came, while there are such routes."""
-        if not self.missing_secrets:
-            return []
+        """What its routes need, each once."""
         routes = self.snapshot.table.open_routes(datetime.now(UTC))
-        needed = {(route.auth.token_ref, route.auth.scheme): route.auth for route in routes if route.auth}
-        wanted = [auth for (name, _), auth in sorted(needed.items()) if name in self.missing_secrets]
-        self.missing_secrets = {auth.token_ref for auth in wanted}
-        return wanted
+        wanted = {(route.auth.token_ref, route.auth.scheme): route.auth for route in routes if route.auth}
+        return [auth for _, auth in sorted(wanted.items())]
 
     def close(self) -> None:
         """Nobody speaks as this bottle any more: another one may get its name."""
@@ -214,10 +226,7 @@ def read_identity(directory: Path, slug: str) -> Identity:
     return Identity(digest.encode("ascii"), supervise)
 
 
-_Loaded = tuple[Snapshot, dict[str, str]]  # with what its bottle may read about it
-
-
-async def _load_steadily(directory: Path, slug: str) -> _Loaded:
+async def _load_steadily(directory: Path, slug: str) -> Snapshot:
     for attempt in range(_TORN_READS):
         try:
             return await asyncio.to_thread(_load, directory, slug)
@@ -228,7 +237,7 @@ async def _load_steadily(directory: Path, slug: str) -> _Loaded:
     raise AssertionError("unreachable")
 
 
-def _load(directory: Path, slug: str) -> _Loaded:
+def _load(directory: Path, slug: str) -> Snapshot:
     try:
         texts = [(directory / name).read_text(encoding="utf-8") for name in ("routes.yaml", "gate.yaml")]
     except UnicodeDecodeError as error:
@@ -236,7 +245,7 @@ def _load(directory: Path, slug: str) -> _Loaded:
     fresh = snapshots.load(*texts)
     if fresh.bottle != slug:
         raise BadSnapshot("the snapshot belongs to another bottle")
-    return fresh, current_config.render(fresh, datetime.now(UTC))
+    return fresh
 
 
 def _sentence(error: Exception) -> str:

@@ -323,7 +323,7 @@ class Conversation:
         except BadHello as error:
             upstream.abort()
             self._record.reason, self._record.status = "bad-hello", 200
-            shown = shown_host(self._plane.scanners.scanner(bottle), host)
+            shown = shown_host(self._plane.scanners.search(bottle), host)
             log.debug("bottle %s: tunnel to %s refused: %s", bottle.slug, shown, error)
             self._wire.write(UNRECOGNIZED_NAME)
             return
@@ -364,7 +364,7 @@ class Conversation:
             await secured.handshake(seconds=self._plane.limits.handshake_seconds)
         except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             self._record.reason = "bad-hello" if _refused_name(error) else "bad-tls"
-            shown = shown_host(self._plane.scanners.scanner(bottle), host)
+            shown = shown_host(self._plane.scanners.search(bottle), host)
             log.debug("bottle %s: TLS for %s failed: %r", bottle.slug, shown, error)
             raise Gone from error
         finally:
@@ -401,7 +401,7 @@ class Conversation:
     def _keep_record(self) -> None:
         if self._head is not None or self._record.reason:
             if self._bottle is not None and not self._record.url_is_clean:
-                conceal(self._plane.scanners.scanner(self._bottle), self._record)
+                conceal(self._plane.scanners.search(self._bottle), self._record)
             self._plane.records.add(self._record)
 
 

@@ -1,4 +1,6 @@
-"""The live table as files that its bottle can read: written with every swap, mounted read-only.
+"""The live table as files that its bottle can read: written with every swap and when a lease ends.
+
+They are mounted read-only.
 
 Trust boundary: the agent reads these: nothing about other bottles in them, and no secret's name.
 """
@@ -6,22 +8,27 @@ Trust boundary: the agent reads these: nothing about other bottles in them, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from egress.policy import Snapshot
+from egress.routes import Route
 from egress.snapshot import as_yaml, write_atomically
 
 DIRECTORY = "current-config"
 
 
-def render(snapshot: Snapshot, now: datetime) -> dict[str, str]:
+class Told(NamedTuple):
+    """What the bottle reads."""
+
+    version: int
+    routes: tuple[Route, ...]
+
+
+def render(slug: str, told: Told) -> dict[str, str]:
     """The texts of the files, by name."""
-    open_routes = [route.as_public_dict() for route in snapshot.table.open_routes(now)]
-    table: dict[str, Any] = {"bottle": snapshot.bottle, "version": snapshot.version, "routes": open_routes}
-    hosts = "".join(f"{route['host']}\n" for route in open_routes)
-    return {"routes.yaml": as_yaml(table), "allowlist": hosts}
+    routes = [route.as_public_dict() for route in told.routes]
+    table: dict[str, Any] = {"bottle": slug, "version": told.version, "routes": routes}
+    return {"routes.yaml": as_yaml(table), "allowlist": "".join(f"{route.host}\n" for route in told.routes)}
 
 
 def write(directory: Path, texts: Mapping[str, str]) -> None:

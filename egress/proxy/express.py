@@ -218,7 +218,7 @@ class Express:
         self._bottle.flows.discard(self)
         record = self._record(habit, answer.status, answer.length, (perf_counter() - self._clock) * 1000)
         if not habit.searched:
-            conceal(plane.scanners.scanner(self._bottle), record)
+            conceal(plane.scanners.search(self._bottle), record)
         plane.records.add(record)
         if answer.keeps_alive and not upstream.ended:
             self._bottle.pool.give_back(habit.key, upstream)

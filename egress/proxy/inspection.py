@@ -57,11 +57,8 @@ class Scanners:
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
 
-    def scanner(self, bottle: Bottle, added: str | None = None) -> Scanner:
-        """`added` is the secret about to be used, which the scanner has to know whatever the clock says."""
-        return self.search(bottle, added).scanner
-
     def search(self, bottle: Bottle, added: str | None = None) -> Search:
+        """`added` is the secret about to be used, which is known then whatever the clock says."""
         now = monotonic()
         search, handed = bottle.search, bottle.handed.look(now)
         if (
@@ -133,23 +130,28 @@ def search_head(scanner: Scanner, target: Target, head: RequestHead, fields: lis
     return finding
 
 
-def check_url(scanner: Scanner, target: Target, record: Record) -> None:
+def check_url(search: Search, target: Target, record: Record) -> None:
     """For a request that is refused anyway: nobody is told how to ask for a URL with a secret in it."""
-    finding = scanner.find_in_head(target.host, target.origin_form, ())
+    if search.handed.problem:
+        raise unsearchable(record)
+    finding = search.scanner.find_in_head(target.host, target.origin_form, ())
     if finding is not None:
         raise _refusal(finding, record)
 
 
-def conceal(scanner: Scanner, record: Record) -> None:
+def conceal(search: Search, record: Record) -> None:
     """Records are kept and shown, and an agent can put a secret into any URL."""
-    if scanner.find_in_head(record.host, record.path.encode("latin-1", "replace"), ()) is not None:
+    path = record.path.encode("latin-1", "replace")
+    if search.handed.problem or search.scanner.find_in_head(record.host, path, ()) is not None:
         record.path, record.ask = CONCEALED, None
-        record.host = shown_host(scanner, record.host)
+        if record.host != record.route:  # which an operator chose
+            record.host = shown_host(search, record.host)
 
 
-def shown_host(scanner: Scanner, host: str) -> str:
+def shown_host(search: Search, host: str) -> str:
     """As it may be noted, in a record or in the log."""
-    return host if scanner.find_in_head(host, b"", ()) is None else CONCEALED
+    is_clean = not search.handed.problem and search.scanner.find_in_head(host, b"", ()) is None
+    return host if is_clean else CONCEALED
 
 
 def _refusal(finding: Finding, record: Record) -> Refusal:

@@ -108,13 +108,11 @@ class Origin:
         refuse_credential_in_url(self._target.origin_form)
         secret = self._plane.secrets.lookup(auth.token_ref)
         if secret is None:
-            self._bottle.missing_secrets.add(auth.token_ref)
             raise Refusal(
                 "credential-missing",
                 f"The credential for {self._target.host} is not set up. Tell the operator.",
                 502,
             )
-        self._bottle.missing_secrets.discard(auth.token_ref)
         return secret
 
     def _parsed_aws_key(self) -> AwsKey | None:
@@ -123,7 +121,6 @@ class Origin:
             return None
         key = AwsKey.parse(self._secret)
         if key is None:
-            self._bottle.missing_secrets.add(auth.token_ref)
             raise Refusal("credential-missing", "The key for AWS is not set up. Tell the operator.", 502)
         return key
 

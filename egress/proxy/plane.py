@@ -105,7 +105,7 @@ class DataPlane:
             bottle.close()
 
     async def tick(self) -> None:
-        """Once a second: end leases, let go of idle connections, save counts."""
+        """Once a second: end leases, and say so; let go of idle connections; save counts."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(1)
@@ -114,6 +114,7 @@ class DataPlane:
                 bottle.counters["cut"] += bottle.flows.cut_forbidden(bottle.snapshot, now, leased_only=True)
                 bottle.pool.prune(loop.time())
                 self._save_uses(bottle)
+                await bottle.keep_told()
 
     def _save_uses(self, bottle: Bottle) -> None:
         try:

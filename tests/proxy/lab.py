@@ -22,10 +22,10 @@ from egress.policy import RouteTable, Snapshot
 from egress.routes import Route
 from egress.shards import control_socket, owner
 from egress.snapshot import render_gate, render_routes, write_atomically
+from tests.patience import PATIENCE
 from tests.proxy.origins import Origins, Seen, TestAuthority
 from tests.servers import KEPT_VARIABLES, ROOT, state_of, stop, wait_until
 
-TIMEOUT = 20
 ADDRESSES = {
     "api.example.com": "127.0.0.2",
     "other.example.com": "127.0.0.3",
@@ -77,7 +77,7 @@ class Client:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
-        self.socket.settimeout(TIMEOUT)
+        self.socket.settimeout(PATIENCE)
         self.received = bytearray()
         self._buffer = bytearray()
 
@@ -150,7 +150,7 @@ class Client:
         except OSError:  # of which the end, a broken TLS and a timeout are kinds
             pass
         finally:
-            self.socket.settimeout(TIMEOUT)
+            self.socket.settimeout(PATIENCE)
         return self.take(len(self._buffer))
 
     def hears(self, seconds: float) -> bool:
@@ -164,7 +164,7 @@ class Client:
         except (ConnectionError, ssl.SSLError):
             pass  # whoever reads on will see it too
         finally:
-            self.socket.settimeout(TIMEOUT)
+            self.socket.settimeout(PATIENCE)
         return True
 
     def _more(self) -> None:
@@ -338,13 +338,13 @@ class Lab:
 
     def client(self, slug: str = "agent-a", name: str = "proxy.sock") -> Client:
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(TIMEOUT)
+        connection.settimeout(PATIENCE)
         connection.connect(str(self.home / "bottles" / slug / "sockets" / name))
         return self._kept(Client(connection))
 
     def tcp_client(self) -> Client:
         port = json.loads((self.home / "run" / "egress.json").read_text())["port"]
-        return self._kept(Client(socket.create_connection(("127.0.0.1", port), TIMEOUT)))
+        return self._kept(Client(socket.create_connection(("127.0.0.1", port), PATIENCE)))
 
     def secured(self, host: str, *, name: str | None = None, slug: str = "agent-a") -> Client:
         """Through CONNECT and TLS, trusting the bottle's CA and the test origins' CA, as a tool would."""
@@ -429,7 +429,7 @@ def running_lab(home: Path, *, inside: Sequence[str] = (), **variables: str) -> 
 
 
 def eventually(condition: Any, what: str) -> Any:
-    return wait_until(condition, seconds=20, what=what)
+    return wait_until(condition, what=what)
 
 
 def at_rest(measured: Callable[[], int]) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from botbottle.backends import handed
 from egress.dlp import Scanner
-from tests.proxy.lab import SECRET, Answer, Lab, eventually, get, pinned, request
+from tests.proxy.lab import SECRET, Answer, Lab, connect, eventually, get, pinned, request
 from tests.proxy.test_dlp_traffic import AS, DISGUISES
 
 pytestmark = pytest.mark.process
@@ -163,6 +163,13 @@ def test_what_cannot_be_read_stops_all_that_is_to_be_searched(lab: Lab, run: Pat
         told = lab.client().ask(get(f"http://_egress.local/why?url=https://{host}/in/x", "_egress.local"))
         assert told.json["path"] == "(concealed)" and b"/in/x" not in told.body
         assert told.json["allowed"] is (host == OTHER)
+    url = f"http://new.example.org/{MINE.replace(' ', '%20')}"  # which the record may not hold either
+    nowhere = lab.client().ask(get(url, "new.example.org"))
+    assert (nowhere.reason, nowhere.json["path"], "ask" in nowhere.json) == (
+        "dlp-unreadable",
+        "(concealed)",
+        False,
+    )
     problems = lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"]
     assert problems == [
         "The secrets that were handed to the bottle cannot be read from run/handed.json: it is not what a"
@@ -171,3 +178,18 @@ def test_what_cannot_be_read_stops_all_that_is_to_be_searched(lab: Lab, run: Pat
     handed.forget(run)
     eventually(lambda: client.ask(get("/in", HOST)).status == 200, "the end of it")
     assert lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"] == []
+
+
+def test_names_that_the_bottle_chose_are_not_noted_while_it_cannot_be_read(lab: Lab, run: Path) -> None:
+    lab.publish("agent-a", [{**pinned("*.example.org"), "pinned_addresses": ["127.0.0.2"]}])
+    run.mkdir(exist_ok=True)
+    (run / "handed.json").write_bytes(b"[")
+    said = eventually(
+        lambda: (answer := lab.client().ask(connect("mine.example.org"))).status == 403 and answer,
+        "a refusal",
+    )
+    assert said.reason == "dlp-unreadable"
+    before = len(lab.records())
+    lab.client().ask(get("http://mine.example.com/", "mine.example.com"))
+    records = eventually(lambda: lab.records()[before:], "the record")
+    assert {(record["host"], record["path"]) for record in records} == {("(concealed)", "(concealed)")}

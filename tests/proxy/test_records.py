@@ -17,8 +17,8 @@ import pytest
 
 from egress.data_plane import DataPlaneDown, EgressProcess, RecordBatch
 from egress.proxy.records import BATCH
+from tests.patience import PATIENCE
 from tests.proxy.lab import (
-    TIMEOUT,
     Answer,
     Client,
     Lab,
@@ -258,7 +258,7 @@ def tunnel(lab: Lab) -> Iterator[Callable[[], tuple[Client, Client]]]:
     def opened() -> tuple[Client, Client]:
         lab.publish("agent-a", [{"host": name, "pinned_addresses": ["127.0.0.12"]}])
         with socket.create_server(("127.0.0.12", lab.origins.tls_port)) as listening:
-            listening.settimeout(TIMEOUT)
+            listening.settimeout(PATIENCE)
             client = lab.client()
             assert client.ask(connect(name)).status == 200
             ends.append(origin := Client(listening.accept()[0]))
@@ -371,7 +371,7 @@ def test_what_a_stop_cuts_is_noted(tmp_path: Path) -> None:
         way.client.send(way.get("/silent"))
         tunnel.send(get("/silent", "bare.example.com"))
         with socket.create_server(("127.0.0.12", lab.origins.tls_port)) as listening:
-            listening.settimeout(TIMEOUT)
+            listening.settimeout(PATIENCE)
             lab.secured("slow.example.com").send(get("/slow", "slow.example.com"))
             connection, _ = listening.accept()
             eventually(lambda: _flows(lab) == 3, "all of them")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from egress.proxy.credentials import Secrets
+from tests.servers import ROOT
+
+READ = re.compile(r'environment\.\w+\(\s*"([A-Z_]+)"')
+SETTINGS = set(READ.findall((ROOT / "botbottle/settings.py").read_text()))
 
 
 def put(home: Path, directory: str, value: str, *, mode: int = 0o600) -> Path:
@@ -53,3 +58,13 @@ def test_a_removed_secret_is_not_remembered(tmp_path: Path) -> None:
     path.unlink()
     assert secrets.lookup("API_TOKEN") is None
     assert "canary" not in str(vars(secrets))
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_no_setting_of_our_own_is_lent_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whatever an agent names in its ask, and somebody approves."""
+    assert "OIDC_CLIENT_SECRET" in SETTINGS
+    monkeypatch.setenv(name, "canary")
+    assert Secrets(tmp_path).lookup(name) is None
