@@ -155,7 +155,7 @@ def test_a_hostile_text_is_bounded_in_time_and_size() -> None:
     text = "FROM x:1\nRUN " + "curl " * 200_000 + "\nENV a=" + "token" * 40_000 + "\n"
     start = time.process_time()
     flags_of(text)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 10, "a quadratic step takes minutes here"
     found, more = changes("", "FROM x:1\n" + "RUN true\n" * 1000)
     assert (len(found), more) == (MOST_INSTRUCTIONS, 1001 - MOST_INSTRUCTIONS)
 

