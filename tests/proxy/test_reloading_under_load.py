@@ -19,6 +19,8 @@ pytestmark = pytest.mark.process
 RELOADS = 200
 BETWEEN = 5  # answers of each kind, at least, from one reload to the next
 SIZE = 50_000_000
+EXPECTED = b"".join(big(SIZE))
+HOSTS = ["api.example.com", "bare.example.com"]  # inspected, and tunnelled
 ROUTES: list[dict[str, Any]] = [
     pinned("api.example.com", dlp={"out": False, "in": True}),
     pinned("bare.example.com"),
@@ -47,12 +49,11 @@ def routes(latest: str) -> list[dict[str, Any]]:
 class Download:
     """Read a little at a time, so that it is under way all the time, and compared to its last byte."""
 
-    def __init__(self, lab: Lab) -> None:
-        self._client = lab.secured("api.example.com")
-        self._client.send(get(f"/big/{SIZE}", "api.example.com"))
+    def __init__(self, lab: Lab, host: str) -> None:
+        self._client = lab.secured(host)
+        self._client.send(get(f"/big/{SIZE}", host))
         while self._client.line():
             pass
-        self._expected = b"".join(big(SIZE))
         self._read = 0
 
     def goes_on(self, count: int = SIZE) -> bool:
@@ -60,7 +61,7 @@ class Download:
         received = self._client.take(count)
         self._client.received.clear()
         self._read += count
-        return received == self._expected[self._read - count : self._read]
+        return received == EXPECTED[self._read - count : self._read]
 
 
 class Stream:
@@ -82,9 +83,9 @@ class Stream:
         return self._read.startswith(expected)
 
 
-def open_websocket(lab: Lab) -> Client:
-    client = lab.secured("api.example.com")
-    assert client.ask(get("/websocket", "api.example.com", *WEBSOCKET)).status == 101
+def open_websocket(lab: Lab, host: str) -> Client:
+    client = lab.secured(host)
+    assert client.ask(get("/websocket", host, *WEBSOCKET)).status == 101
     return client
 
 
@@ -114,15 +115,16 @@ class Table:
 
 
 def test_nothing_is_dropped_or_wrong(lab: Lab, record_property: Callable[[str, object], None]) -> None:
-    streams = [Stream(lab, "api.example.com"), Stream(lab, "bare.example.com")]
-    download, websocket = Download(lab), open_websocket(lab)
+    streams = [Stream(lab, host) for host in HOSTS]
+    downloads = [Download(lab, host) for host in HOSTS]
+    websockets = [open_websocket(lab, host) for host in HOSTS]
     bottle = lab.home / "bottles" / "agent-a"
     with load.under_way(bottle, lab.origins, lab.authority) as under_way:
         table, before = Table(lab), under_way.counts()
         for number in range(RELOADS):
             table.reload(number)
             assert table.is_live()
-            assert download.goes_on(SIZE // RELOADS // 2)
+            assert all(download.goes_on(SIZE // RELOADS // 2) for download in downloads)
             eventually(lambda before=before: grown(before, under_way.counts()), "answers in between")
             before = under_way.counts()
 
@@ -132,9 +134,10 @@ def test_nothing_is_dropped_or_wrong(lab: Lab, record_property: Callable[[str, o
     assert set(under_way.seen) == kinds, under_way
     for stream in streams:
         assert stream.goes_on()
-    websocket.send(b"\x81\x0astill here")
-    assert websocket.take(12) == b"\x81\x0astill here"
-    assert download.goes_on()
+    for websocket in websockets:
+        websocket.send(b"\x81\x0astill here")
+        assert websocket.take(12) == b"\x81\x0astill here"
+    assert all(download.goes_on() for download in downloads)
     assert "Traceback" not in lab.log()
 
 
