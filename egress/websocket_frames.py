@@ -7,6 +7,7 @@ else raises Unreadable.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import NamedTuple
 
 from .decoding import Unreadable
@@ -151,14 +152,14 @@ class FrameScrub:
             end = start + max(_PART, min(self._missing, WINDOW))
             self._held += data[start:end]
             start = end
-            while self._read_some(cleaned):
+            while (yield from self._read_some(cleaned)):
                 yield  # there may be thousands of frames in it
             if self._text:
-                self._write(cleaned, last=False)
+                yield from self._write(cleaned, last=False)
             yield
         return bytes(cleaned)
 
-    def _read_some(self, cleaned: bytearray) -> bool:
+    def _read_some(self, cleaned: bytearray) -> Generator[None, None, bool]:
         """False when there is nothing to go on with."""
         if self._missing:
             part = self._take(min(self._missing, len(self._held)))
@@ -176,7 +177,7 @@ class FrameScrub:
             self._ends, self._missing = bool(head.first & _LAST), head.size
             self._opcode = head.opcode or self._opcode
         if self._ends and not self._missing:
-            self._write(cleaned, last=True)
+            yield from self._write(cleaned, last=True)
         return bool(self._held)
 
     def _check(self, head: _FrameHead) -> None:
@@ -191,10 +192,10 @@ class FrameScrub:
         del self._held[:count]
         return taken
 
-    def _write(self, cleaned: bytearray, *, last: bool) -> None:
+    def _write(self, cleaned: bytearray, *, last: bool) -> Generator[None, None, None]:
         if self._orders is not None:
             self._orders.look_at(bytes(self._text), last=last)
-        text = self._message.feed(bytes(self._text), last=last)
+        text = yield from self._message.steps(bytes(self._text), last=last)
         self._text.clear()
         if text or last:
             cleaned += _framed(self._opcode | (_LAST if last else 0), text)

@@ -164,10 +164,11 @@ class Bottle:
                 f"the files hold version {fresh.version}, older than the live one."
                 " Restart the egress process to go back"
             )
+        now = datetime.now(UTC)
+        if self.loaded_at is None or fresh.version != self.snapshot.version:
+            self.loaded_at = now.isoformat()
         self.snapshot = fresh
         self.problem = None
-        now = datetime.now(UTC)
-        self.loaded_at = now.isoformat()
         self.uses.forget_others(fresh.table.routes)
         self.counters["cut"] += self.flows.cut_forbidden(fresh, now)
 

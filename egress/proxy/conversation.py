@@ -189,9 +189,9 @@ class Conversation:
 
     async def _serve(self, head: RequestHead) -> bool:
         bottle = self._identify(head)
+        self._record.bottle = bottle.slug
         if self._is_cut:  # what had arrived before is not served either
             raise Gone
-        self._record.bottle = bottle.slug
         self._record.table_version = bottle.snapshot.version
         bottle.counters["requests"] += 1
         if self._door is Door.AGENT_SOCKET:
@@ -225,13 +225,12 @@ class Conversation:
 
     async def _serve_ourselves(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
         if target.host == local.NAME and target.port == 80:
+            self._record.verdict, self._record.status = "local", 200
             response = local.answer(self._plane, bottle, head, target, self._record)
             if head.length:
                 raise BadRequest("bad-body", f"{local.NAME} takes no request body.")
-            self._record.verdict, self._record.status = "local", 200
-            if self._record.finding is not None:  # it was asked about: the answer tells a secret from a guess
+            if self._record.verdict == "refused":  # what was asked about
                 bottle.counters["refused"] += 1
-                self._record.verdict, self._record.reason = "refused", "dlp"
             self._wire.write(response)
             return head.keeps_alive
         if target.host == local.NAME or target.port not in (80, self._plane.config.supervise_port):

@@ -269,7 +269,10 @@ class Inspection:
     # --- what comes back
 
     def answer(self, head: ResponseHead, fields: list[Field]) -> list[Field]:
-        """The fields as the bottle may see them. Cleans the reason phrase in place."""
+        """The fields as the bottle may see them. Cleans the reason phrase in place.
+
+        Raises BadAnswer, or Refusal where there is no room for what searching it takes.
+        """
         if head.status == 101 and self.reads_frames:
             self._keep("frames", MEMORY_OF_FRAMES)
             fields = [entry for entry in fields if entry[0] != WEBSOCKET_EXTENSIONS]  # nobody asked for any
@@ -303,7 +306,13 @@ class Inspection:
             return
         if not codings:
             return
-        self._keep("search of the answer", memory_of_scan(codings, head.length))
+        try:
+            self._keep("search of the answer", memory_of_scan(codings, head.length))
+        except Refusal:
+            if self._scrubber is not None:
+                raise
+            self._orders = None  # see _cannot_read
+            return
         if self._scrubber is None:
             self._decoding = Decoding(codings)
         else:

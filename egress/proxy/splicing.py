@@ -22,7 +22,7 @@ _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK if POSSIBLE else 0
 
 
 class Pipes:
-    """Those of one bottle: never more than are left for all others, so that the next one finds some."""
+    """Those of one bottle: never more than are left for all others, so that the next few find some."""
 
     _taken = 0  # by all bottles
 

@@ -111,6 +111,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_bulk = False  # what was read last
         self._is_held = False  # by the wire
         self._is_resting = False
+        self._left = b""  # of what was read, for after the rest
         self._heir: tuple[TlsTransport, Moved] | None = None
         self._inherited = 0  # bytes that are still to come, and are the heir's
 
@@ -189,11 +190,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._end()
 
     def _decrypt_in_turn(self, count: int) -> int:
-        """Of what holds no data, not much is decrypted before it is noticed."""
+        """Of what holds no data, or is in tiny records, not much is decrypted before it is noticed."""
         size = 0
         for start in range(0, count, _AT_ONCE):
-            size = self._decrypt(start, min(start + _AT_ONCE, count), size)
-            if self._is_over or self._is_closing:
+            end = min(start + _AT_ONCE, count)
+            size = self._decrypt(start, end, size)
+            if self._is_resting:
+                self._left = bytes(_encrypted[end:count])
+            if self._is_resting or self._is_over or self._is_closing:
                 break
         return size
 
@@ -266,6 +270,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         self._is_resting = False
+        left, self._left = self._left, b""
+        if left and not self._is_closing:
+            _encrypted[: len(left)] = left
+            self.buffer_updated(len(left))
         if not self._is_held:
             self.resume_reading()
 

@@ -62,6 +62,8 @@ def why(plane: DataPlane, bottle: Bottle, target: Target, record: Record) -> dic
     kind = search.scanner.kind_in_quoted(f"{method} {url}".encode("ascii"))
     if kind is not None:
         record.finding = {"kind": kind, "where": "url"}
+    if record.finding is not None:  # it is noted, because the answer tells a secret from a guess
+        record.verdict, record.reason = record.verdict if plain["allowed"] else "refused", "dlp"
     if search.handed.problem or record.finding is not None:
         _conceal(plain)
     return plain

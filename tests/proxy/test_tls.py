@@ -277,6 +277,31 @@ def test_tiny_records_are_read_a_little_at_a_time(authority: Authority, trusting
         runner.run(scene())
 
 
+def test_tiny_records_behind_much_data_are_read_in_turn_with_others(
+    authority: Authority, trusting: ssl.SSLContext
+) -> None:
+    """Much is read at once from who sends much. What is left of that waits, and nothing is lost."""
+
+    async def scene() -> None:
+        async with opened(authority, trusting) as (ours, peer):
+            read, given = bytearray(), []
+            ours.wire.settle_in(WIDE)
+            ours.wire.sink = read.extend  # type: ignore[assignment]
+            ours.tls._is_bulk = True
+            ours.tls._incoming = Counting(ours.tls._incoming, given)  # type: ignore[assignment]
+            flooded = b"".join(peer.sealed(b"x") for _ in range(7000))
+            peer.raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * len(flooded))
+            assert peer.raw.send(flooded) == len(flooded)
+            while sum(given) < len(flooded):
+                done = sum(given)
+                await asyncio.sleep(0)
+                assert sum(given) - done <= 64 * 1024
+            assert read == b"x" * 7000
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scene())
+
+
 async def test_little_is_done_of_a_flood_that_arrives_at_once(
     authority: Authority, trusting: ssl.SSLContext
 ) -> None:

@@ -147,11 +147,21 @@ def test_who_guesses_a_secret_by_asking_is_seen(lab: Lab, url: str) -> None:
         assert ask_why(lab, each).status == 200
     wrong, right = lab.records()[-2:]
     assert (wrong["verdict"], "finding" in wrong) == ("local", False)
-    assert (right["verdict"], right["reason"], right["status"]) == ("refused", "dlp", 200)
+    is_let_out = url.startswith(("https://bare.", "https://other."))  # unseen in a tunnel, or unsearched
+    verdict = "local" if is_let_out else "refused"
+    assert (right["verdict"], right["reason"], right["status"]) == (verdict, "dlp", 200)
     assert right["finding"] == {"kind": "provisioned-secret", "where": "url"}
     assert (right["host"], right["path"], right["route"]) == ("_egress.local", "/why", None)
     assert "example" not in str(right)
-    assert refused_so_far(lab) == refused + 1
+    assert refused_so_far(lab) == refused + (not is_let_out)
+
+
+def test_what_an_operator_lets_out_is_noted_as_no_refusal(lab: Lab) -> None:
+    lab.publish("agent-a", [pinned("api.example.com", path_allowlist=["/allowed"], dlp={"out": False})])
+    refused = refused_so_far(lab)
+    assert ask_why(lab, f"https://api.example.com/allowed?q={TOKEN}").json["allowed"] is True
+    noted = lab.records()[-1]
+    assert (noted["verdict"], noted["reason"], refused_so_far(lab)) == ("local", "dlp", refused)
 
 
 def refused_so_far(lab: Lab) -> int:
