@@ -471,6 +471,7 @@ def test_a_dockerfile_is_built_when_it_is_new(bottle: Bottle, tmp_path: Path) ->
     said.clear()
     bottle.backend.start(plan, said.append)
     assert not any("Step" in line for line in said)
+    assert bottle.log_to_the_end().endswith("first")  # it has ended
     (tmp_path / "motd").write_text("second")
     dockerfile.write_text(f"FROM {PYTHON_IMAGE}\nCOPY motd /etc/motd\n# changed\n")
     bottle.backend.start(plan, said.append)
