@@ -109,6 +109,7 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
         "CONSOLE_PORT": "0",
         "EGRESS_PORT": "0",
         "EGRESS_PROXY": "1" if command == "up" else "0",  # `web` alone has no proxy at its side
+        "EGRESS_PROCESSES": "1",  # each more costs a start half a second; the browser's server has the usual
         "HOME": str(home),
         **variables,
     }

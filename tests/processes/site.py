@@ -136,7 +136,6 @@ def running_site(home: Path, **variables: str) -> Iterator[Site]:
     origins.add(HOST, ADDRESS, authority.context([HOST]))
     settings = {
         "EGRESS_PORT": str(free_port()),
-        "EGRESS_PROCESSES": "1",
         "EGRESS_UPSTREAM_CA": str(authority.path),
         "EGRESS_PINNED_PORTS": f"443={origins.tls_port},80={origins.http_port}",
         "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "180",
