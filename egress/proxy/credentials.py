@@ -21,8 +21,8 @@ from .head import Field, folded
 
 # Our own configuration is not for lending out, whatever a route may name.
 _OWN_SETTINGS = re.compile(
-    r"(?:BOTTLE|EGRESS|SUPERVISE|CONSOLE|DJANGO|OIDC|WEB)_.*"
-    r"|SECRET_KEY|DATABASE_URL|REDIS_URL|.*_FILE|PATH|HOME"
+    r"(?:BOTTLE|EGRESS|SUPERVISE|CONSOLE|DJANGO|OIDC)_.*"
+    r"|SECRET_KEY|DATABASE_URL|REDIS_URL|WEB_WORKERS|.*_FILE|PATH|HOME"
 )
 _MAX_SECRET = 16 * 1024
 
