@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-from egress.store import home_id
+from ._home import home_id
 
 
 def processes_of_this_home(apps, schema_editor):
