@@ -187,8 +187,9 @@ class Intake(Duty):
 def prune() -> int:
     """Forget records past their age, a batch at a time so that nobody waits for it."""
     oldest = timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS)
+    lasting = _absences().filter(home__in={store.home_id(), *store.other_homes()})
     DataPlaneEvent.objects.filter(at__lt=oldest).exclude(
-        pk__in=list(_absences().values_list("pk", flat=True))
+        pk__in=list(lasting.values_list("pk", flat=True))
     ).delete()
     overdue = TrafficRecord.objects.filter(at__lt=oldest).order_by("at").values_list("pk", flat=True)
     forgotten = 0

@@ -29,6 +29,7 @@ from .reviewing import Review, review
 from .risk import Level
 
 PROXY_NEWS_AGE = timedelta(hours=1)
+Kind = DataPlaneEvent.Kind
 
 
 def get_proposal(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Proposal:
@@ -102,9 +103,8 @@ def proxy_news() -> DataPlaneEvent | None:
     """
     if not (settings.EGRESS_PROXY or store.other_homes()):
         return None
-    latest = intake.absence() or DataPlaneEvent.objects.exclude(kind=DataPlaneEvent.Kind.PROBLEM).first()
-    recent = latest is not None and latest.at > timezone.now() - PROXY_NEWS_AGE
-    return latest if latest is not None and (recent or latest.kind == DataPlaneEvent.Kind.AWAY) else None
+    fresh = DataPlaneEvent.objects.filter(at__gt=timezone.now() - PROXY_NEWS_AGE)
+    return intake.absence() or fresh.exclude(kind__in=(Kind.AWAY, Kind.PROBLEM)).first()
 
 
 def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> QuerySet[Proposal]:

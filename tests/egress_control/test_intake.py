@@ -343,11 +343,26 @@ def test_old_records_are_forgotten_a_batch_at_a_time(
 
 def test_old_news_is_forgotten_but_not_that_it_is_away(plane: StandIn, settings: Any) -> None:
     for kind in ("back", "away"):
-        DataPlaneEvent.objects.create(kind=kind, text=kind)
+        DataPlaneEvent.objects.create(kind=kind, text=kind, home=store.home_id())
     DataPlaneEvent.objects.update(at=timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS + 1))
     intake.prune()
     assert kinds() == ["away"]
     assert queries.proxy_news() is not None
+
+
+def test_an_absence_of_a_home_without_bottles_is_neither_shown_nor_kept(
+    plane: StandIn, agent_a: Bottle, agent_b: Bottle, settings: Any
+) -> None:
+    DataPlaneEvent.objects.create(kind="away", text="home 0000: does not answer", home="0" * 32)
+    assert queries.proxy_news() is None
+    Publication.objects.filter(bottle=agent_b).update(home="0" * 32)
+    assert queries.proxy_news() is not None
+    DataPlaneEvent.objects.update(at=timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS + 1))
+    intake.prune()
+    assert kinds() == ["away"], "it has a bottle"
+    Bottle.objects.filter(pk=agent_b.pk).update(state=Bottle.State.DELETED)
+    intake.prune()
+    assert kinds() == []
 
 
 @pytest.mark.parametrize(
@@ -361,7 +376,9 @@ def test_the_queue_page_shows_news_while_it_is_fresh(
     minutes: int,
     shown: bool,
 ) -> None:
-    event = DataPlaneEvent.objects.create(kind=kind, text="<b>something</b> about the proxy")
+    event = DataPlaneEvent.objects.create(
+        kind=kind, text="<b>something</b> about the proxy", home=store.home_id()
+    )
     DataPlaneEvent.objects.filter(pk=event.pk).update(at=timezone.now() - timedelta(minutes=minutes))
     page = olivia.get("/").text
     assert ("&lt;b&gt;something&lt;/b&gt; about the proxy" in page) is shown
