@@ -261,11 +261,10 @@ def _consequence(process: EgressProcess) -> str:
 
 
 def _keep(batch: RecordBatch) -> None:
+    """Those of this home's bottles, deleted ones too; another home's of the same name sent nothing here."""
     slugs = {record["bottle"] for record in batch.records}
-    bottles = {
-        bottle.slug: bottle.pk
-        for bottle in Bottle.objects.filter(slug__in=slugs).order_by("pk").only("pk", "slug")
-    }  # of several with one name, the youngest
+    ours = Bottle.objects.filter(slug__in=slugs, publication__home=store.home_id())
+    bottles = dict(ours.order_by("pk").values_list("slug", "pk"))  # of several with one name, the youngest
     TrafficRecord.objects.bulk_create(
         [_row(record, bottles[record["bottle"]]) for record in batch.records if record["bottle"] in bottles]
     )

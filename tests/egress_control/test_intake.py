@@ -16,7 +16,7 @@ from egress import intake, store
 from egress.data_plane import DataPlaneDown
 from egress.intake import Intake
 from egress.models import DataPlaneEvent, Publication, RecordCursor, TrafficRecord
-from supervise import queries
+from supervise import bottles, queries
 from tests.egress_control.stand_in import StandIn, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -125,10 +125,21 @@ def test_of_two_bottles_with_one_name_the_younger_gets_the_record(
     plane: StandIn, reader: Intake, agent_a: Bottle
 ) -> None:
     Bottle.objects.filter(pk=agent_a.pk).update(state=Bottle.State.DELETED)
-    heir = Bottle.objects.create(slug="agent-a", token_digest="0" * 64)
+    heir = bottles.create("agent-a", author="tests").bottle
     plane.queue = [record()]
     take(reader)
     assert TrafficRecord.objects.get().bottle == heir
+
+
+def test_the_last_records_of_a_bottle_stay_its_own_when_another_home_made_one_of_its_name(
+    plane: StandIn, reader: Intake, agent_a: Bottle
+) -> None:
+    Bottle.objects.filter(pk=agent_a.pk).update(state=Bottle.State.DELETED)
+    namesake = bottles.create("agent-a", author="tests").bottle
+    Publication.objects.filter(bottle=namesake).update(home="0" * 32)
+    plane.queue = [record()]
+    take(reader)
+    assert TrafficRecord.objects.get().bottle == agent_a
 
 
 def test_losses_are_told_at_once_and_then_once_a_minute(
@@ -298,6 +309,8 @@ def test_the_processes_of_two_homes_are_told_apart(
     with TemporaryDirectory(prefix="bottle-") as directory:
         neighbour, other = StandIn(Path(directory)), Intake()
         neighbour.start()
+        (neighbour.home / "home_id").write_text("0" * 32)
+        Publication.objects.filter(bottle=agent_b).update(home="0" * 32)
         plane.queue, neighbour.queue = [record(path="/here")], [record(bottle="agent-b", path="/there")]
         for _ in range(3):
             assert take(reader) and take_there()
@@ -306,9 +319,7 @@ def test_the_processes_of_two_homes_are_told_apart(
         neighbour.stop()
         clock[0] += intake.START_SECONDS + 1
         assert not take_there()
-        name = (neighbour.home / "home_id").read_text()
     assert kinds() == ["away"]
-    Publication.objects.filter(bottle=agent_b).update(home=name)
     shown = queries.proxy_news()
     assert shown is not None and "the egress proxy does not answer" in shown.text
     assert take(reader) and kinds() == ["away"], "this one was never away"
