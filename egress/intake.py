@@ -31,6 +31,7 @@ STATUS_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 NAMED = 5
 TELL_LOSS_SECONDS = 60.0
+STRANGERS_SECONDS = 3600.0
 PRUNED_AT_ONCE = 5000
 PRUNED_IN_A_ROUND = 10
 Kind = DataPlaneEvent.Kind
@@ -76,6 +77,27 @@ class _Reader:
             self.question = None
 
 
+class _Strangers:
+    """Requests without a bottle's token. However many come: one event an hour, written once a minute."""
+
+    def __init__(self) -> None:
+        self._unwritten = self._written = 0
+        self._event: DataPlaneEvent | None = None
+        self._begun_at = self._written_at = float("-inf")
+
+    def add(self, count: int) -> None:
+        self._unwritten += count
+        now = time.monotonic()
+        if not self._unwritten or now <= self._written_at + TELL_LOSS_SECONDS:
+            return
+        if self._event is None or now > self._begun_at + STRANGERS_SECONDS:
+            self._event, self._begun_at, self._written = None, now, 0
+        self._written, self._unwritten, self._written_at = self._written + self._unwritten, 0, now
+        where = "at the proxy's TCP port, within an hour"
+        text = f"requests with no or a wrong token {where}: {self._written:,}"
+        self._event = _note(Kind.STRANGERS, text, event=self._event)
+
+
 class Intake(Duty):
     """Reads for all workers, from all egress processes at once."""
 
@@ -89,6 +111,7 @@ class Intake(Duty):
         self._readers: list[_Reader] = []
         self._lost = 0
         self._loss_told_at = 0.0
+        self._strangers = _Strangers()
 
     def work(self) -> bool:
         return self.take(store.data_plane(), wait=LONG_POLL_SECONDS)
@@ -151,15 +174,20 @@ class Intake(Duty):
         if batch.boot != cursor.boot or reader.was_away:
             _returned(reader.process, away=reader.was_away, first=not cursor.boot)
         self._look_for_problems(reader)
+        strangers = sum(not record["bottle"] for record in batch.records)
         with transaction.atomic():
             _keep(batch)
             RecordCursor.objects.filter(pk=cursor.pk).update(
-                boot=batch.boot, number=batch.next, lost=F("lost") + batch.dropped
+                boot=batch.boot,
+                number=batch.next,
+                lost=F("lost") + batch.dropped,
+                strangers=F("strangers") + strangers,
             )
         reader.due_at = 0.0
         if any(record["verdict"] == "refused" and record.get("ask") for record in batch.records):
             self._when_refused()
         self._tell_losses(batch.dropped)
+        self._strangers.add(strangers)
 
     def _look_for_problems(self, reader: _Reader) -> None:
         """Files that could not be read, credentials that are missing: shown until it is over, noted once."""
@@ -202,9 +230,13 @@ def prune() -> int:
 
 
 def losses() -> str:
-    """How many records were pushed out before anybody read them, in a sentence; empty when none was."""
-    lost = RecordCursor.objects.aggregate(lost=Sum("lost", default=0))["lost"]
-    return f"Records of requests that were ever lost before they could be read: {lost:,}." if lost else ""
+    """What no list shows: records that nobody read in time, requests of nobody. Empty when none was."""
+    sums = RecordCursor.objects.aggregate(lost=Sum("lost", default=0), strangers=Sum("strangers", default=0))
+    sentences = {
+        "lost": "Records of requests that were ever lost before they could be read",
+        "strangers": "Requests that ever came to the proxy's TCP port with no or a wrong token",
+    }
+    return " ".join(f"{words}: {sums[name]:,}." for name, words in sentences.items() if sums[name])
 
 
 def absence_here() -> DataPlaneEvent | None:
@@ -293,8 +325,12 @@ def _row(record: dict[str, Any], bottle_id: int) -> TrafficRecord:
     )
 
 
-def _note(kind: str, text: str, process: int = 0) -> None:
+def _note(
+    kind: str, text: str, process: int = 0, *, event: DataPlaneEvent | None = None
+) -> DataPlaneEvent:
+    """A new event, or another text of one."""
     home = store.home_id()
-    if store.other_homes():
-        text = f"home {home[:8]}: {text}"
-    DataPlaneEvent.objects.create(kind=kind, text=text[:300], home=home, process=process)
+    event = event or DataPlaneEvent(kind=kind, home=home, process=process)
+    event.text = (f"home {home[:8]}: {text}" if store.other_homes() else text)[:300]
+    event.save()
+    return event

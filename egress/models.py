@@ -108,6 +108,9 @@ class RecordCursor(models.Model):
     boot = models.CharField(max_length=32, blank=True)
     number = models.PositiveBigIntegerField(default=0)
     lost = models.PositiveBigIntegerField(default=0, help_text="So many, of all its runs, were never read.")
+    strangers = models.PositiveBigIntegerField(
+        default=0, help_text="So many requests, of all its runs, came with no or a wrong token."
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["home", "process"], name="one_cursor_per_process")]
@@ -125,6 +128,7 @@ class DataPlaneEvent(models.Model):
         RESTARTED = "restarted"
         DROPPED = "dropped"
         PROBLEM = "problem"
+        STRANGERS = "strangers"
 
     at = models.DateTimeField(auto_now_add=True)
     kind = models.CharField(max_length=16, choices=Kind)

@@ -99,12 +99,17 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
 def proxy_news() -> DataPlaneEvent | None:
     """The latest word about the egress proxy, while operators should still see it; an absence comes first.
 
-    A bottle's problem is no news: it is shown with the bottle, for as long as it lasts.
+    A bottle's problem is no news: it is shown with the bottle, for as long as it lasts. What a flood makes
+    comes last: nobody hides other news by making one.
     """
     if not (settings.EGRESS_PROXY or store.other_homes()):
         return None
     fresh = DataPlaneEvent.objects.filter(at__gt=timezone.now() - PROXY_NEWS_AGE)
-    return intake.absence() or fresh.exclude(kind__in=(Kind.AWAY, Kind.PROBLEM)).first()
+    return (
+        intake.absence()
+        or fresh.filter(kind__in=(Kind.BACK, Kind.RESTARTED)).first()
+        or fresh.filter(kind__in=(Kind.DROPPED, Kind.STRANGERS)).first()
+    )
 
 
 def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> QuerySet[Proposal]:

@@ -115,10 +115,59 @@ def test_overlong_words_are_cut_not_refused(plane: StandIn, reader: Intake) -> N
     assert (len(kept.method), len(kept.host), len(kept.path), len(kept.route)) == (32, 255, 1024, 255)
 
 
-def test_records_of_nobody_are_left_out(plane: StandIn, reader: Intake) -> None:
-    plane.queue = [record(bottle=""), record(bottle="deleted-long-ago"), record()]
-    take(reader)
+def stranger() -> dict[str, Any]:
+    return record(bottle="", verdict="refused", reason="who", status=407)
+
+
+def test_records_of_nobody_are_counted_not_kept(plane: StandIn, reader: Intake, root: Client) -> None:
+    plane.queue = [stranger(), record(bottle="deleted-long-ago"), record(), stranger()]
+    for _ in range(2):
+        take(reader)
     assert TrafficRecord.objects.count() == 1
+    plane.restart("boot-2")
+    plane.queue = [stranger()]
+    take(Intake())
+    assert sum(RecordCursor.objects.values_list("strangers", flat=True)) == 3, "whatever the runs and readers"
+    sentence = "Requests that ever came to the proxy&#x27;s TCP port with no or a wrong token: 3."
+    for address in ("/admin/egress/trafficrecord/", "/bottles/"):
+        assert sentence in root.get(address).text
+
+
+def test_guessing_tokens_is_news_once_an_hour_with_a_number_that_is_kept_true(
+    plane: StandIn, reader: Intake, clock: list[float]
+) -> None:
+    def told(count: int) -> tuple[str, str]:
+        return "strangers", f"requests with no or a wrong token at the proxy's TCP port, within an hour: {count}"
+
+    for total in (3, 6, 9):
+        plane.queue += [stranger() for _ in range(3)]
+        take(reader)
+        assert news() == [told(3)], f"{total} came: the number is written once a minute"
+    clock[0] += intake.TELL_LOSS_SECONDS + 1
+    take(reader)
+    assert news() == [told(9)]
+    clock[0] += intake.STRANGERS_SECONDS
+    plane.queue += [stranger()]
+    take(reader)
+    assert news() == [told(9), told(1)]
+
+
+def test_no_flood_hides_that_the_proxy_was_restarted(
+    plane: StandIn, reader: Intake, clock: list[float]
+) -> None:
+    plane.queue = [stranger()]
+    take(reader)
+    shown = queries.proxy_news()
+    assert shown is not None and shown.kind == "strangers"
+    plane.restart("boot-2")
+    for _ in range(3):
+        plane.queue.append(stranger())
+        plane.dropped = 5
+        take(reader)
+        clock[0] += intake.STRANGERS_SECONDS + 1
+    assert kinds()[-1] in ("strangers", "dropped")
+    shown = queries.proxy_news()
+    assert shown is not None and shown.kind == "restarted"
 
 
 def test_of_two_bottles_with_one_name_the_younger_gets_the_record(
