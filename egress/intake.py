@@ -15,7 +15,8 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, QuerySet, Sum
+from django.db.models import Exists, F, Max, OuterRef, QuerySet, Sum
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from botbottle.duty import Duty
@@ -32,6 +33,7 @@ RETRY_SECONDS = 1.0
 NAMED = 5
 TELL_LOSS_SECONDS = 60.0
 STRANGERS_SECONDS = 3600.0
+SILENCE = timedelta(minutes=1)  # idle processes are asked every few seconds
 PRUNED_AT_ONCE = 5000
 PRUNED_IN_A_ROUND = 10
 Kind = DataPlaneEvent.Kind
@@ -182,6 +184,7 @@ class Intake(Duty):
                 number=batch.next,
                 lost=F("lost") + batch.dropped,
                 strangers=F("strangers") + strangers,
+                heard_at=Now(),
             )
         reader.due_at = 0.0
         if any(record["verdict"] == "refused" and record.get("ask") for record in batch.records):
@@ -246,13 +249,35 @@ def absence_here() -> DataPlaneEvent | None:
 
 def absence() -> DataPlaneEvent | None:
     """The same; without one here, of another home that keeps bottles in this database."""
-    return absence_here() or _absences().filter(home__in=store.other_homes()).first()
+    if here := absence_here():
+        return here
+    others = store.other_homes()
+    return (_absences().filter(home__in=others).first() or _silence(others)) if others else None
+
+
+def _silence(homes: set[str]) -> DataPlaneEvent | None:
+    """One of them that nothing was heard of for a while; where no proxy is wanted, nobody waits for that.
+
+    No row: who could write it is gone. Only the database's clock counts, machines may differ.
+    """
+    last = RecordCursor.objects.filter(home__in=homes).values("home").annotate(heard=Max("heard_at"))
+    silent = last.filter(heard__lt=Now() - SILENCE).order_by("-heard").first()
+    if silent is None:
+        return None
+    text = (
+        f"home {silent['home'][:8]}: its web process, or the whole machine, does not answer. What is decided "
+        "for its bottles waits until it is back."
+    )
+    return DataPlaneEvent(kind=Kind.AWAY, at=silent["heard"], text=text, home=silent["home"])
 
 
 def forget_unwanted() -> None:
     """Egress processes that this home no longer has are missed nowhere: other homes cannot know it."""
     for event in _absences().filter(home=store.home_id(), process__gte=_wanted()):
         _note(Kind.BACK, f"egress process {event.process + 1} is no longer wanted", event.process)
+    heard = RecordCursor.objects.filter(home=store.home_id(), process__gte=_wanted(), heard_at__isnull=False)
+    if heard.exists():  # a write that changes nothing would lock SQLite all the same
+        heard.update(heard_at=None)
     if not settings.EGRESS_PROXY:
         store.note_problems({}, lambda _: True)
 

@@ -111,6 +111,9 @@ class RecordCursor(models.Model):
     strangers = models.PositiveBigIntegerField(
         default=0, help_text="So many requests, of all its runs, came with no or a wrong token."
     )
+    heard_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it last answered, by the database's clock."
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["home", "process"], name="one_cursor_per_process")]

@@ -15,6 +15,11 @@ class Migration(migrations.Migration):
             name='strangers',
             field=models.PositiveBigIntegerField(default=0, help_text='So many requests, of all its runs, came with no or a wrong token.'),
         ),
+        migrations.AddField(
+            model_name='recordcursor',
+            name='heard_at',
+            field=models.DateTimeField(blank=True, help_text="When it last answered, by the database's clock.", null=True),
+        ),
         migrations.AlterField(
             model_name='dataplaneevent',
             name='kind',

@@ -6,11 +6,13 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress import data_plane, intake, store
@@ -242,6 +244,29 @@ def test_other_homes_hear_of_an_absence_until_the_process_is_no_longer_wanted(
         caretaker.tend()
     assert seen_elsewhere() == ("up", False)
     assert news()[1:] == [("back", "egress process 2 is no longer wanted")]
+
+
+def test_other_homes_notice_that_nothing_is_heard_of_one(
+    pair: Pair, reader: Intake, settings: Any, seen_elsewhere: Any
+) -> None:
+    """Its web process, or the whole machine, died: nobody is left there who would say so."""
+
+    def a_while_ago(seconds: float) -> None:
+        RecordCursor.objects.update(heard_at=timezone.now() - timedelta(seconds=seconds))
+
+    assert seen_elsewhere() == ("up", False)
+    a_while_ago(intake.SILENCE.total_seconds() - 30)
+    assert seen_elsewhere() == ("up", False)
+    a_while_ago(intake.SILENCE.total_seconds() + 1)
+    assert seen_elsewhere() == ("up", True)
+    assert queries.proxy_news() is None, "whoever reads this is not silent"
+    take_all(reader)
+    assert seen_elsewhere() == ("up", False), "heard of again"
+    settings.EGRESS_PROXY = False
+    a_while_ago(3600)
+    caretaker.tend()
+    assert seen_elsewhere() == ("up", False), "it has no proxy to be heard of"
+    assert news() == [], "nobody wrote an event"
 
 
 def test_a_problem_is_not_shown_while_nobody_knows_whether_it_lasts(
