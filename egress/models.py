@@ -93,6 +93,11 @@ class TrafficRecord(models.Model):
             models.Index(fields=["bottle", "-at"]),
             models.Index(fields=["verdict", "-at"]),
             models.Index(fields=["at"]),
+            models.Index(
+                fields=["bottle", "-at"],
+                condition=models.Q(verdict="refused", ask__isnull=False, finding__isnull=True),
+                name="refusals_to_ask_for",
+            ),
         ]
         ordering = ["-at", "-pk"]
 

@@ -5,13 +5,15 @@ Trust boundary: a record's host, path and method are an agent's; its ask is chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from botbottle.models import Bottle
@@ -33,8 +35,8 @@ from .queries import newest_versions
 from .reviewing import Review, review
 
 LATELY = timedelta(hours=24)
-LOOKED_AT = 1000  # newest refusals
-MOST = 20  # drafts
+LOOKED_AT = 500  # newest refusals of one bottle
+MOST = 10  # drafts of one bottle
 MOST_PATHS = 20  # of one draft: the newest ones
 PARSERS = {Proposal.Tool.EGRESS: parse_egress_ask, Proposal.Tool.GATE: parse_gate_ask}
 
@@ -68,15 +70,39 @@ class Draft:
 
 
 def drafts(*, bottle: str = "", host: str = "") -> list[Draft]:
-    """The newest first. The number of queries does not grow with the records."""
-    records = TrafficRecord.objects.filter(
-        verdict="refused", ask__isnull=False, finding__isnull=True, at__gt=timezone.now() - LATELY
-    ).exclude(bottle__state=Bottle.State.DELETED)
-    wanted = {"bottle__slug": bottle, "host": host}
-    records = records.filter(**{column: value for column, value in wanted.items() if value})
-    found = list(records.select_related("bottle").order_by("-at", "-pk")[:LOOKED_AT])
-    groups = _grouped(_still_refused(found))
-    return [draft for group in groups if (draft := _draft(group)) is not None][:MOST]
+    """The newest first. What is shown of a bottle depends on no other: none pushes out another's.
+
+    One small query for each bottle that was refused something; their number does not grow with the records.
+    """
+    living = Bottle.objects.exclude(state=Bottle.State.DELETED).filter(**{"slug": bottle} if bottle else {})
+    refused = living.filter(Exists(refusals_of(OuterRef("pk"), host)))
+    found = [record for each in refused for record in _with_bottle(each, refusals_of(each, host)[:LOOKED_AT])]
+    made = [draft for group in _grouped(_still_refused(found)) if (draft := _draft(group)) is not None]
+    made.sort(key=lambda draft: draft.last, reverse=True)
+    return list(_fairly(made))
+
+
+def refusals_of(bottle: Bottle | OuterRef, host: str) -> QuerySet[TrafficRecord]:
+    """Those that asking can help, newest first. An index has just these."""
+    refused = TrafficRecord.objects.filter(
+        bottle=bottle, verdict="refused", ask__isnull=False, finding__isnull=True,
+        at__gt=timezone.now() - LATELY,
+    ).order_by("-at", "-pk")  # fmt: skip
+    return refused.filter(host=host) if host else refused
+
+
+def _with_bottle(bottle: Bottle, records: Iterable[TrafficRecord]) -> Iterator[TrafficRecord]:
+    for record in records:
+        record.bottle = bottle
+        yield record
+
+
+def _fairly(found: Iterable[Draft]) -> Iterator[Draft]:
+    shown = Counter[int]()
+    for draft in found:
+        shown[draft.bottle.pk] += 1
+        if shown[draft.bottle.pk] <= MOST:
+            yield draft
 
 
 def review_draft(draft: Draft) -> Review:

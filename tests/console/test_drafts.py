@@ -198,4 +198,27 @@ def test_the_number_of_queries_does_not_grow_with_the_records(agent_a: Bottle, a
     for number in range(60):
         refuse((agent_a, agent_b)[number % 2], host=f"h{number}.example.com")
     assert queries() == few
-    assert len(drafts.drafts()) == drafts.MOST
+    assert len(drafts.drafts()) == 2 * drafts.MOST, "so many of each"
+
+
+def test_no_bottle_pushes_out_what_another_was_refused(agent_a: Bottle, agent_b: Bottle) -> None:
+    refuse(agent_b, host="quiet.example.com")
+    for number in range(drafts.MOST + 1):
+        refuse(agent_a, host=f"h{number}.example.com")
+    refuse(agent_a, host="telemetry.example.com")
+    retried = TrafficRecord.objects.get(host="telemetry.example.com")
+    TrafficRecord.objects.bulk_create(
+        TrafficRecord(**{field.attname: getattr(retried, field.attname) for field in retried._meta.fields[1:]})
+        for _ in range(1000)
+    )
+    found = drafts.drafts()
+    assert [draft.host for draft in found if draft.bottle == agent_b] == ["quiet.example.com"]
+    assert found[0].host == "telemetry.example.com", "the newest first"
+    TrafficRecord.objects.filter(host="telemetry.example.com").delete()
+    hosts = [draft.host for draft in drafts.drafts()]
+    newest = [f"h{number}.example.com" for number in range(drafts.MOST, 0, -1)]
+    assert hosts == [*newest, "quiet.example.com"]
+
+
+def test_refusals_are_found_without_reading_what_else_a_bottle_did(agent_a: Bottle) -> None:
+    assert "refusals_to_ask_for" in drafts.refusals_of(agent_a, "").explain()
