@@ -350,9 +350,7 @@ def _row(record: dict[str, Any], bottle_id: int) -> TrafficRecord:
     )
 
 
-def _note(
-    kind: str, text: str, process: int = 0, *, event: DataPlaneEvent | None = None
-) -> DataPlaneEvent:
+def _note(kind: str, text: str, process: int = 0, *, event: DataPlaneEvent | None = None) -> DataPlaneEvent:
     """A new event, or another text of one."""
     home = store.home_id()
     event = event or DataPlaneEvent(kind=kind, home=home, process=process)

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Count, Exists, Max, OuterRef, QuerySet
 from django.utils import timezone
 
 from botbottle.models import Bottle
@@ -35,10 +35,19 @@ from .queries import newest_versions
 from .reviewing import Review, review
 
 LATELY = timedelta(hours=24)
-LOOKED_AT = 500  # newest refusals of one bottle
+LOOKED_AT = 2000  # newest refusals of one bottle
+MOST_KINDS = 500  # of them that differ
 MOST = 10  # drafts of one bottle
 MOST_PATHS = 20  # of one draft: the newest ones
 PARSERS = {Proposal.Tool.EGRESS: parse_egress_ask, Proposal.Tool.GATE: parse_gate_ask}
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """The same request, however often. The record is not a row, and has what is said of all of them."""
+
+    record: TrafficRecord
+    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ def drafts(*, bottle: str = "", host: str = "") -> list[Draft]:
     """
     living = Bottle.objects.exclude(state=Bottle.State.DELETED).filter(**{"slug": bottle} if bottle else {})
     refused = living.filter(Exists(refusals_of(OuterRef("pk"), host)))
-    found = [record for each in refused for record in _with_bottle(each, refusals_of(each, host)[:LOOKED_AT])]
+    found = [kind for each in refused for kind in _kinds(each, refusals_of(each, host)[:LOOKED_AT])]
     made = [draft for group in _grouped(_still_refused(found)) if (draft := _draft(group)) is not None]
     made.sort(key=lambda draft: draft.last, reverse=True)
     return list(_fairly(made))
@@ -91,10 +100,17 @@ def refusals_of(bottle: Bottle | OuterRef, host: str) -> QuerySet[TrafficRecord]
     return refused.filter(host=host) if host else refused
 
 
-def _with_bottle(bottle: Bottle, records: Iterable[TrafficRecord]) -> Iterator[TrafficRecord]:
-    for record in records:
-        record.bottle = bottle
-        yield record
+def _kinds(bottle: Bottle, refusals: QuerySet[TrafficRecord]) -> Iterator[_Refused]:
+    """Put together by the database: most of what a bottle is refused is the same again and again."""
+    rows = (
+        TrafficRecord.objects.filter(pk__in=refusals.values("pk"))
+        .values("method", "scheme", "host", "path", "reason", "ask")
+        .annotate(times=Count("pk"), last=Max("at"), newest=Max("pk"))
+        .order_by("-last", "-newest")[:MOST_KINDS]
+    )
+    for row in rows:
+        same = {name: row[name] for name in ("method", "scheme", "host", "path", "reason", "ask")}
+        yield _Refused(TrafficRecord(bottle=bottle, at=row["last"], **same), row["times"])
 
 
 def _fairly(found: Iterable[Draft]) -> Iterator[Draft]:
@@ -135,18 +151,18 @@ def draft_of(bottle: Bottle, tool: str, payload: object) -> Draft:
     return Draft(bottle, tool, checked, times=0, last=timezone.now())
 
 
-def _still_refused(records: list[TrafficRecord]) -> list[TrafficRecord]:
+def _still_refused(found: list[_Refused]) -> list[_Refused]:
     """Without what was asked for or opened meanwhile."""
-    ids = {record.bottle_id for record in records}
+    ids = {kind.record.bottle_id for kind in found}
     pending = Proposal.objects.filter(status=Proposal.Status.PENDING, bottle__in=ids)
     asked = set(pending.values_list("bottle", "payload__host"))
     tables = {bottle: _snapshot(version) for bottle, version in newest_versions(ids).items()}
     now = timezone.now()
     return [
-        record
-        for record in records
-        if (record.bottle_id, record.host) not in asked
-        and not is_allowed_by(tables[record.bottle_id], record, now)
+        kind
+        for kind in found
+        if (kind.record.bottle_id, kind.record.host) not in asked
+        and not is_allowed_by(tables[kind.record.bottle_id], kind.record, now)
     ]
 
 
@@ -154,24 +170,25 @@ def _snapshot(version: RouteTableVersion) -> Snapshot:
     return Snapshot(bottle="", version=version.version, table=version.table, written_at="")
 
 
-def _grouped(records: list[TrafficRecord]) -> Iterable[list[TrafficRecord]]:
-    groups: dict[tuple[int, str, str], list[TrafficRecord]] = {}
-    for record in records:
+def _grouped(found: list[_Refused]) -> Iterable[list[_Refused]]:
+    groups: dict[tuple[int, str, str], list[_Refused]] = {}
+    for kind in found:
+        record = kind.record
         tool = record.ask.get("tool", "") if isinstance(record.ask, dict) else ""
-        groups.setdefault((record.bottle_id, record.host, str(tool)), []).append(record)
+        groups.setdefault((record.bottle_id, record.host, str(tool)), []).append(kind)
     return groups.values()
 
 
-def _draft(records: list[TrafficRecord]) -> Draft | None:
+def _draft(kinds: list[_Refused]) -> Draft | None:
     """One ask for all of a group; None when none of them can be asked for."""
-    asks = [ask for record in records if (ask := _ask_of(record)) is not None]
+    asks = [ask for kind in kinds if (ask := _ask_of(kind.record)) is not None]
     if not asks:
         return None
-    newest, tool = records[0], str(records[0].ask["tool"])  # type: ignore[index]
+    newest, tool = kinds[0].record, str(kinds[0].record.ask["tool"])  # type: ignore[index]
     payload = dict(asks[0])
     if tool == Proposal.Tool.EGRESS:
         payload = {"host": payload["host"], **_united(asks)}
-    return Draft(newest.bottle, tool, payload, len(records), newest.at)
+    return Draft(newest.bottle, tool, payload, sum(kind.times for kind in kinds), newest.at)
 
 
 def _ask_of(record: TrafficRecord) -> dict[str, Any] | None:

@@ -137,7 +137,8 @@ def test_guessing_tokens_is_news_once_an_hour_with_a_number_that_is_kept_true(
     plane: StandIn, reader: Intake, clock: list[float]
 ) -> None:
     def told(count: int) -> tuple[str, str]:
-        return "strangers", f"requests with no or a wrong token at the proxy's TCP port, within an hour: {count}"
+        where = "at the proxy's TCP port, within an hour"
+        return "strangers", f"requests with no or a wrong token {where}: {count}"
 
     for total in (3, 6, 9):
         plane.queue += [stranger() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The suites of deciding, waiting and merging again, on real PostgreSQL and Redis."""
+"""The suites of deciding, waiting, merging and the proxy's records again, on real PostgreSQL and Redis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.servers import KEPT_VARIABLES, ROOT
 
 PLUGINS = ["-p", "no:cacheprovider", "-p", "tests.services.with_database"]
-SUITES = ["tests/supervise", "tests/waiting", "tests/api", "tests/commands"]
+SUITES = ["tests/supervise", "tests/waiting", "tests/api", "tests/commands", "tests/egress_control"]
 
 
 @pytest.mark.services

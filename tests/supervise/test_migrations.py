@@ -36,9 +36,8 @@ def earlier(transactional_db: None) -> Iterator[Apps]:
 
 def test_processes_and_events_become_those_of_this_home(earlier: Apps) -> None:
     bottle = Bottle.objects.create(slug="agent-a", token_digest="0" * 64)
-    events, cursors, publications = (
-        earlier.get_model("egress", name).objects for name in ("DataPlaneEvent", "RecordCursor", "Publication")
-    )
+    names = ("DataPlaneEvent", "RecordCursor", "Publication")
+    events, cursors, publications = (earlier.get_model("egress", name).objects for name in names)
     publications.create(bottle_id=bottle.pk, home="elsewhere", version=3, live_version=2)
     for pk in (1, 2):
         cursors.create(pk=pk, boot=f"boot-{pk}", number=pk * 10)
