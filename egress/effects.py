@@ -1,4 +1,5 @@
-"""What a merge does, in sentences for the operator: what becomes reachable, and what goes beyond the ask.
+"""What a change of a table does, in sentences for the operator: what becomes reachable or is no longer, and
+what goes beyond an ask.
 
 Pure. Hosts, paths and methods in these sentences are canonical, so they are safe to show as plain text.
 """
@@ -10,6 +11,8 @@ from .paths import prefix_allows
 from .policy import RouteTable
 from .routes import Dlp, Lease, Route
 
+_SEARCHED = {False: 0, None: 1, True: 2}  # how much of what leaves, by `dlp.out`
+
 
 def describe_effects(base: Route | None, merged: Route, table: RouteTable) -> tuple[str, ...]:
     """What changes. `base` is the route that decided for the host so far."""
@@ -17,7 +20,7 @@ def describe_effects(base: Route | None, merged: Route, table: RouteTable) -> tu
     if base is None:
         effects = [
             f"newly reachable: {_methods(merged.methods)} on {_where(merged, merged.path_allowlist)}"
-            f"{_credential(merged)}{_ending(merged)}{_operator_settings(merged)}"
+            f"{_credential(merged)}{_ending(merged)}{operator_settings(merged)}"
         ]
     else:
         effects = [*_new_reach(base, merged), *_new_terms(base, merged)]
@@ -42,6 +45,48 @@ def describe_warnings(base: Route | None, merged: Route, asked: Route, table: Ro
     if base is not None:
         warnings += [*_widenings(base, merged), *_beyond_the_ask(base, merged, asked)]
     return tuple(warnings)
+
+
+def describe_change(before: Route, after: Route) -> tuple[str, ...]:
+    """What an operator's own change of one route gives and takes."""
+    return (*_new_reach(before, after), *_lost_reach(before, after), *_new_terms(before, after))
+
+
+def describe_withdrawal(route: Route, left: Route | None) -> tuple[str, ...]:
+    """`left` is the route that decides for the host from then on, if a wildcard above it does."""
+    if left is None:
+        return (f"no longer reachable: {route.host}; open connections that use its route are cut at once",)
+    return (
+        f"the route of {route.host} is gone; open connections that no other route allows are cut at once",
+        f"{route.host} stays reachable by the route of {left.host}:"
+        f" {_methods(left.methods)} {_paths(left.path_allowlist)}{_credential(left)}{_ending(left)}",
+    )
+
+
+def change_warnings(before: Route, after: Route) -> tuple[str, ...]:
+    """The widenings, and what is searched less than before."""
+    warnings = [*name_warnings(after.host), *_widenings(before, after)]
+    if before.dlp.searches_requests and not after.dlp.searches_requests:
+        warnings.append(f"what is sent to {after.host} is no longer searched for secrets")
+    if after.is_bare and not before.is_bare:
+        warnings.append(f"{after.host} is tunnelled from now on: nobody looks at what is inside")
+    if before.dlp.incoming and not after.dlp.incoming:
+        warnings.append(f"answers of {after.host} are no longer searched for secrets")
+    return tuple(warnings)
+
+
+def widens(before: Route, after: Route) -> bool:
+    """Whether anything of `after` is more than `before` gave. What cannot be compared counts as more."""
+    return (
+        new_paths(before, after) is not None
+        or new_methods(before, after) is not None
+        or (after.auth is not None and after.auth != before.auth)
+        or (before.lease is not None and _outlasts_or_counts_anew(after.lease, before.lease))
+        or bool(set(after.pinned_addresses) - set(before.pinned_addresses))
+        or bool(before.pinned_addresses and not after.pinned_addresses)
+        or _SEARCHED[after.dlp.out] < _SEARCHED[before.dlp.out]
+        or after.dlp.incoming < before.dlp.incoming
+    )
 
 
 def name_warnings(host: str) -> tuple[str, ...]:
@@ -83,14 +128,30 @@ def _new_reach(base: Route, merged: Route) -> list[str]:
     return reach
 
 
+def _lost_reach(before: Route, after: Route) -> list[str]:
+    lost = []
+    paths, methods = new_paths(after, before), new_methods(after, before)
+    if paths:
+        lost.append(f"no longer reachable: {_where(before, paths)}")
+    elif paths is not None:
+        lost.append(f"{after.host} stays reachable only {_paths(after.path_allowlist)}, so far on all paths")
+    if methods:
+        lost.append(f"no longer allowed: {_methods(methods)} on {after.host}")
+    elif methods is not None:
+        lost.append(
+            f"{after.host} stays reachable only with {_methods(after.methods)}, so far with all methods"
+        )
+    return lost
+
+
 def _new_terms(base: Route, merged: Route) -> list[str]:
     terms = []
     if base.lease != merged.lease:
         terms.append(f"{merged.host} stays reachable {_duration(merged.lease)}")
     if base.auth != merged.auth:
-        terms.append(f"changed credential: {merged.host}{_credential(merged)}")
+        terms.append(f"changed credential: {merged.host}{_credential(merged) or '; none'}")
     if (base.dlp, base.pinned_addresses) != (merged.dlp, merged.pinned_addresses):
-        terms.append(f"changed settings: {merged.host}{_operator_settings(merged) or '; none'}")
+        terms.append(f"changed settings: {merged.host}{operator_settings(merged) or '; none'}")
     return terms
 
 
@@ -143,6 +204,12 @@ def _outlasts(lease: Lease | None, asked: Lease) -> bool:
     return later or more
 
 
+def _outlasts_or_counts_anew(lease: Lease | None, before: Lease) -> bool:
+    if _outlasts(lease, before):
+        return True
+    return lease is not None and before.max_uses is not None and lease.granted_at != before.granted_at
+
+
 def _covered(path: str, prefixes: tuple[str, ...]) -> bool:
     return any(prefix_allows(prefix, path) for prefix in prefixes)
 
@@ -179,7 +246,8 @@ def _duration(lease: Lease | None) -> str:
     return ", ".join(until + uses)
 
 
-def _operator_settings(route: Route) -> str:
+def operator_settings(route: Route) -> str:
+    """What only operators set, as the end of a sentence; empty where it is as usual."""
     pinned = f"; pinned to {', '.join(route.pinned_addresses)}" if route.pinned_addresses else ""
     if route.dlp == Dlp():
         return pinned

@@ -1,6 +1,7 @@
-"""How an approved ask changes a route table, and what to tell the operator and the agent about it.
+"""How an approved ask, or an operator by itself, changes a route table, and what to tell about it.
 
-Pure. A merge never takes reach away, and applying it twice is the same as once. The rules:
+Pure. Operators change or withdraw one route as they say. A merge of an ask never takes reach away, and
+applying it twice is the same as once. Its rules:
 
 - The starting point is the route that decides for the host today: its own, else the longest wildcard above
   it. One whose lease is over counts as absent.
@@ -18,8 +19,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from .effects import describe_effects, describe_warnings, name_warnings
-from .errors import BadRoute
+from .ask import parse_operator_route
+from .effects import (
+    change_warnings,
+    describe_change,
+    describe_effects,
+    describe_warnings,
+    describe_withdrawal,
+    name_warnings,
+    widens,
+)
+from .errors import BadRoute, quoted
 from .hostnames import canonical_pattern
 from .policy import RouteTable
 from .routes import Auth, Dlp, Lease, Route, whole_second
@@ -83,6 +93,67 @@ def merge_gate_host(table: RouteTable, host: str) -> Merge:
     routed = next(table.serving(host), None) is not None
     warnings = () if routed else (f"{host} has no route yet, so it stays unreachable until one is approved",)
     return Merge(new_table, changed, (effect,), (*warnings, *name_warnings(host)), {"host": host})
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What an operator's change of one route does.
+
+    It `widens` also where a route that is gone leaves the host to a wider one above it.
+    """
+
+    table: RouteTable
+    before: Route
+    after: Route | None  # None: withdrawn
+    effects: tuple[str, ...]
+    warnings: tuple[str, ...]
+    widens: bool
+
+
+def change_route(table: RouteTable, host: str, fields: Mapping[str, Any], *, now: datetime) -> Revision:
+    """The fields that are given replace those of the host's own route; null, or "all", takes one away.
+
+    They are what an operator may give for a proposal too. A lease that is given begins now. Raises
+    PolicyError for an unknown host, for fields that are wrong, and when they say what the route says.
+    """
+    before = _own_route(table, host)
+    if fields.get("host", host) != host:
+        raise BadRoute(f"the route of {host} stays that of {host}: another host needs a route of its own")
+    pinned = list(before.pinned_addresses)  # a private name is known by them
+    asked = _asked_route(
+        parse_operator_route({"pinned_addresses": pinned, **fields, "host": host}),
+        whole_second(now, "now"),
+    )
+    given = {name: getattr(asked, name) for name in fields if name != "host"}
+    after = replace(before, **given)
+    if after == before:
+        raise BadRoute(f"nothing to change: the route of {host} says this already")
+    effects = describe_change(before, after)
+    return Revision(
+        table.with_route(after), before, after, effects, change_warnings(before, after), widens(before, after)
+    )
+
+
+def withdraw_route(table: RouteTable, host: str, *, now: datetime) -> Revision:
+    """The host's own route taken away, and its host off the gate. Raises PolicyError for an unknown host."""
+    before = _own_route(table, host)
+    new_table = table.without_route(host)
+    left = new_table.live_route(host, now) if not before.is_over(now) else None
+    return Revision(
+        new_table,
+        before,
+        None,
+        describe_withdrawal(before, left),
+        () if left is None else change_warnings(before, replace(left, host=host)),
+        left is not None and widens(before, left),
+    )
+
+
+def _own_route(table: RouteTable, host: str) -> Route:
+    route = table.get(host)
+    if route is None:
+        raise BadRoute(f"there is no route of {quoted(host)} in the table")
+    return route
 
 
 def diff_tables(old: RouteTable, new: RouteTable) -> tuple[RouteChange, ...]:

@@ -86,6 +86,11 @@ class RouteTable:
         others = tuple(old for old in self.routes if old.host != route.host)
         return RouteTable((*others, route), (*self.gate_hosts, route.host))
 
+    def without_route(self, host: str) -> RouteTable:
+        """The inverse: the route written for exactly this host is gone, and so is its host at the gate."""
+        others = tuple(route for route in self.routes if route.host != host)
+        return RouteTable(others, tuple(name for name in self.gate_hosts if name != host))
+
     def with_gate_host(self, host: str) -> RouteTable:
         return self if self.gate_allows(host) else RouteTable(self.routes, (*self.gate_hosts, host))
 

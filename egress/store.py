@@ -117,17 +117,24 @@ def append(parent: RouteTableVersion, table: RouteTable, *, author: str, cause: 
     )
 
 
-def rollback(bottle: Bottle, version: int, *, author: str) -> RouteTableVersion:
-    """A new version with an old one's content, published once it is committed.
+def put_in_force(
+    parent: RouteTableVersion, table: RouteTable, *, author: str, cause: str
+) -> RouteTableVersion:
+    """The next version, published once it is committed. Call inside the transaction that called `lock`.
 
-    When that fails, the publication says why, and the caretaker tries again.
+    When publishing fails, the publication says why, and the caretaker tries again.
     """
+    made = append(parent, table, author=author, cause=cause)
+    transaction.on_commit(lambda: publish_or_note(made.bottle), robust=True)
+    return made
+
+
+def rollback(bottle: Bottle, version: int, *, author: str) -> RouteTableVersion:
+    """A new version with an old one's content, put in force."""
     with transaction.atomic():
         newest = lock(bottle)
         old = RouteTableVersion.objects.get(bottle=bottle, version=version)
-        made = append(newest, old.table, author=author, cause=f"rollback to v{version}")
-        transaction.on_commit(lambda: publish_or_note(bottle), robust=True)
-    return made
+        return put_in_force(newest, old.table, author=author, cause=f"rollback to v{version}")
 
 
 def data_plane() -> DataPlane:
