@@ -118,7 +118,7 @@ def change_route(table: RouteTable, host: str, fields: Mapping[str, Any], *, now
     """
     before = _own_route(table, host)
     if fields.get("host", host) != host:
-        raise BadRoute(f"the route of {host} stays that of {host}: another host needs a route of its own")
+        raise BadRoute(f"The route of {host} stays that of {host}: another host needs a route of its own.")
     pinned = list(before.pinned_addresses)  # a private name is known by them
     asked = _asked_route(
         parse_operator_route({"pinned_addresses": pinned, **fields, "host": host}),
@@ -127,7 +127,7 @@ def change_route(table: RouteTable, host: str, fields: Mapping[str, Any], *, now
     given = {name: getattr(asked, name) for name in fields if name != "host"}
     after = replace(before, **given)
     if after == before:
-        raise BadRoute(f"nothing to change: the route of {host} says this already")
+        raise BadRoute(f"There is nothing to change: the route of {host} says this already.")
     effects = describe_change(before, after)
     return Revision(
         table.with_route(after), before, after, effects, change_warnings(before, after), widens(before, after)
@@ -152,7 +152,7 @@ def withdraw_route(table: RouteTable, host: str, *, now: datetime) -> Revision:
 def _own_route(table: RouteTable, host: str) -> Route:
     route = table.get(host)
     if route is None:
-        raise BadRoute(f"there is no route of {quoted(host)} in the table")
+        raise BadRoute(f"There is no route of {quoted(host)} in the table.")
     return route
 
 

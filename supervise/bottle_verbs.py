@@ -26,18 +26,14 @@ def rollback(slug: str, version: int, *, actor: User, seen_version: int) -> Rout
     BadAsk when there is no such version or nothing to change, and TooRisky.
     """
     bottle = bottles.get(slug)
-    if not may_decide_for(actor, bottle):
-        raise NotPermitted("Changing what this bottle may reach needs the right to decide for it.")
     with transaction.atomic():
-        newest = store.lock(bottle)
-        if newest.version != seen_version:
-            raise StaleReview(f"The table changed since you looked: version {newest.version} is the newest.")
+        newest = lock_as_seen(bottle, actor, seen_version)
         old = RouteTableVersion.objects.filter(bottle=bottle, version=version).first()
         if old is None:
             raise BadAsk(f"The bottle {slug} has no table version {version}.")
         if old.table == newest.table:
             raise BadAsk(f"Version {version} holds what the table holds now.")
-        _check_quorum(newest.table, old.table)
+        check_quorum(newest.table, old.table)
         made = store.rollback(bottle, version, author=actor.get_username())
         audit.append(
             "rolled back",
@@ -47,6 +43,16 @@ def rollback(slug: str, version: int, *, actor: User, seen_version: int) -> Rout
         )
         events.announce_bottle(bottle, bottle.state)
     return made
+
+
+def lock_as_seen(bottle: Bottle, actor: User, seen_version: int) -> RouteTableVersion:
+    """The newest table, held until the transaction ends. Raises NotPermitted, StaleReview."""
+    if not may_decide_for(actor, bottle):
+        raise NotPermitted("Changing what this bottle may reach needs the right to decide for it.")
+    newest = store.lock(bottle)
+    if newest.version != seen_version:
+        raise StaleReview(f"The table changed since you looked: version {newest.version} is the newest.")
+    return newest
 
 
 def rotate_token(slug: str, *, actor: User) -> Credentials:
@@ -61,23 +67,23 @@ def begin(verb: str, slug: str, *, actor: User) -> None:
     running.begin(verb, slug, actor=actor)
 
 
+def check_quorum(newest: RouteTable, wanted: RouteTable) -> None:
+    """One operator does not give alone what needs several to give. Raises TooRisky."""
+    if settings.SUPERVISE_QUORUM < 2:
+        return
+    known = store.hosts_reached()
+    for change in diff_tables(newest, wanted):
+        if change.part != "route" or not change.after:
+            continue
+        if assess("egress-block", change.after, newest, (), known=known).level is Level.HIGH:
+            raise TooRisky(
+                f"It would open {change.host} further, which is high risk and needs "
+                f"{settings.SUPERVISE_QUORUM} operators. Let the agent ask for it."
+            )
+
+
 def _check_may_run(slug: str, actor: User) -> Bottle:
     bottle = bottles.get(slug)
     if not may_run_for(actor, bottle):
         raise NotPermitted("This needs the permission 'run_bottle', and to be among the bottle's operators.")
     return bottle
-
-
-def _check_quorum(newest: RouteTable, old: RouteTable) -> None:
-    """One operator does not give back alone what needs several to give."""
-    if settings.SUPERVISE_QUORUM < 2:
-        return
-    known = store.hosts_reached()
-    for change in diff_tables(newest, old):
-        if change.part != "route" or not change.after:
-            continue
-        if assess("egress-block", change.after, newest, (), known=known).level is Level.HIGH:
-            raise TooRisky(
-                f"It would give back {change.host}, which is high risk and needs {settings.SUPERVISE_QUORUM} "
-                "operators. Let the agent ask for it again."
-            )

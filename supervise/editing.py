@@ -1,17 +1,18 @@
-"""An operator's edits of a proposal: between the fields of the modify form and a payload.
+"""An operator's edits of a proposal or a route: between the fields of the form and a payload.
 
-Only the form's own contradictions are refused here; `supervise.decisions` checks the payload itself.
+Only the form's own contradictions are refused here; `supervise.decisions` and `supervise.route_verbs` check
+the payload itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.http import QueryDict
 
-from egress.routes import OPERATOR_SCHEMES
+from egress.routes import OPERATOR_SCHEMES, Route
 
 from .errors import BadAsk
 from .models import Proposal
@@ -19,6 +20,7 @@ from .models import Proposal
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 SCHEMES = OPERATOR_SCHEMES
+SEARCHES = {"": None, "yes": True, "no": False}  # of what leaves; unset, what the proxy can read anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,22 @@ class RouteEdit:
     ttl: str
     unit: str
     max_uses: str
+    searches_out: str = ""
+    searches_in: bool = False
+    pinned: str = ""
+    keeps_lease: bool = False  # that a route has, whatever else changes
+
+    @classmethod
+    def of_route(cls, route: Route) -> RouteEdit:
+        """A lease runs on by itself: the form begins with keeping it."""
+        plain = {name: value for name, value in route.as_dict().items() if name != "lease"}
+        return replace(cls.of_payload(plain), keeps_lease=route.lease is not None)
 
     @classmethod
     def of_payload(cls, payload: Mapping[str, Any]) -> RouteEdit:
         auth, lease = payload.get("auth") or {}, payload.get("lease") or {}
         paths, methods = payload.get("path_allowlist") or [], payload.get("methods") or []
+        dlp = payload.get("dlp") or {}
         seconds = lease.get("ttl_seconds")
         unit = next(name for name, size in UNITS.items() if not seconds or seconds % size == 0)
         return cls(
@@ -55,6 +68,9 @@ class RouteEdit:
             ttl=str(seconds // UNITS[unit]) if seconds else "",
             unit=unit if seconds else "hours",
             max_uses=str(lease.get("max_uses") or ""),
+            searches_out=next(word for word, value in SEARCHES.items() if value is dlp.get("out")),
+            searches_in=bool(dlp.get("in")),
+            pinned="\n".join(payload.get("pinned_addresses") or []),
         )
 
     @classmethod
@@ -71,6 +87,10 @@ class RouteEdit:
             ttl=form.get("ttl", "").strip(),
             unit=form.get("unit", ""),
             max_uses=form.get("max_uses", "").strip(),
+            searches_out=form.get("searches_out", ""),
+            searches_in=form.get("searches_in") == "yes",
+            pinned=form.get("pinned", "").replace("\r\n", "\n"),
+            keeps_lease=form.get("lease_is") == "kept",
         )
 
     @property
@@ -80,7 +100,21 @@ class RouteEdit:
 
     def payload(self) -> dict[str, Any]:
         """Raises BadAsk where the fields contradict each other."""
-        return {"host": self.host, **self._paths(), **self._methods(), **self._auth(), **self._lease()}
+        parts = (self._paths(), self._methods(), self._auth(), self._lease(), self._dlp(), self._pinned())
+        return {"host": self.host} | {key: value for part in parts for key, value in part.items()}
+
+    def changes(self, start: RouteEdit) -> dict[str, Any]:
+        """The fields that differ from what the form started with; null takes one away. Raises BadAsk."""
+        old, new = start.payload(), self.payload()
+        fields = {key: new.get(key) for key in (*old, *new) if old.get(key) != new.get(key)}
+        if start.keeps_lease and not self.keeps_lease:
+            fields["lease"] = new.get("lease")
+        return fields
+
+    @property
+    def has_settings(self) -> bool:
+        """Whether something of what only operators set is not as usual."""
+        return bool(self.searches_out or self.searches_in or self.pinned.strip())
 
     def _paths(self) -> dict[str, Any]:
         paths = [line.strip() for line in self.paths.split("\n") if line.strip()]
@@ -106,12 +140,26 @@ class RouteEdit:
         return {"auth": auth | ({"header": self.header} if self.header else {})}
 
     def _lease(self) -> dict[str, Any]:
-        lease = {}
+        lease: dict[str, int] = {}
+        if self.keeps_lease:
+            return {}
         if self.ttl:
             lease["ttl_seconds"] = _whole(self.ttl, "The time") * _seconds_of(self.unit)
         if self.max_uses:
             lease["max_uses"] = _whole(self.max_uses, "The number of uses")
         return {"lease": lease} if lease else {}
+
+    def _dlp(self) -> dict[str, Any]:
+        if self.searches_out not in SEARCHES:
+            raise BadAsk("Choose how what leaves is searched from the list.")
+        out = SEARCHES[self.searches_out]
+        if out is None and not self.searches_in:
+            return {}
+        return {"dlp": ({} if out is None else {"out": out}) | {"in": self.searches_in}}
+
+    def _pinned(self) -> dict[str, Any]:
+        pinned = self.pinned.split()
+        return {"pinned_addresses": pinned} if pinned else {}
 
 
 @dataclass(frozen=True, slots=True)
