@@ -14,6 +14,7 @@ from django.db.models.functions import TruncDay, TruncHour
 from django.utils import timezone
 
 from botbottle.models import Bottle
+from egress.effects import operator_settings
 from egress.merge import RouteChange, diff_tables
 from egress.models import RouteTableVersion, TrafficRecord
 from egress.routes import Route
@@ -50,6 +51,11 @@ class RouteLine:
     is_over: bool
     last_use: datetime | None
     uses: int  # as far back as records are kept
+
+    @property
+    def settings(self) -> str:
+        """What only operators set, where it is not as usual."""
+        return operator_settings(self.route).removeprefix("; ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +105,12 @@ def plots_of(bottles: Iterable[Bottle], period: Period) -> dict[int, Plot]:
     return {pk: plot(times, counts[pk], form=period.form) for pk in ids}
 
 
-def route_lines(bottle: Bottle, version: RouteTableVersion) -> list[RouteLine]:
+def route_lines(bottle: Bottle, version: RouteTableVersion, host: str = "") -> list[RouteLine]:
+    """All of them, or that of one host."""
+    records = TrafficRecord.objects.filter(bottle=bottle, verdict="allowed")
     used = {
         row["route"]: row
-        for row in TrafficRecord.objects.filter(bottle=bottle, verdict="allowed")
+        for row in (records.filter(route=host) if host else records)
         .order_by()
         .values("route")
         .annotate(last=Max("at"), uses=CountOf("pk"))
@@ -114,6 +122,7 @@ def route_lines(bottle: Bottle, version: RouteTableVersion) -> list[RouteLine]:
             route, route.is_over(now), *(used.get(route.host, nothing)[key] for key in ("last", "uses"))
         )
         for route in version.table.routes
+        if host in ("", route.host)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from . import bottle_pages, bottles_page
+from . import bottle_pages, bottles_page, route_pages
 
 urlpatterns = [
     path("", bottles_page.bottles, name="bottles"),
@@ -12,4 +12,8 @@ urlpatterns = [
     path("<slug:slug>/rotate", bottles_page.rotate, name="rotate-token"),
     path("<slug:slug>/start", bottles_page.start, name="start-bottle"),
     path("<slug:slug>/stop", bottles_page.stop, name="stop-bottle"),
+    path("<slug:slug>/routes/<str:host>/", route_pages.route, name="route"),
+    path("<slug:slug>/routes/<str:host>/change", route_pages.change, name="change-route"),
+    path("<slug:slug>/routes/<str:host>/preview", route_pages.preview, name="preview-route"),
+    path("<slug:slug>/routes/<str:host>/withdraw", route_pages.withdraw, name="withdraw-route"),
 ]

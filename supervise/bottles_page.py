@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
@@ -27,7 +26,7 @@ from egress.models import Publication, RouteTableVersion
 from . import bottle_facts, bottle_verbs, build_log
 from .bottle_facts import PERIODS, Period
 from .bottles import NoSuchBottle
-from .console import operator_page
+from .console import OperatorRequest, operator_page
 from .errors import NotPermitted, StaleReview, SuperviseError
 from .permissions import may_decide_for, may_run_for, may_view
 from .since_seen import Changed
@@ -38,32 +37,30 @@ SAID_BY_A_START = 20_000  # characters
 _STATUS_OF: dict[type[SuperviseError], int] = {NotPermitted: 403, StaleReview: 409}
 
 
-class OperatorRequest(HttpRequest):
-    user: User
-
-
 def bottle_form(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponseBase]:
     """A form's target: POST only. What is refused shows the bottle as it is now, and why."""
 
-    def guarded(request: Any, slug: str) -> HttpResponse:
+    def guarded(request: Any, slug: str, **more: str) -> HttpResponse:
         if not may_view(request.user):
             raise PermissionDenied("Seeing bottles needs the permission 'view_proposal'.")
         try:
-            return view(request, slug)
+            return view(request, slug, **more)
         except NoSuchBottle as error:
             raise Http404(error.message) from error
         except SuperviseError as error:
-            status = _STATUS_OF.get(type(error), 400)
+            status = status_of(error)
             is_stale = isinstance(error, StaleReview)
-            return _bottle_page(request, _get(slug), status=status, problem=error.message, is_stale=is_stale)
+            return _bottle_page(
+                request, get_bottle(slug), status=status, problem=error.message, is_stale=is_stale
+            )
 
     signed_in = admin.site.admin_view(guarded)
 
     @require_POST
-    def post(request: HttpRequest, slug: str) -> HttpResponseBase:
+    def post(request: HttpRequest, slug: str, **more: str) -> HttpResponseBase:
         if not admin.site.has_permission(request):
             return redirect_to_login(reverse("bottle", args=[slug]), reverse("admin:login"))
-        return signed_in(request, slug)
+        return signed_in(request, slug, **more)
 
     return post
 
@@ -85,20 +82,14 @@ def bottles(request: OperatorRequest) -> HttpResponse:
 
 @operator_page
 def bottle(request: OperatorRequest, slug: str) -> HttpResponse:
-    return _bottle_page(request, _get(slug))
+    return _bottle_page(request, get_bottle(slug))
 
 
 @bottle_form
 def rollback(request: OperatorRequest, slug: str) -> HttpResponse:
-    version, seen = (_number(request.POST.get(name)) for name in ("version", "seen_version"))
+    version, seen = (number_of(request.POST.get(name)) for name in ("version", "seen_version"))
     made = bottle_verbs.rollback(slug, version, actor=request.user, seen_version=seen)
-    live = Publication.objects.get(bottle=made.bottle_id)
-    said = f"The table is back at version {version}, as version {made.version}"
-    if live.live_version >= made.version:
-        messages.success(request, f"{said}, and live.")
-    else:
-        reason = live.problem or "the proxy has not answered yet"
-        messages.warning(request, f"{said}, but not live yet: {reason}. It is retried.")
+    tell(request, made, f"The table is back at version {version}, as version {made.version}")
     return redirect("bottle", slug)
 
 
@@ -107,7 +98,7 @@ def rollback(request: OperatorRequest, slug: str) -> HttpResponse:
 def rotate(request: OperatorRequest, slug: str) -> HttpResponse:
     """Shows the token in the answer itself: it is kept nowhere, and a second look needs a new one."""
     made = bottle_verbs.rotate_token(slug, actor=request.user)
-    return _bottle_page(request, _get(slug), token=made.token)
+    return _bottle_page(request, get_bottle(slug), token=made.token)
 
 
 @bottle_form
@@ -122,6 +113,20 @@ def stop(request: OperatorRequest, slug: str) -> HttpResponse:
     bottle_verbs.begin("stop", slug, actor=request.user)
     messages.success(request, f"The bottle {slug} is being stopped. Reload to see how it went.")
     return redirect("bottle", slug)
+
+
+def tell(request: OperatorRequest, made: RouteTableVersion, said: str) -> None:
+    """What was changed, and whether the proxy serves it by now."""
+    live = Publication.objects.get(bottle=made.bottle_id)
+    if live.live_version >= made.version:
+        messages.success(request, f"{said}, and live.")
+    else:
+        reason = live.problem or "the proxy has not answered yet"
+        messages.warning(request, f"{said}, but not live yet: {reason}. It is retried.")
+
+
+def status_of(error: SuperviseError) -> int:
+    return _STATUS_OF.get(type(error), 400)
 
 
 def _bottle_page(
@@ -145,7 +150,7 @@ def _bottle_page(
         title=shown.slug,
         bottle=shown,
         problem=problem,
-        changed=_changed(request, shown, newest.version) if is_stale else None,
+        changed=changed_since_seen(request, shown, newest.version) if is_stale else None,
         token=token,
         newest=newest,
         routes=bottle_facts.route_lines(shown, newest),
@@ -170,28 +175,28 @@ def _traffic(shown: Bottle, period: Period) -> dict[str, Any]:
     }
 
 
-def _changed(request: OperatorRequest, shown: Bottle, newest: int) -> Changed | None:
+def changed_since_seen(request: OperatorRequest, shown: Bottle, newest: int) -> Changed | None:
     """Since the version that the form was made from."""
-    found = bottle_facts.compare(shown, _number(request.POST.get("seen_version")), newest)
+    found = bottle_facts.compare(shown, number_of(request.POST.get("seen_version")), newest)
     return Changed((), found.diff) if found and found.changes else None
 
 
 def _comparison(request: OperatorRequest, shown: Bottle) -> bottle_facts.Comparison | None:
     if "from" not in request.GET:
         return None
-    one, other = (_number(request.GET.get(name)) for name in ("from", "to"))
+    one, other = (number_of(request.GET.get(name)) for name in ("from", "to"))
     found = bottle_facts.compare(shown, one, other)
     if found is None:
         messages.error(request, "The bottle has not both of these versions.")
     return found
 
 
-def _number(text: str | None) -> int:
+def number_of(text: str | None) -> int:
     """0, which no version has, for anything else than a number."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _get(slug: str) -> Bottle:
+def get_bottle(slug: str) -> Bottle:
     found = bottle_facts.living_bottles().filter(slug=slug).first()
     if found is None:
         raise Http404(f"There is no bottle {slug!r}.")

@@ -104,8 +104,11 @@ class RouteEdit:
         return {"host": self.host} | {key: value for part in parts for key, value in part.items()}
 
     def changes(self, start: RouteEdit) -> dict[str, Any]:
-        """The fields that differ from what the form started with; null takes one away. Raises BadAsk."""
-        old, new = start.payload(), self.payload()
+        """The fields that differ from what the form started with; null takes one away. Raises BadAsk.
+
+        The host is none of them: a route is found by it.
+        """
+        old, new = start.payload(), self.payload() | {"host": start.host}
         fields = {key: new.get(key) for key in (*old, *new) if old.get(key) != new.get(key)}
         if start.keeps_lease and not self.keeps_lease:
             fields["lease"] = new.get("lease")

@@ -134,7 +134,7 @@ def test_a_bottles_page_shows_routes_with_lease_and_last_use(olivia: Client, age
     assert "/api /docs GET none no end" in used and "(4 in the record)" in used
     assert (now - timedelta(hours=40)).strftime("%Y-%m-%d %H:%M") in used
     unused = next(row for row in rows if row.startswith("unused."))
-    assert unused == "unused.example.com all all GITHUB_TOKEN no end not in the record"
+    assert unused == "unused.example.com all all GITHUB_TOKEN no end not in the record Change… Withdraw…"
     leased = next(row for row in rows if row.startswith("leased."))
     assert (now + timedelta(days=1)).strftime("%Y-%m-%d %H:%M") in leased and "5 uses" in leased
     assert "over" in next(row for row in rows if row.startswith("over.")).split()

@@ -19,7 +19,9 @@ EXEMPT = {
     "admin/login/": "where one signs in",
     "admin/logout/": "signing out twice does nothing and leads to the sign-in page",
 }
-CHANGING = re.compile(r"/(approve|modify|reject|preview|snooze|wake|lift|withdraw|delete|rollback|rotate)/?$")
+CHANGING = re.compile(
+    r"/(approve|modify|reject|preview|snooze|wake|lift|change|withdraw|delete|rollback|rotate)/?$"
+)
 STAND_INS = {"uuid": "00000000-0000-0000-0000-000000000000", "int": "1", "path": "1", "str": "x", "slug": "x"}
 
 

@@ -101,6 +101,7 @@ def test_the_forms_are_found(strict_root: Client) -> None:
     assert {f"proposals/<uuid:proposal_id>/{verb}" for verb in ("approve", "modify", "reject")} < forms
     assert {f"api/proposals/<str:proposal_id>/{verb}/" for verb in ("approve", "modify", "reject")} < forms
     assert {f"bottles/<slug:slug>/{verb}" for verb in ("rollback", "rotate", "start", "stop")} < forms
+    assert {f"bottles/<slug:slug>/routes/<str:host>/{verb}" for verb in ("change", "withdraw")} < forms
     assert not forms & {"", "bottles/", "history/", "proposals/<uuid:proposal_id>/", "api/proposals/"}
 
 
@@ -183,14 +184,17 @@ def test_looking_changes_nothing(strict_root: Client, proposal: Proposal, route:
 # A preview changes nothing; the others need a sandbox or a rebuild, and have tests of their own.
 ELSEWHERE = {
     "proposals/<uuid:proposal_id>/preview",
+    "bottles/<slug:slug>/routes/<str:host>/preview",
     "bottles/<slug:slug>/start",
     "bottles/<slug:slug>/stop",
 } | {f"proposals/<uuid:proposal_id>/rebuild/{verb}" for verb in ("again", "roll-back")}
 OF_PROPOSALS = ("approve", "modify", "reject", "snooze", "wake")
+OF_ROUTES = ("change", "withdraw")
 FORMS = {
     *(f"proposals/<uuid:proposal_id>/{verb}" for verb in OF_PROPOSALS),
     "bulk/approve", "bulk/reject", "draft/approve", "refusals/<int:refusal_id>/lift",
     "bottles/<slug:slug>/rollback", "bottles/<slug:slug>/rotate",
+    *(f"bottles/<slug:slug>/routes/<str:host>/{verb}" for verb in OF_ROUTES),
 }  # fmt: skip
 
 
@@ -224,6 +228,13 @@ def usual(agent_a: Bottle, operator: User) -> dict[str, tuple[dict[str, Any], di
         "refusals/<int:refusal_id>/lift": ({"refusal_id": StandingRefusal.objects.get().pk}, {}),
         "bottles/<slug:slug>/rollback": ({"slug": agent_a.slug}, back),
         "bottles/<slug:slug>/rotate": ({"slug": agent_a.slug}, {}),
+        **{
+            f"bottles/<slug:slug>/routes/<str:host>/{verb}": (
+                {"slug": agent_a.slug, "host": "before.example.com"},
+                {"paths_are": "some", "paths": "/v1", "methods_are": "all", "seen_version": "2"},
+            )
+            for verb in OF_ROUTES
+        },
     }
 
 
