@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -15,9 +18,12 @@ from django.db import OperationalError, ProgrammingError
 
 from botbottle import listeners
 
+from .diffs import line_diff
 from .errors import AlreadyDecided, SuperviseError
-from .sanitize import inert_json
+from .reviewing import Review
+from .sanitize import inert_json, visible
 
+ALL_ROWS = 10**6
 JSON_HELP = "print one JSON value for scripts"
 
 
@@ -132,6 +138,28 @@ def acting_operator(username: str | None) -> User:
     if len(superusers) != 1:
         raise CommandError("Say who decides: --as USERNAME.")
     return superusers[0]
+
+
+def review_lines(review: Review) -> Iterator[str]:
+    """What a change would do: in sentences, then line by line. Nothing in it does anything to a terminal."""
+    told = (("effect", review.effects), ("warning", review.warnings), ("note", review.notes))
+    for title, sentences in told:
+        for sentence in sentences:
+            yield f"{title:14} {visible(sentence)}"
+    for row in line_diff(review.before, review.after, most_rows=ALL_ROWS).rows:
+        rest = f" (and {row.hidden} more)" if row.hidden else ""
+        yield f"{row.kind.mark or ' '} {visible(row.text)}{rest}"
+
+
+def read_payload(source: str, what: str) -> dict[str, Any]:
+    """A JSON object of a file or, as '-', of standard input, with the keys of `what`."""
+    try:
+        payload = json.loads(sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"The payload could not be read: {error}.") from error
+    if not isinstance(payload, dict) or not payload:
+        raise CommandError(f"The payload must be a JSON object with the keys of {what}.")
+    return payload
 
 
 def _as_json(error: SuperviseError) -> dict[str, str]:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from supervise import decisions, queries
 from supervise.api_shapes import ProposalLine, ProposalShape
-from supervise.cli import OperatorCommand, Verbs, acting_operator
-from supervise.diffs import line_diff
+from supervise.cli import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
 from supervise.models import Approval, Proposal
 from supervise.reviewing import Review, checked_payload
 from supervise.sanitize import one_line, visible
-
-ALL_ROWS = 10**6
 
 
 class Command(OperatorCommand):
@@ -66,7 +61,9 @@ class Command(OperatorCommand):
     def _decide(self, options: dict[str, Any]) -> Any:
         """Show what is about to be decided, then decide exactly that."""
         actor = acting_operator(options["as"])
-        payload = _read_payload(options["payload"]) if options["verb"] == "modify" else {}
+        payload = (
+            read_payload(options["payload"], "the proposal's payload") if options["verb"] == "modify" else {}
+        )
         proposal = queries.find_proposal(options["id"])
         digest = options["digest"]
         if not digest and proposal.is_pending:
@@ -112,13 +109,8 @@ class Command(OperatorCommand):
 
     def _show_review(self, review: Review) -> None:
         self.stdout.write(f"risk           {review.risk.level.word}: {'; '.join(review.risk.reasons)}")
-        told = (("effect", review.effects), ("warning", review.warnings), ("note", review.notes))
-        for title, sentences in told:
-            for sentence in sentences:
-                self.stdout.write(f"{title:14} {visible(sentence)}")
-        for row in line_diff(review.before, review.after, most_rows=ALL_ROWS).rows:
-            rest = f" (and {row.hidden} more)" if row.hidden else ""
-            self.stdout.write(f"{row.kind.mark or ' '} {visible(row.text)}{rest}")
+        for line in review_lines(review):
+            self.stdout.write(line)
 
 
 def _with_id(parser: CommandParser) -> None:
@@ -130,16 +122,6 @@ def _decision(parser: CommandParser, *, note_required: bool = False) -> None:
     parser.add_argument("--note", default="", required=note_required, help="the agent reads it")
     parser.add_argument("--as", metavar="USER", help="who decides; needed when there are several superusers")
     parser.add_argument("--digest", help="the digest of what you saw; without it, of what is printed now")
-
-
-def _read_payload(source: str) -> dict[str, Any]:
-    try:
-        payload = json.loads(sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CommandError(f"The payload could not be read: {error}.") from error
-    if not isinstance(payload, dict) or not payload:
-        raise CommandError("The payload must be a JSON object with the keys of the proposal's payload.")
-    return payload
 
 
 def _everything(proposal: Proposal) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""manage.py routes list|change|withdraw"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from egress import store
+from egress.models import Publication, RouteTableVersion
+from supervise import bottles, route_verbs
+from supervise.cli import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
+from supervise.reviewing import table_text
+from supervise.sanitize import visible
+
+VERBS = {
+    "list": "the routes of the newest table",
+    "change": "set some fields of one route; null takes one away",
+    "withdraw": "take one route away; open connections that use it are cut at once",
+}
+
+
+class Command(OperatorCommand):
+    help = "Look at a bottle's routes; change one, or take it away."
+
+    def add_own_arguments(self, parser: CommandParser) -> None:
+        verbs = Verbs(parser, *VERBS)
+        own = {name: verbs.add(name, text) for name, text in VERBS.items()}
+        for verb in own.values():
+            verb.add_argument("slug")
+        for name in ("change", "withdraw"):
+            own[name].add_argument("host", help="as 'list' prints it")
+            own[name].add_argument(
+                "--as", metavar="USER", help="who decides; needed when there are several superusers"
+            )
+            own[name].add_argument(
+                "--seen", type=int, metavar="VERSION", help="the table that you saw; without it, the newest"
+            )
+        own["change"].add_argument(
+            "--payload", required=True, metavar="FILE", help="JSON; '-' reads standard input"
+        )
+
+    def run(self, options: dict[str, Any]) -> Any:
+        bottle = bottles.get(options["slug"])
+        newest = store.current(bottle)
+        if options["verb"] == "list":
+            return _table(newest)
+        actor, host = acting_operator(options["as"]), options["host"]
+        fields = read_payload(options["payload"], "a route") if options["verb"] == "change" else None
+        seen = newest.version if options["seen"] is None else options["seen"]
+        looked = route_verbs.look(newest, host, fields)
+        if not options["json"]:
+            self.stdout.write("\n".join(review_lines(looked)))
+        if fields is None:
+            made = route_verbs.withdraw_route(bottle.slug, host, actor=actor, seen_version=seen)
+        else:
+            made = route_verbs.change_route(bottle.slug, host, fields, actor=actor, seen_version=seen)
+        return {**_table(made), "effects": looked.effects, "warnings": looked.warnings}
+
+    def show(self, options: dict[str, Any], result: Any) -> None:
+        live = f"version {result['version']}, {_live(result)}"
+        if options["verb"] != "list":
+            done = "withdrawn" if options["verb"] == "withdraw" else "changed"
+            self.stdout.write(f"{done}: {visible(options['host'])}, {live}")
+            return
+        self.stdout.write(f"{result['slug']}, {live}")
+        self.stdout.write(visible(result["text"]) or "No routes: this bottle reaches nothing.")
+
+
+def _table(version: RouteTableVersion) -> dict[str, Any]:
+    publication = Publication.objects.get(bottle=version.bottle_id)
+    return {
+        "slug": version.bottle.slug,
+        "version": version.version,
+        "live_version": publication.live_version,
+        "problem": publication.problem,
+        **version.table.as_dict(),
+        "text": table_text(version.table),
+    }
+
+
+def _live(result: dict[str, Any]) -> str:
+    if result["live_version"] >= result["version"]:
+        return "live"
+    why = result["problem"] or "the proxy has not answered yet"
+    return f"not live yet, and retried: {visible(why)}"
