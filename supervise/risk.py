@@ -70,7 +70,8 @@ def assess(
     # At the gate a warning tells that the host stays unreachable, which is no risk.
     found += [(Level.MEDIUM if tool == "egress-block" else Level.LOW, warning) for warning in warnings]
     level = max((level for level, _ in found), default=Level.LOW)
-    return Risk(level, tuple(sorted(found, key=lambda item: -item[0])))
+    once = dict.fromkeys(found)  # a route that exists and the payload may say the same
+    return Risk(level, tuple(sorted(once, key=lambda item: -item[0])))
 
 
 def _image(payload: Mapping[str, Any]) -> tuple[tuple[Level, str], ...]:

@@ -131,7 +131,8 @@ def _detail(bottle: Bottle, newest: RouteTableVersion, host: str, edit: RouteEdi
     start, edited, problem = RouteEdit.of_route(line.route), None, ""
     if edit is not None:
         try:
-            edited = Change(route_verbs.look(newest, host, edit.changes(start)))
+            fields = edit.changes(start)
+            edited = Change(route_verbs.look(newest, host, fields)) if fields else None
         except BadAsk as error:
             problem = error.message
     return RouteDetail(line, Change(route_verbs.look(newest, host)), edit or start, edited, problem)

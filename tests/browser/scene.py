@@ -52,6 +52,9 @@ class Scene:
             "history": "/history/",
             "bottles": "/bottles/",
             "bottle": f"/bottles/{self.slug}/",
+            "change a route": f"/bottles/{self.slug}/routes/api.example.com/?open=change",
+            "withdraw a route": f"/bottles/{self.slug}/routes/leased.example.com/?open=withdraw",
+            "change a lease": f"/bottles/{self.slug}/routes/leased.example.com/?open=change",
             "versions compared": f"/bottles/{self.slug}/?from=1&to=3",
         }
 

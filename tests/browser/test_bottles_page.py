@@ -1,4 +1,4 @@
-"""The bottles' pages in Chromium: traffic, versions, roll back, token, stop and start, rebuilds."""
+"""The bottles' pages in Chromium: routes, traffic, versions, roll back, token, stop and start, rebuilds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_bottle_is_found_compared_and_rolled_back(
     assert "route removed: leased.example.com" in compared.inner_text()
     assert compared.locator("table.diff tr.diff-removed").count() >= 1
     page.get_by_label("Compare version").fill("1")
-    page.get_by_label("with").fill("2")
+    page.get_by_label("with", exact=True).fill("2")
     page.get_by_role("button", name="Compare").click()
     assert "From version 1 to version 2" in compared.inner_text()
     assert "route added: api.example.com" in compared.inner_text()
@@ -68,6 +68,52 @@ def test_a_bottle_is_found_compared_and_rolled_back(
     assert f"The table is back at version 2, as version {before + 1}, and live." in told
     page.get_by_role("button", name=f"Roll back to version {before}", exact=True).click()
     assert f"as version {before + 2}, and live." in page.locator(".messagelist").inner_text()
+
+
+ROUTES = """
+from django.db import transaction
+from egress import store
+from egress.routes import Route
+from supervise import bottles
+with transaction.atomic():
+    newest = store.lock(bottles.get(given["slug"]))
+    table = newest.table.with_route(Route("api.example.com", ("/a", "/b")))
+    table = table.with_route(Route("kept.example.com"))
+    store.append(newest, table, author="tests", cause="by hand")
+store.publish(newest.bottle)
+"""
+
+
+@in_every_look
+def test_a_route_is_changed_and_withdrawn(
+    window: Window, island: Island, bottles: Bottles, errands: Errands, look: Look
+) -> None:
+    slug = bottles(f"routes-{look}")["slug"]
+    errands.run(ROUTES, slug=slug)
+    page = window(look=look)
+    page.goto(f"{island.server.console_url}/bottles/{slug}/")
+    page.get_by_role("link", name="Change the route of api.example.com").click()
+    page.get_by_label("Paths, one on each line").fill("/a")
+    page.get_by_text("For operators").click()
+    page.get_by_label("Pinned addresses, one on each line").fill("10.0.0.5")
+    if not look.script:
+        page.get_by_role("button", name="Preview").click()
+    told = page.locator(".preview", has_text="With these changes")
+    told.wait_for()
+    assert "no longer reachable: api.example.com under /b" in told.inner_text()
+    assert "private address: the route is pinned to 10.0.0.5" in told.inner_text()
+    assert fits(page)
+    page.get_by_role("button", name="Change the route").click()
+    assert "The route of api.example.com is changed, as version 3, and live." in said(page)
+    row = page.locator("#routes ~ table tr", has_text="api.example.com")
+    assert "pinned to 10.0.0.5" in row.inner_text() and "/b" not in row.inner_text()
+    row.get_by_role("link", name="Withdraw").click()
+    assert "open connections that use its route are cut at once" in page.locator(".decide").inner_text()
+    assert fits(page)
+    page.get_by_role("button", name="Withdraw the route").click()
+    assert "The route of api.example.com is withdrawn, as version 4, and live." in said(page)
+    assert "kept.example.com" in page.locator("#routes ~ table").inner_text()
+    assert "api.example.com" not in page.locator("#routes ~ table").inner_text()
 
 
 def newest(page: Any) -> int:
