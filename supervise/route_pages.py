@@ -46,19 +46,19 @@ class RouteDetail:
 
 @operator_page
 def route(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
-    shown = get_bottle(slug)
-    if store.current(shown).table.get(host) is None:
+    opened = request.GET.get("open", "")
+    try:
+        return _page(request, get_bottle(slug), host, opened=opened if opened in PANELS else "")
+    except BadAsk:
         messages.info(request, f"The bottle {slug} has no such route, or no longer.")
         return redirect("bottle", slug)
-    opened = request.GET.get("open", "")
-    return _page(request, shown, host, opened=opened if opened in PANELS else "")
 
 
 @bottle_form
 def change(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
     edit, seen = RouteEdit.of_form(request.POST), _seen(request)
     try:
-        fields = edit.changes(RouteEdit.of_route(_route(slug, host, seen)))
+        fields = edit.changes(RouteEdit.of_route(_seen_route(slug, host, seen)))
         made = route_verbs.change_route(slug, host, fields, actor=request.user, seen_version=seen)
     except SuperviseError as error:
         return _refused(request, slug, host, error, opened="change", edit=edit)
@@ -71,7 +71,6 @@ def preview(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
     """What the form's edit would do. Changes nothing; a POST because an edit can be long."""
     shown, edit = get_bottle(slug), RouteEdit.of_form(request.POST)
     if is_fragment(request):
-        _route(slug, host, store.current(shown).version)
         detail = _detail(shown, store.current(shown), host, edit)
         return render(request, "supervise/_preview.html", {"detail": detail})
     return _page(request, shown, host, opened="change", edit=edit)
@@ -112,7 +111,6 @@ def _page(
     **context: Any,
 ) -> HttpResponse:
     newest = store.current(bottle)
-    _route(bottle.slug, host, newest.version)
     return page(
         request,
         "supervise/bottles/route.html",
@@ -127,6 +125,8 @@ def _page(
 
 
 def _detail(bottle: Bottle, newest: RouteTableVersion, host: str, edit: RouteEdit | None) -> RouteDetail:
+    """Raises BadAsk when there is no such route."""
+    withdrawal = Change(route_verbs.look(newest, host))
     (line,) = bottle_facts.route_lines(bottle, newest, host)
     start, edited, problem = RouteEdit.of_route(line.route), None, ""
     if edit is not None:
@@ -135,11 +135,11 @@ def _detail(bottle: Bottle, newest: RouteTableVersion, host: str, edit: RouteEdi
             edited = Change(route_verbs.look(newest, host, fields)) if fields else None
         except BadAsk as error:
             problem = error.message
-    return RouteDetail(line, Change(route_verbs.look(newest, host)), edit or start, edited, problem)
+    return RouteDetail(line, withdrawal, edit or start, edited, problem)
 
 
-def _route(slug: str, host: str, version: int) -> Route:
-    """The route as it was in the version that the form was made from. Raises NoSuchBottle, BadAsk."""
+def _seen_route(slug: str, host: str, version: int) -> Route:
+    """The route as it was in the version that the form was made from. Raises BadAsk."""
     seen = RouteTableVersion.objects.filter(bottle=get_bottle(slug), version=version).first()
     found = seen.table.get(host) if seen else None
     if found is None:
