@@ -98,10 +98,10 @@ def test_a_route_is_changed_and_withdrawn(
     page.get_by_label("Pinned addresses, one on each line").fill("10.0.0.5")
     if not look.script:
         page.get_by_role("button", name="Preview").click()
-    told = page.locator(".preview", has_text="With these changes")
-    told.wait_for()
+    told = page.locator(".preview", has_text="private address: the route is pinned to 10.0.0.5")
+    told.wait_for()  # it follows what is written, field by field
+    assert "With these changes" in told.inner_text()
     assert "no longer reachable: api.example.com under /b" in told.inner_text()
-    assert "private address: the route is pinned to 10.0.0.5" in told.inner_text()
     assert fits(page)
     page.get_by_role("button", name="Change the route").click()
     assert "The route of api.example.com is changed, as version 3, and live." in said(page)
