@@ -355,6 +355,14 @@ def test_a_secret_that_is_no_key_for_aws_is_a_problem(lab: Lab) -> None:
     assert problem.startswith("The secret CANARY is no key for AWS: ")
 
 
+def test_a_version_is_live_since_it_was_first_loaded(lab: Lab) -> None:
+    lab.publish("agent-a", [])
+    first, again = (lab.control("POST", "/reload/agent-a") for _ in range(2))
+    assert first["loaded_at"] == again["loaded_at"]
+    lab.publish("agent-a", [])
+    assert lab.control("POST", "/reload/agent-a")["loaded_at"] > again["loaded_at"]
+
+
 def test_sighup_reads_every_table_again(lab: Lab) -> None:
     version = lab.write("agent-a", [])
     lab.process.send_signal(signal.SIGHUP)
