@@ -6,7 +6,6 @@ Trust boundary: what was read off the wire is judged here. Nothing is sent, and 
 from __future__ import annotations
 
 import logging
-import ssl
 from datetime import UTC, datetime
 
 from egress.policy import Request, Verdict, decide, decide_connect
@@ -16,6 +15,7 @@ from .bottles import Bottle
 from .errors import BadRequest, Refusal
 from .head import RequestHead
 from .inspection import Inspection, check_url, unsearchable
+from .openssl import Session
 from .origin import Origin
 from .plane import DataPlane
 from .records import Record
@@ -71,10 +71,10 @@ def admit_tunnel(plane: DataPlane, bottle: Bottle, target: Target, route: Route,
     return Request("https", target.host, target.port, "CONNECT", "/")
 
 
-def admit_inside(bottle: Bottle, host: str) -> ssl.SSLContext:
+def admit_inside(bottle: Bottle, host: str) -> Session:
     """What the bottle's TLS can be ended with here, if it is not tunnelled. Raises Refusal."""
     try:
-        return bottle.authority.context_for(host)
+        return bottle.authority.session_for(host)
     except (OSError, ValueError) as error:
         log.error("bottle %s: its CA cannot be used: %s", bottle.slug, error)
         raise Refusal("no-ca", "The bottle's CA cannot be used. Tell the operator.", 502) from error

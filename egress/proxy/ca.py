@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 import tempfile
 from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
@@ -17,8 +16,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from OpenSSL import SSL
 
 from egress.snapshot import write_atomically
+
+from .openssl import Expected, Session, serve, server_context
 
 log = logging.getLogger(__name__)
 CERTIFICATE, KEY = "ca.pem", "ca-key.pem"
@@ -55,56 +57,50 @@ class Authority:
             raise ValueError(f"{directory / KEY} does not hold a P-256 key. Remove it to make a new one.")
         self._key = key
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
-        self._contexts: OrderedDict[str, tuple[ssl.SSLContext, datetime]] = OrderedDict()
+        self._contexts: OrderedDict[str, tuple[SSL.Context, datetime]] = OrderedDict()
         self._keep = keep
+        self._door = server_context()  # has no certificate: unless it gives way to one, no handshake succeeds
+        self._door.set_tlsext_servername_callback(self._give_way)
 
     def __len__(self) -> int:
         return len(self._contexts)
 
-    def context_for(self, host: str) -> ssl.SSLContext:
-        """A server context that answers to `host` alone: another server name, or none, ends the handshake.
+    def session_for(self, host: str) -> Session:
+        """The end of a server that answers to `host` alone: another server name, or none, ends the handshake.
 
         A leaf is signed when a client greets with that name, not before: naming hosts costs us little.
         """
-        return self._kept(host) or self._unsigned_context(host)
+        return serve(self._door, host)
 
-    def _kept(self, host: str) -> ssl.SSLContext | None:
+    def _give_way(self, connection: SSL.Connection) -> None:
+        expected: Expected = connection.get_app_data()
+        name = connection.get_servername()
+        if name is None or name.lower() != expected.host.encode("ascii"):
+            expected.is_missed = True
+            return
+        try:
+            connection.set_context(self._kept(expected.host) or self._signed_context(expected.host))
+        except (OSError, ValueError, SSL.Error) as error:
+            log.error("bottle %s: no certificate can be made: %s", self._slug, error)
+
+    def _kept(self, host: str) -> SSL.Context | None:
         kept = self._contexts.get(host)
         if kept is None or datetime.now(UTC) - kept[1] > _LEAF_REUSED_FOR:
             return None
         self._contexts.move_to_end(host)
         return kept[0]
 
-    def _signed_context(self, host: str) -> ssl.SSLContext:
-        context, now = _server_context(), datetime.now(UTC)
-        _load(context, self._leaf(host, now) + _private_pem(self._leaf_key))
-        context.sni_callback = lambda _, name, __: _alert_unless(name, host)
+    def _signed_context(self, host: str) -> SSL.Context:
+        context, now = server_context(), datetime.now(UTC)
+        context.use_certificate(self._leaf(host, now))
+        context.use_privatekey(self._leaf_key)
         self._contexts[host] = (context, now)
         self._contexts.move_to_end(host)
         while len(self._contexts) > self._keep:
             self._contexts.popitem(last=False)
         return context
 
-    def _unsigned_context(self, host: str) -> ssl.SSLContext:
-        """Has no certificate, and gives way to one that has as soon as the right name was said."""
-
-        def give_way(
-            connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext
-        ) -> int | None:
-            if (alert := _alert_unless(name, host)) is not None:
-                return alert
-            try:
-                connection.context = self._kept(host) or self._signed_context(host)
-            except (OSError, ValueError) as error:
-                log.error("bottle %s: no certificate can be made: %s", self._slug, error)
-                return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
-            return None
-
-        context = _server_context()
-        context.sni_callback = give_way
-        return context
-
-    def _leaf(self, host: str, now: datetime) -> bytes:
+    def _leaf(self, host: str, now: datetime) -> x509.Certificate:
         key = self._leaf_key.public_key()
         issuer_key = self._certificate.public_key()
         builder = (
@@ -125,22 +121,7 @@ class Authority:
                 critical=False,
             )
         )
-        leaf = builder.sign(self._key, hashes.SHA256())
-        return leaf.public_bytes(serialization.Encoding.PEM)
-
-
-def _server_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    context.num_tickets = 0  # a fifth of a handshake, and few clients come back with one
-    return context
-
-
-def _alert_unless(name: str | None, host: str) -> int | None:
-    is_meant = name is not None and name.lower() == host
-    return None if is_meant else ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+        return builder.sign(self._key, hashes.SHA256())
 
 
 def _create(path: Path, slug: str) -> None:
@@ -199,13 +180,3 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    """OpenSSL's Python interface only reads files; this one exists in memory alone."""
-    descriptor = os.memfd_create("leaf", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, pem)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)

@@ -100,13 +100,12 @@ class Config:
 
 def from_environment() -> Config:
     """Raises BadSetting."""
-    ca = environment.text("EGRESS_UPSTREAM_CA")
     return Config(
         home=Path(environment.text("BOTTLE_HOME", "~/.bot-bottle")).expanduser(),
         bind=environment.text("EGRESS_BIND", "127.0.0.1"),
         port=environment.port("EGRESS_PORT", 9101),
         supervise_port=environment.port("SUPERVISE_PORT", 9100),
-        upstream_ca=Path(ca) if ca else None,
+        upstream_ca=_authorities("EGRESS_UPSTREAM_CA"),
         pinned_ports=_pinned_ports("EGRESS_PINNED_PORTS"),
         forbidden_networks=_networks("EGRESS_FORBIDDEN_NETWORKS"),
         nat64=environment.flag("EGRESS_NAT64"),
@@ -183,16 +182,13 @@ def _gateway(name: str) -> Gateway | None:
     return Gateway(match[1].strip("[]"), int(match[2]))
 
 
-def upstream_context(config: Config) -> ssl.SSLContext:
-    """Strict verification against the system's authorities, and the operator's own if given."""
-    context = ssl.create_default_context()
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.hostname_checks_common_name = False
-    context.set_alpn_protocols(["http/1.1"])
-    if config.upstream_ca is not None:
-        try:
-            context.load_verify_locations(config.upstream_ca)
-        except (OSError, ssl.SSLError) as error:
-            raise BadSetting(f"EGRESS_UPSTREAM_CA={config.upstream_ca} cannot be used: {error}.") from error
-    return context
+def _authorities(name: str) -> Path | None:
+    """What is wrong with the file is told here, once, and not by each process."""
+    text = environment.text(name)
+    if not text:
+        return None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(text)
+    except OSError as error:  # ssl.SSLError is one
+        raise BadSetting(f"{name}={text} cannot be used: {error}.") from error
+    return Path(text)

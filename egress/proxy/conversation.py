@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-import ssl
 from datetime import UTC, datetime
 from functools import partial
 
@@ -27,6 +26,7 @@ from .flows import Flow, is_allowed
 from .handover import hand_over, owner_of
 from .head import RequestHead, parse_request
 from .inspection import conceal, shown_host
+from .openssl import WrongName
 from .origin import Origin, connect
 from .plane import DataPlane
 from .reading import linger, read_head
@@ -350,19 +350,19 @@ class Conversation:
 
         False when there were none.
         """
-        context, outer = admit_inside(bottle, host), self._wire
+        session, outer = admit_inside(bottle, host), self._wire
         if outer.transport is None or outer.ended:
             raise Gone
         outer.write(_ESTABLISHED)
         inner = Wire(outer.bell, self._plane.watch, berth=outer.berth)
         conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
-        secured = TlsTransport(context, inner)
+        secured = TlsTransport(session, inner)
         secured.take_over(outer.transport)
         self._plane.watch.discard(outer)  # which is told nothing of what happens from here on
         try:
             await secured.handshake(seconds=self._plane.limits.handshake_seconds)
-        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
-            self._record.reason = "bad-hello" if _refused_name(error) else "bad-tls"
+        except (OSError, TimeoutError) as error:  # TlsError is an OSError
+            self._record.reason = "bad-hello" if isinstance(error, WrongName) else "bad-tls"
             shown = shown_host(self._plane.scanners.search(bottle), host)
             log.debug("bottle %s: TLS for %s failed: %r", bottle.slug, shown, error)
             raise Gone from error
@@ -402,7 +402,3 @@ class Conversation:
             if self._bottle is not None and not self._record.url_is_clean:
                 conceal(self._plane.scanners.search(self._bottle), self._record)
             self._plane.records.add(self._record)
-
-
-def _refused_name(error: BaseException) -> bool:
-    return isinstance(error, ssl.SSLError) and "CALLBACK" in str(error.reason or "").upper()

@@ -18,7 +18,7 @@ from pathlib import Path
 from botbottle.processes import Child, run_until_stopped
 from egress import shards
 
-from .config import Config, upstream_context
+from .config import Config
 from .unix import connect_unix
 
 _PART = "BOTTLE_EGRESS_PART"
@@ -76,11 +76,10 @@ def part_of() -> Part | None:
 
 
 def run(config: Config, listening: list[socket.socket], lock: int) -> int:
-    """Keep all of them running until SIGTERM or SIGINT. Raises BadSetting.
+    """Keep all of them running until SIGTERM or SIGINT.
 
     They hold the lock too: no successor starts while one of them still serves.
     """
-    upstream_context(config)  # what is wrong with it is told once, not by each
     sockets = Sockets(listening)
     sockets.add_pairs(config.processes)
     children = [_child(config, number, sockets, lock) for number in range(config.processes)]

@@ -14,11 +14,12 @@ from egress.routes import Auth
 
 from .bottles import Ack, Bottle
 from .ca import ensure as ensure_ca
-from .config import Config, upstream_context
+from .config import Config
 from .credentials import Secrets
 from .dialing import Lookup, Names, system_lookup
 from .gate_file import GateFile
 from .inspection import Scanners
+from .openssl import Trust
 from .outbox import Outbox
 from .records import Records
 from .sigv4 import AwsKey
@@ -39,7 +40,7 @@ class DataPlane:
         self.neighbours = neighbours
         self.limits = config.limits
         self.names = Names(lookup)
-        self.upstream_tls = upstream_context(config)
+        self.upstream_tls = Trust(config.upstream_ca)
         self.secrets = Secrets(config.home)
         self.scanners = Scanners(self.secrets)
         self.watch = Watch(leaving_seconds=self.limits.leaving_seconds)

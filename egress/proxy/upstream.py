@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-import ssl
 
 from .errors import Unreachable
+from .openssl import BadCertificate, Trust
 from .tls import TlsTransport
 from .wire import Doorbell, Watch, Wire
 
@@ -25,11 +25,11 @@ async def open_wire(
     client: Wire,
     watch: Watch,
     *,
-    tls: ssl.SSLContext | None = None,
+    tls: Trust | None = None,
     host: str = "",
     seconds: float = 10,
 ) -> Wire:
-    """A wire over an open socket, with TLS verified for `host` if a context is given. Raises Unreachable.
+    """A wire over an open socket, with TLS verified for `host` if it is to be trusted. Raises Unreachable.
 
     Whoever serves the client is told what happens on it, and it may keep as much as the client's.
     """
@@ -38,14 +38,14 @@ async def open_wire(
         if tls is None:
             await loop.create_connection(lambda: wire, sock=connection)
         else:
-            secured = TlsTransport(tls, wire, server_hostname=host)
+            secured = TlsTransport(tls.session_for(host), wire)
             await loop.create_connection(lambda: secured, sock=connection)
             await secured.handshake(seconds=seconds)
-    except ssl.SSLCertVerificationError as error:
+    except BadCertificate as error:
         raise Unreachable(
-            "upstream-certificate", f"The certificate of {host} is not valid: {error.verify_message}."
+            "upstream-certificate", f"The certificate of {host} is not valid: {error}."
         ) from error
-    except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+    except (OSError, TimeoutError) as error:  # TlsError is an OSError
         raise Unreachable("upstream-tls", f"No TLS connection to {host} could be opened.") from error
     return wire
 

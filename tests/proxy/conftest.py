@@ -9,6 +9,7 @@ import pytest
 
 from egress.dlp import Scanner
 from egress.proxy.ca import Authority
+from egress.proxy.openssl import Trust
 from tests.proxy.lab import SECRET, USUAL_ROUTES, Lab, pinned, running_lab
 
 
@@ -51,3 +52,8 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture
 def trusting(authority: Authority, tmp_path: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+
+
+@pytest.fixture
+def trust(authority: Authority, tmp_path: Path) -> Trust:
+    return Trust(tmp_path / "ca.pem")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
 import ssl
 import subprocess
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -21,6 +19,7 @@ from hypothesis import strategies as st
 from egress.dlp import memory_of_scan
 from egress.proxy.ca import CERTIFICATE, Authority, ensure
 from egress.proxy.config import from_environment
+from egress.proxy.openssl import ARRIVED, Session, TlsError
 from egress.proxy.records import Records, blank_record
 from egress.proxy.uses import Uses
 from egress.routes import Lease, Route
@@ -45,7 +44,7 @@ def test_the_public_certificate_is_written_again_when_it_is_lost(tmp_path: Path)
     assert (tmp_path / "ca.pem").read_bytes() == pem
 
 
-def shake_hands(ours: ssl.SSLContext, trusted: Path, name: str | None, *protocols: str) -> ssl.SSLObject:
+def shake_hands(ours: Session, trusted: Path, name: str | None, *protocols: str) -> ssl.SSLObject:
     """The client's end of it. Raises ssl.SSLError."""
     context = ssl.create_default_context(cafile=str(trusted))
     context.check_hostname = name is not None
@@ -53,11 +52,15 @@ def shake_hands(ours: ssl.SSLContext, trusted: Path, name: str | None, *protocol
         context.set_alpn_protocols(protocols)
     here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(here, there, server_hostname=name)
-    server = ours.wrap_bio(there, here, server_side=True)
     for _ in range(3):
-        for end in (client, server):
-            with suppress(ssl.SSLWantReadError):
-                end.do_handshake()
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        greeting = there.read()
+        ARRIVED.view[: len(greeting)] = greeting
+        ours.give(0, len(greeting))
+        with suppress(TlsError):
+            ours.shake_hands()
+        here.write(ours.sealed())
     return client
 
 
@@ -65,44 +68,41 @@ def test_contexts_are_kept_within_bounds(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "agent-a", keep=3)
     hosts = [f"h{number}.example" for number in range(5)]
     for host in hosts:
-        shake_hands(authority.context_for(host), tmp_path / CERTIFICATE, host)
+        shake_hands(authority.session_for(host), tmp_path / CERTIFICATE, host)
     assert len(authority) == 3
-    assert authority.context_for(hosts[4]) is authority.context_for(hosts[4])
-    assert authority.context_for(hosts[0]) is not authority.context_for(hosts[0])
+    assert authority._kept(hosts[4]) is not None
+    assert authority._kept(hosts[0]) is None
 
 
 def test_nothing_is_signed_for_a_name_that_nobody_greets_with(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "agent-a")
-    contexts = [authority.context_for(f"h{number}.example") for number in range(50)]
     for name in ("other.example", "h1.example.org", None):
         with pytest.raises(ssl.SSLError):
-            shake_hands(contexts[1], tmp_path / CERTIFICATE, name)
+            shake_hands(authority.session_for("h1.example"), tmp_path / CERTIFICATE, name)
     assert len(authority) == 0
 
 
 def test_a_name_is_signed_once_for_all_that_greet_with_it(tmp_path: Path) -> None:
     authority, host, trusted = Authority(tmp_path, "agent-a"), "h0.example", tmp_path / CERTIFICATE
-    contexts = [authority.context_for(host), authority.context_for(host)]  # both before the first greeting
-    shake_hands(contexts[0], trusted, host)
-    contexts.append(authority.context_for(host))
-    seen = [shake_hands(each, trusted, host, "h2", "http/1.1") for each in contexts]
+    sessions = [authority.session_for(host) for _ in range(3)]  # all before the first greeting
+    seen = [shake_hands(each, trusted, host, "h2", "http/1.1") for each in sessions]
     assert len({end.getpeercert(binary_form=True) for end in seen}) == 1
     assert {end.selected_alpn_protocol() for end in seen} == {"http/1.1"}
     assert {end.version() for end in seen} == {"TLSv1.3"}
     with pytest.raises(ssl.SSLError):  # also where there is one already
-        shake_hands(contexts[2], trusted, "other.example")
+        shake_hands(authority.session_for(host), trusted, "other.example")
 
 
 def test_a_certificate_that_cannot_be_made_ends_the_handshake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_more_files(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
+    def no_leaf(*_: object) -> NoReturn:
+        raise ValueError("The name is no name")
 
-    context = Authority(tmp_path, "agent-a").context_for("h0.example")
-    monkeypatch.setattr(os, "memfd_create", no_more_files)
+    session = Authority(tmp_path, "agent-a").session_for("h0.example")
+    monkeypatch.setattr(Authority, "_leaf", no_leaf)
     with pytest.raises(ssl.SSLError):
-        shake_hands(context, tmp_path / CERTIFICATE, "h0.example")
+        shake_hands(session, tmp_path / CERTIFICATE, "h0.example")
     assert "bottle agent-a: no certificate can be made" in caplog.text
 
 

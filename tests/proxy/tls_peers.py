@@ -7,15 +7,18 @@ import asyncio
 import ctypes
 import socket
 import ssl
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from egress.proxy.ca import Authority
+from egress.proxy.ca import Authority, _private_pem
+from egress.proxy.openssl import Session
 from egress.proxy.tls import TlsTransport
 from egress.proxy.wire import Doorbell, Watch, Wire
 from tests.patience import PATIENCE
@@ -132,26 +135,36 @@ class Ours:
         return below is not None and below.is_reading()
 
 
+def serving(authority: Authority, host: str = HOST) -> ssl.SSLContext:
+    """A server with a leaf of that CA, for `host`, whatever a client asks for. It sends no tickets."""
+    leaf = authority._leaf(host, datetime.now(UTC)).public_bytes(serialization.Encoding.PEM)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(leaf + _private_pem(authority._leaf_key))
+        file.flush()
+        context.load_cert_chain(file.name)
+    return context
+
+
 @asynccontextmanager
-async def connected(
-    ours: ssl.SSLContext, theirs: ssl.SSLContext, *, as_client: bool = False
-) -> AsyncIterator[tuple[Ours, Peer]]:
+async def connected(ours: Session, theirs: ssl.SSLContext) -> AsyncIterator[tuple[Ours, Peer]]:
     """Our end, whose handshake nobody has begun to wait for, and the peer."""
     near, far = socket.socketpair()
     far.setblocking(False)
     wire = Wire(Doorbell(), Watch())
-    tls = TlsTransport(ours, wire, server_hostname=HOST if as_client else None)
+    tls = TlsTransport(ours, wire)
     await asyncio.get_running_loop().create_connection(lambda: tls, sock=near)
     with far:
         async with asyncio.timeout(PATIENCE):
-            yield Ours(wire, tls), Peer(far, theirs, None if as_client else HOST)
+            yield Ours(wire, tls), Peer(far, theirs, None if ours.is_client else HOST)
         tls.abort()
         await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def opened(authority: Authority, trusting: ssl.SSLContext) -> AsyncIterator[tuple[Ours, Peer]]:
-    async with connected(authority.context_for(HOST), trusting) as (ours, peer):
+    async with connected(authority.session_for(HOST), trusting) as (ours, peer):
         shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
         await peer.send(await peer.shake_hands())
         await shaking

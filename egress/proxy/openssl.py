@@ -1,0 +1,289 @@
+"""One end of a TLS connection, in memory, by the OpenSSL that `cryptography` brings along.
+
+Python's `ssl` has the system's OpenSSL, which is often years older, and copies all that comes and goes once
+more. Here records are read where they arrived: what is inspected on its way costs a quarter less.
+
+Trust boundary: every byte that is read is the peer's. OpenSSL checks certificates and names; nothing is read
+or written before that is done. Two kinds of memory are given to it: rooms, which live as long as the process,
+and what the caller holds, for the time of one call.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.bindings.openssl.binding import Binding
+from OpenSSL import SSL
+
+from .berths import WIDE, shared_room
+
+_lib, _ffi = Binding.lib, Binding.ffi  # as pyOpenSSL itself has them
+# Looked up once: for a small message that takes as long as a call.
+_ssl_read, _ssl_write, _ssl_pending = _lib.SSL_read, _lib.SSL_write, _lib.SSL_pending
+_bio_read, _bio_write = _lib.BIO_read, _lib.BIO_write
+
+RECORD_BYTES = 16 * 1024  # of data, the most that one can carry
+LONGEST_RECORD = 5 + RECORD_BYTES + 2048  # with its header and what encryption may add
+_READ_IN_PLACE = 8 * 1024  # and more; for less, copying is cheaper
+
+
+class Room:
+    """For all connections in turn: whatever is in it is taken out before anything else is put there."""
+
+    __slots__ = ("pointer", "size", "view")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.view = shared_room(size)
+        self.pointer = _ffi.from_buffer(self.view)
+
+
+ARRIVED = Room(LONGEST_RECORD + WIDE.read)  # records, the start of the first from an earlier read
+PLAIN = Room(ARRIVED.size)  # what was in them
+_passing = Room(RECORD_BYTES)
+_leaving = Room(WIDE.read + 2 * LONGEST_RECORD)
+
+
+class TlsError(OSError):
+    """Whatever else is said on this connection cannot be believed."""
+
+
+class BadCertificate(TlsError):
+    """The text says what is wrong with it."""
+
+
+class WrongName(TlsError):
+    """The client greeted with another server name, or with none."""
+
+
+@dataclass
+class Expected:
+    """The one server name that a client may greet with."""
+
+    host: str
+    is_missed: bool = False  # it greeted with another, or with none
+
+
+def _nobody(_: int) -> None:
+    """Takes what nobody passes on."""
+
+
+class Session:
+    """`open`, `read`, `seal` and `write_passing` raise TlsError; then it is over."""
+
+    def __init__(self, connection: SSL.Connection, expected: Expected | None) -> None:
+        self._connection = connection  # frees the three when it is gone
+        self._ssl = connection._ssl
+        self._incoming = connection._into_ssl
+        self._outgoing = connection._from_ssl
+        self._expected = expected
+        self.is_client = expected is None
+        self.is_over = False  # the peer has said goodbye
+        self.with_data = 0  # records, of those that were read last
+        self.to_pass = 0  # bytes
+        self._take: Callable[[int], None] = _nobody
+
+    def shake_hands(self) -> bool:
+        """Go on with what was given; whether it is done. Raises TlsError: then there is an alert to send."""
+        try:
+            self._connection.do_handshake()
+        except SSL.WantReadError:
+            return False
+        except SSL.Error as error:
+            raise self._explained(error) from error
+        return True
+
+    def _explained(self, error: SSL.Error) -> TlsError:
+        if self._expected is not None:
+            return WrongName() if self._expected.is_missed else TlsError(reasons(error))
+        result = _lib.SSL_get_verify_result(self._ssl)
+        if result == _lib.X509_V_OK:
+            return TlsError(reasons(error))
+        return BadCertificate(_ffi.string(_lib.X509_verify_cert_error_string(result)).decode("ascii"))
+
+    def pass_on(self, count: int, take: Callable[[int], None]) -> None:
+        """The next `count` bytes are for `take` to write, as `write_passing` does, before more are read."""
+        self.to_pass, self._take = count, take
+
+    def open(self, start: int, end: int, records: int, size: int) -> int:
+        """So many records in that part of what has arrived, behind the data that is in PLAIN already.
+
+        Returns how much is there then.
+        """
+        self.give(start, end)
+        if records == 1 and not size and not self.to_pass:  # so it is with every small message
+            count: int = _ssl_read(self._ssl, PLAIN.pointer, PLAIN.size)
+            if count > 0:
+                self.with_data = 1
+                return count
+            self._stop_reading(count)
+            return 0
+        return self.read(records, size)
+
+    def give(self, start: int, end: int) -> None:
+        """That is next, and all of it is read before anything else arrives."""
+        size, self.with_data = end - start, 0
+        if size >= _READ_IN_PLACE:
+            self._incoming = None
+            self._read_from(_lib.BIO_new_mem_buf(ARRIVED.pointer + start, size))
+            return
+        if self._incoming is None:
+            self._incoming = _lib.BIO_new(_lib.BIO_s_mem())
+            self._read_from(self._incoming)
+        if _bio_write(self._incoming, ARRIVED.pointer + start, size) != size:
+            raise MemoryError
+
+    def _read_from(self, source: object) -> None:
+        if source == _ffi.NULL:
+            raise MemoryError
+        _lib.BIO_set_mem_eof_return(source, -1)  # its end is not that of the connection
+        _lib.SSL_set_bio(self._ssl, source, self._outgoing)  # it frees the one before, and this one some day
+
+    def read(self, records: int, size: int = 0) -> int:
+        """What was given, as by `open`."""
+        if self.to_pass:
+            records = self._pass(records)
+        inner, pointer, room = self._ssl, PLAIN.pointer, PLAIN.size
+        for _ in range(records):  # a call takes from one, never from two
+            count = _ssl_read(inner, pointer + size, room - size)
+            if count <= 0:
+                self._stop_reading(count)
+                break
+            size += count
+            self.with_data += 1
+        return size
+
+    def _pass(self, records: int) -> int:
+        """Returns how many are left, a part of one among them."""
+        inner, pointer, size = self._ssl, _passing.pointer, 0
+        try:
+            while records and self.to_pass:
+                asked = min(self.to_pass, RECORD_BYTES - size)
+                count = _ssl_read(inner, pointer + size, asked)
+                if count <= 0:
+                    self._stop_reading(count)
+                    return 0
+                self.to_pass -= count
+                size += count
+                if count == RECORD_BYTES or count < asked or not _ssl_pending(inner):
+                    records -= 1
+                    self.with_data += 1
+                if size == RECORD_BYTES:
+                    size = 0
+                    self._take(RECORD_BYTES)
+        finally:
+            if size:
+                self._take(size)
+        return records
+
+    def _stop_reading(self, count: int) -> None:
+        why = _lib.SSL_get_error(self._ssl, count)
+        if why == _lib.SSL_ERROR_ZERO_RETURN:
+            self.is_over = True
+        elif why != _lib.SSL_ERROR_WANT_READ:
+            self._fail()
+
+    def seal(self, data: bytes | bytearray | memoryview) -> bytes:
+        """Of any length but none, and whatever else is to be sent before."""
+        if _ssl_write(self._ssl, data if type(data) is bytes else _ffi.from_buffer(data), len(data)) <= 0:
+            self._fail()
+        return self.sealed()
+
+    def write_passing(self, count: int) -> None:
+        if _ssl_write(self._ssl, _passing.pointer, count) <= 0:
+            self._fail()
+
+    def _fail(self) -> None:
+        _lib.ERR_clear_error()  # or the next connection would be taken for this one
+        raise TlsError("the connection is broken")
+
+    def sealed(self) -> bytes:
+        """All that is to be sent."""
+        room = _leaving
+        count = _bio_read(self._outgoing, room.pointer, room.size)
+        if count <= 0:
+            return b""
+        found = bytes(room.view[:count])
+        while count == room.size and (count := _bio_read(self._outgoing, room.pointer, room.size)) > 0:
+            found += room.view[:count]
+        return found
+
+    def say_goodbye(self) -> None:
+        """As far as there is still somebody to hear it: theirs is not waited for."""
+        if _lib.SSL_shutdown(self._ssl) < 0:
+            _lib.ERR_clear_error()
+
+
+def reasons(error: SSL.Error) -> str:
+    told = error.args[0] if error.args and isinstance(error.args[0], list) else []
+    return ", ".join(str(entry[-1]) for entry in told) or "the connection is broken"
+
+
+# As strict as Python's own defaults: TLS 1.3, or 1.2 with forward secrecy.
+_CIPHERS = b"@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
+
+
+def _context(method: int) -> SSL.Context:
+    context = SSL.Context(method)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_cipher_list(_CIPHERS)
+    context.set_options(SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION)
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+    context.clear_mode(_lib.SSL_MODE_ENABLE_PARTIAL_WRITE)  # what is written is kept in memory
+    return context
+
+
+class Trust:
+    """What servers are verified against: the system's authorities, and others if there are any."""
+
+    def __init__(self, others: Path | None = None) -> None:
+        """Raises TlsError when a file of authorities cannot be used."""
+        self._context = _context(SSL.TLS_CLIENT_METHOD)
+        self._context.set_verify(SSL.VERIFY_PEER)
+        self._context.set_alpn_protos([b"http/1.1"])
+        found = ssl.get_default_verify_paths()
+        if found.cafile or found.capath:
+            self._load(found.cafile, found.capath)
+        if others is not None:
+            self._load(str(others))
+
+    def _load(self, file: str | None, directory: str | None = None) -> None:
+        try:
+            self._context.load_verify_locations(file, directory)
+        except SSL.Error as error:
+            raise TlsError(reasons(error)) from error
+
+    def session_for(self, host: str) -> Session:
+        """The client's end of a connection to `host`."""
+        name, connection = host.encode("ascii"), SSL.Connection(self._context)
+        checks = _lib.SSL_get0_param(connection._ssl)
+        flags = _lib.X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | _lib.X509_CHECK_FLAG_NEVER_CHECK_SUBJECT
+        _lib.X509_VERIFY_PARAM_set_hostflags(checks, flags)
+        if _lib.X509_VERIFY_PARAM_set1_host(checks, name, len(name)) != 1:
+            raise MemoryError
+        connection.set_tlsext_host_name(name)
+        connection.set_connect_state()
+        return Session(connection, None)
+
+
+def server_context() -> SSL.Context:
+    context = _context(SSL.TLS_SERVER_METHOD)
+    context.set_options(SSL.OP_CIPHER_SERVER_PREFERENCE | SSL.OP_NO_TICKET)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)  # few clients come back
+    context.set_alpn_select_callback(_choose_protocol)
+    return context
+
+
+def _choose_protocol(_: SSL.Connection, offered: list[bytes]) -> bytes | SSL._NoOverlappingProtocols:
+    return b"http/1.1" if b"http/1.1" in offered else SSL.NO_OVERLAPPING_PROTOCOLS
+
+
+def serve(context: SSL.Context, host: str) -> Session:
+    """The server's end. What `context` does when a client greets finds `Expected` with the connection."""
+    expected, connection = Expected(host), SSL.Connection(context)
+    connection.set_app_data(expected)
+    connection.set_accept_state()
+    return Session(connection, expected)
