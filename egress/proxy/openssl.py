@@ -10,8 +10,9 @@ and what the caller holds, for the time of one call.
 
 from __future__ import annotations
 
+import os
 import ssl
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,7 @@ ARRIVED = Room(LONGEST_RECORD + WIDE.read)  # records, the start of the first fr
 PLAIN = Room(ARRIVED.size)  # what was in them
 _passing = Room(RECORD_BYTES)
 _leaving = Room(WIDE.read + 2 * LONGEST_RECORD)
+_found = _ffi.new("char **")
 
 
 class TlsError(OSError):
@@ -67,12 +69,8 @@ class Expected:
     is_missed: bool = False  # it greeted with another, or with none
 
 
-def _nobody(_: int) -> None:
-    """Takes what nobody passes on."""
-
-
 class Session:
-    """`open`, `read`, `seal` and `write_passing` raise TlsError; then it is over."""
+    """`open`, `read` and `seal` raise TlsError; then it is over."""
 
     def __init__(self, connection: SSL.Connection, expected: Expected | None) -> None:
         self._connection = connection  # frees the three when it is gone
@@ -84,7 +82,8 @@ class Session:
         self.is_over = False  # the peer has said goodbye
         self.with_data = 0  # records, of those that were read last
         self.to_pass = 0  # bytes
-        self._take: Callable[[int], None] = _nobody
+        self.is_shut = False  # nothing more is to be sent, or can be
+        self._heir: Session | None = None
 
     def shake_hands(self) -> bool:
         """Go on with what was given; whether it is done. Raises TlsError: then there is an alert to send."""
@@ -104,9 +103,9 @@ class Session:
             return TlsError(reasons(error))
         return BadCertificate(_ffi.string(_lib.X509_verify_cert_error_string(result)).decode("ascii"))
 
-    def pass_on(self, count: int, take: Callable[[int], None]) -> None:
-        """The next `count` bytes are for `take` to write, as `write_passing` does, before more are read."""
-        self.to_pass, self._take = count, take
+    def pass_on(self, count: int, heir: Session) -> None:
+        """The next `count` bytes are read for `heir` to send, if it still can."""
+        self.to_pass, self._heir = count, heir
 
     def open(self, start: int, end: int, records: int, size: int) -> int:
         """So many records in that part of what has arrived, behind the data that is in PLAIN already.
@@ -114,7 +113,7 @@ class Session:
         Returns how much is there then.
         """
         self.give(start, end)
-        if records == 1 and not size and not self.to_pass:  # so it is with every small message
+        if records == 1 and not size and self._heir is None:  # so it is with every small message
             count: int = _ssl_read(self._ssl, PLAIN.pointer, PLAIN.size)
             if count > 0:
                 self.with_data = 1
@@ -144,8 +143,8 @@ class Session:
 
     def read(self, records: int, size: int = 0) -> int:
         """What was given, as by `open`."""
-        if self.to_pass:
-            records = self._pass(records)
+        if self._heir is not None:
+            records = self._pass_to(self._heir, records)
         inner, pointer, room = self._ssl, PLAIN.pointer, PLAIN.size
         for _ in range(records):  # a call takes from one, never from two
             count = _ssl_read(inner, pointer + size, room - size)
@@ -156,28 +155,36 @@ class Session:
             self.with_data += 1
         return size
 
-    def _pass(self, records: int) -> int:
+    def _pass_to(self, heir: Session, records: int) -> int:
         """Returns how many are left, a part of one among them."""
-        inner, pointer, size = self._ssl, _passing.pointer, 0
+        inner, pointer, to_pass, size = self._ssl, _passing.pointer, self.to_pass, 0
         try:
-            while records and self.to_pass:
-                asked = min(self.to_pass, RECORD_BYTES - size)
+            while records and to_pass:
+                asked = min(to_pass, RECORD_BYTES - size)
                 count = _ssl_read(inner, pointer + size, asked)
                 if count <= 0:
                     self._stop_reading(count)
                     return 0
-                self.to_pass -= count
+                to_pass -= count
                 size += count
                 if count == RECORD_BYTES or count < asked or not _ssl_pending(inner):
                     records -= 1
                     self.with_data += 1
                 if size == RECORD_BYTES:
                     size = 0
-                    self._take(RECORD_BYTES)
+                    heir._write_passing(RECORD_BYTES)
         finally:
+            self.to_pass = to_pass
             if size:
-                self._take(size)
+                heir._write_passing(size)
+            if not to_pass:
+                self._heir = None
         return records
+
+    def _write_passing(self, count: int) -> None:
+        if not self.is_shut and _ssl_write(self._ssl, _passing.pointer, count) <= 0:
+            _lib.ERR_clear_error()
+            self.is_shut = True
 
     def _stop_reading(self, count: int) -> None:
         why = _lib.SSL_get_error(self._ssl, count)
@@ -191,10 +198,6 @@ class Session:
         if _ssl_write(self._ssl, data if type(data) is bytes else _ffi.from_buffer(data), len(data)) <= 0:
             self._fail()
         return self.sealed()
-
-    def write_passing(self, count: int) -> None:
-        if _ssl_write(self._ssl, _passing.pointer, count) <= 0:
-            self._fail()
 
     def _fail(self) -> None:
         _lib.ERR_clear_error()  # or the next connection would be taken for this one
@@ -210,6 +213,14 @@ class Session:
         while count == room.size and (count := _bio_read(self._outgoing, room.pointer, room.size)) > 0:
             found += room.view[:count]
         return found
+
+    def send_to(self, descriptor: int) -> None:
+        """What can be sent at once is, from where it lies. Raises OSError."""
+        size = min(_lib.BIO_get_mem_data(self._outgoing, _found), _leaving.size)
+        if size:
+            with suppress(BlockingIOError):
+                sent = os.write(descriptor, _ffi.buffer(_found[0], size))
+                _bio_read(self._outgoing, _leaving.pointer, sent)  # it is not needed any more
 
     def say_goodbye(self) -> None:
         """As far as there is still somebody to hear it: theirs is not waited for."""
