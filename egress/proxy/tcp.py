@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 
 from botbottle.environment import BadSetting
 
@@ -24,6 +25,7 @@ def listen(bind: str, port: int, *, shared: bool = False) -> list[socket.socket]
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if shared:  # when a client has spoken, it is known which process its connection is for
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SILENT_SECONDS)
+            _send_at_once(listening)
             listening.bind(address)
             listening.listen(BACKLOG)
             listening.setblocking(False)  # another process may win the race for a connection
@@ -36,3 +38,12 @@ def listen(bind: str, port: int, *, shared: bool = False) -> list[socket.socket]
             f"Cannot listen on {bind}:{port} ({why}). Stop what uses it, or set EGRESS_PORT."
         ) from error
     return opened
+
+
+def _send_at_once(listening: socket.socket) -> None:
+    """What is sent to a bottle, which is near, is not paced as BBR would, with a timer for every few packets.
+
+    Reno is always there, and all that are accepted inherit it. What goes out to origins is the host's matter.
+    """
+    with suppress(OSError):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
