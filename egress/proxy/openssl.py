@@ -15,6 +15,7 @@ import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from cryptography.hazmat.bindings.openssl.binding import Binding
 from OpenSSL import SSL
@@ -73,7 +74,7 @@ class Session:
     """`open`, `read` and `seal` raise TlsError; then it is over."""
 
     def __init__(self, connection: SSL.Connection, expected: Expected | None) -> None:
-        self._connection = connection  # frees the three when it is gone
+        self._connection = connection  # keeps the three; its own functions for them are not used
         self._ssl = connection._ssl
         self._incoming = connection._into_ssl
         self._outgoing = connection._from_ssl
@@ -87,21 +88,15 @@ class Session:
 
     def shake_hands(self) -> bool:
         """Go on with what was given; whether it is done. Raises TlsError: then there is an alert to send."""
-        try:
-            self._connection.do_handshake()
-        except SSL.WantReadError:
+        result = _lib.SSL_do_handshake(self._ssl)
+        if result != 1 and _lib.SSL_get_error(self._ssl, result) == _lib.SSL_ERROR_WANT_READ:
             return False
-        except SSL.Error as error:
-            raise self._explained(error) from error
+        if self._expected is not None and self._expected.is_missed:  # maybe by a second greeting only
+            _lib.ERR_clear_error()
+            raise WrongName
+        if result != 1:
+            self._fail()
         return True
-
-    def _explained(self, error: SSL.Error) -> TlsError:
-        if self._expected is not None:
-            return WrongName() if self._expected.is_missed else TlsError(reasons(error))
-        result = _lib.SSL_get_verify_result(self._ssl)
-        if result == _lib.X509_V_OK:
-            return TlsError(reasons(error))
-        return BadCertificate(_ffi.string(_lib.X509_verify_cert_error_string(result)).decode("ascii"))
 
     def pass_on(self, count: int, heir: Session) -> None:
         """The next `count` bytes are read for `heir` to send, if it still can."""
@@ -199,9 +194,12 @@ class Session:
             self._fail()
         return self.sealed()
 
-    def _fail(self) -> None:
+    def _fail(self) -> NoReturn:
+        code, verified = _lib.ERR_peek_error(), _lib.SSL_get_verify_result(self._ssl)
         _lib.ERR_clear_error()  # or the next connection would be taken for this one
-        raise TlsError("the connection is broken")
+        if self.is_client and verified != _lib.X509_V_OK:
+            raise BadCertificate(_text(_lib.X509_verify_cert_error_string(verified)))
+        raise TlsError(_text(_lib.ERR_reason_error_string(code)))
 
     def sealed(self) -> bytes:
         """All that is to be sent."""
@@ -228,9 +226,8 @@ class Session:
             _lib.ERR_clear_error()
 
 
-def reasons(error: SSL.Error) -> str:
-    told = error.args[0] if error.args and isinstance(error.args[0], list) else []
-    return ", ".join(str(entry[-1]) for entry in told) or "the connection is broken"
+def _text(words: Any) -> str:
+    return _ffi.string(words).decode("ascii") if words != _ffi.NULL else "for no reason that is known"
 
 
 # As strict as Python's own defaults: TLS 1.3, or 1.2 with forward secrecy.
@@ -265,7 +262,7 @@ class Trust:
         try:
             self._context.load_verify_locations(file, directory)
         except SSL.Error as error:
-            raise TlsError(reasons(error)) from error
+            raise TlsError(f"no authorities can be read from {file or directory}") from error
 
     def session_for(self, host: str) -> Session:
         """The client's end of a connection to `host`."""

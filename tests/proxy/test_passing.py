@@ -67,6 +67,16 @@ async def test_nothing_is_written_to_one_that_is_closed(
         assert not source.wire.ended
 
 
+async def test_one_that_can_send_no_more_is_broken_off(
+    authority: Authority, trusting: ssl.SSLContext
+) -> None:
+    """What follows would not fit to what it has sent."""
+    async with between(authority, trusting, len(MUCH)) as (_, far, target, _, _):
+        target.tls._session.say_goodbye()  # of which its transport knows nothing
+        await far.send(far.sealed(MUCH))
+        await until(lambda: target.wire.closed)
+
+
 # --- the same in the real process
 
 SIZE = 3_000_000
