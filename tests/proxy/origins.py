@@ -252,6 +252,8 @@ class _Session:
             self._parser.receive_data(data)
 
     async def send(self, data: bytes) -> None:
+        if self._writer.is_closing():  # to write then can be any kind of error, with TLS
+            raise ConnectionResetError
         self._writer.write(data)
         await self._writer.drain()
 
