@@ -20,7 +20,7 @@ from OpenSSL import SSL
 
 from egress.snapshot import write_atomically
 
-from .openssl import Expected, Session, serve, server_context
+from .openssl import Session, serve, server_context
 
 log = logging.getLogger(__name__)
 CERTIFICATE, KEY = "ca.pem", "ca-key.pem"
@@ -59,8 +59,6 @@ class Authority:
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
         self._contexts: OrderedDict[str, tuple[SSL.Context, datetime]] = OrderedDict()
         self._keep = keep
-        self._door = server_context()  # has no certificate: unless it gives way to one, no handshake succeeds
-        self._door.set_tlsext_servername_callback(self._give_way)
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -70,18 +68,14 @@ class Authority:
 
         A leaf is signed when a client greets with that name, not before: naming hosts costs us little.
         """
-        return serve(self._door, host)
+        return serve(host, self._context_for)
 
-    def _give_way(self, connection: SSL.Connection) -> None:
-        expected: Expected = connection.get_app_data()
-        name = connection.get_servername()
-        if name is None or name.lower() != expected.host.encode("ascii"):
-            expected.is_missed = True
-            return
+    def _context_for(self, host: str) -> SSL.Context | None:
         try:
-            connection.set_context(self._kept(expected.host) or self._signed_context(expected.host))
+            return self._kept(host) or self._signed_context(host)
         except (OSError, ValueError, SSL.Error) as error:
             log.error("bottle %s: no certificate can be made: %s", self._slug, error)
+            return None
 
     def _kept(self, host: str) -> SSL.Context | None:
         kept = self._contexts.get(host)

@@ -10,8 +10,10 @@ and what the caller holds, for the time of one call.
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from OpenSSL import SSL
 
 from .berths import WIDE, shared_room
 
+log = logging.getLogger(__name__)
 _lib, _ffi = Binding.lib, Binding.ffi  # as pyOpenSSL itself has them
 # Looked up once: for a small message that takes as long as a call.
 _ssl_read, _ssl_write, _ssl_pending = _lib.SSL_read, _lib.SSL_write, _lib.SSL_pending
@@ -62,18 +65,22 @@ class WrongName(TlsError):
     """The client greeted with another server name, or with none."""
 
 
+ContextFor = Callable[[str], SSL.Context | None]
+
+
 @dataclass
-class Expected:
-    """The one server name that a client may greet with."""
+class _Expected:
+    """The one server name that a client may greet with, and what it is served with then."""
 
     host: str
+    context_for: ContextFor
     is_missed: bool = False  # it greeted with another, or with none
 
 
 class Session:
     """`open`, `read` and `seal` raise TlsError; then it is over."""
 
-    def __init__(self, connection: SSL.Connection, expected: Expected | None) -> None:
+    def __init__(self, connection: SSL.Connection, expected: _Expected | None) -> None:
         self._connection = connection  # keeps the three; its own functions for them are not used
         self._ssl = connection._ssl
         self._incoming = connection._into_ssl
@@ -252,26 +259,39 @@ class Trust:
         self._context = _context(SSL.TLS_CLIENT_METHOD)
         self._context.set_verify(SSL.VERIFY_PEER)
         self._context.set_alpn_protos([b"http/1.1"])
-        found = ssl.get_default_verify_paths()
-        if found.cafile or found.capath:
-            self._load(found.cafile, found.capath)
+        self._load_the_systems()
         if others is not None:
             self._load(str(others))
+
+    def _load_the_systems(self) -> None:
+        """Where Python's `ssl` finds them. Without any, no server is trusted."""
+        found = ssl.get_default_verify_paths()
+        directories = os.environ.get(found.openssl_capath_env, found.openssl_capath).split(os.pathsep)
+        try:
+            if found.cafile:
+                self._load(found.cafile)
+            for directory in directories:
+                if Path(directory).is_dir():
+                    self._load(None, directory)
+        except TlsError as error:
+            log.error("Of the system's authorities: %s.", error)
 
     def _load(self, file: str | None, directory: str | None = None) -> None:
         try:
             self._context.load_verify_locations(file, directory)
         except SSL.Error as error:
-            raise TlsError(f"no authorities can be read from {file or directory}") from error
+            raise TlsError(f"none can be read from {file or directory}") from error
 
     def session_for(self, host: str) -> Session:
         """The client's end of a connection to `host`."""
+        if not host or host.startswith("."):  # to OpenSSL that is any name, or any below
+            raise ValueError(f"{host!r} is not the name of a server")
         name, connection = host.encode("ascii"), SSL.Connection(self._context)
         checks = _lib.SSL_get0_param(connection._ssl)
         flags = _lib.X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | _lib.X509_CHECK_FLAG_NEVER_CHECK_SUBJECT
         _lib.X509_VERIFY_PARAM_set_hostflags(checks, flags)
         if _lib.X509_VERIFY_PARAM_set1_host(checks, name, len(name)) != 1:
-            raise MemoryError
+            raise ValueError(f"{host!r} is not the name of a server")
         connection.set_tlsext_host_name(name)
         connection.set_connect_state()
         return Session(connection, None)
@@ -279,8 +299,10 @@ class Trust:
 
 def server_context() -> SSL.Context:
     context = _context(SSL.TLS_SERVER_METHOD)
+    # Few clients come back. They are sent tickets all the same, which are good for nothing, nor for long.
     context.set_options(SSL.OP_CIPHER_SERVER_PREFERENCE | SSL.OP_NO_TICKET)
-    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)  # few clients come back
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.set_timeout(1)
     context.set_alpn_select_callback(_choose_protocol)
     return context
 
@@ -289,9 +311,25 @@ def _choose_protocol(_: SSL.Connection, offered: list[bytes]) -> bytes | SSL._No
     return b"http/1.1" if b"http/1.1" in offered else SSL.NO_OVERLAPPING_PROTOCOLS
 
 
-def serve(context: SSL.Context, host: str) -> Session:
-    """The server's end. What `context` does when a client greets finds `Expected` with the connection."""
-    expected, connection = Expected(host), SSL.Connection(context)
+def _give_way(connection: SSL.Connection) -> None:
+    """Called when a client has greeted, and again if it was asked to greet once more."""
+    expected: _Expected = connection.get_app_data()
+    name = connection.get_servername()
+    if name is None or name.lower() != expected.host.encode("ascii"):
+        expected.is_missed = True
+    elif (context := expected.context_for(expected.host)) is not None:
+        connection.set_context(context)
+
+
+# One for all, and for good: OpenSSL comes back to it. It has no certificate: no handshake succeeds unless it
+# gives way to a context that has one.
+_door = server_context()
+_door.set_tlsext_servername_callback(_give_way)
+
+
+def serve(host: str, context_for: ContextFor) -> Session:
+    """The server's end, for `host` alone. `context_for` is asked when a client greets with that name."""
+    expected, connection = _Expected(host, context_for), SSL.Connection(_door)
     connection.set_app_data(expected)
     connection.set_accept_state()
     return Session(connection, expected)

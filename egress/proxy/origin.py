@@ -40,9 +40,9 @@ async def connect(
     """A new connection to an address that was checked for this route. Raises Refusal."""
     limits = plane.limits
     connection = await _socket(plane, bottle, route, host, port)
-    trust = plane.upstream_tls if tls else None
+    session = plane.upstream_tls.session_for(host) if tls else None
     return await open_wire(
-        connection, client, plane.watch, tls=trust, host=host, seconds=limits.handshake_seconds
+        connection, client, plane.watch, tls=session, host=host, seconds=limits.handshake_seconds
     )
 
 

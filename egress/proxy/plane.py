@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
+from botbottle.environment import BadSetting
 from egress.routes import Auth
 
 from .bottles import Ack, Bottle
@@ -19,7 +20,7 @@ from .credentials import Secrets
 from .dialing import Lookup, Names, system_lookup
 from .gate_file import GateFile
 from .inspection import Scanners
-from .openssl import Trust
+from .openssl import TlsError, Trust
 from .outbox import Outbox
 from .records import Records
 from .sigv4 import AwsKey
@@ -40,7 +41,7 @@ class DataPlane:
         self.neighbours = neighbours
         self.limits = config.limits
         self.names = Names(lookup)
-        self.upstream_tls = Trust(config.upstream_ca)
+        self.upstream_tls = _trust(config)
         self.secrets = Secrets(config.home)
         self.scanners = Scanners(self.secrets)
         self.watch = Watch(leaving_seconds=self.limits.leaving_seconds)
@@ -159,3 +160,10 @@ class DataPlane:
         if problem or auth.scheme != "SigV4" or AwsKey.parse(self.secrets.lookup(name) or ""):
             return problem
         return f"The secret {name} is no key for AWS: write ACCESS_KEY_ID:SECRET_ACCESS_KEY in its place."
+
+
+def _trust(config: Config) -> Trust:
+    try:
+        return Trust(config.upstream_ca)
+    except TlsError as error:
+        raise BadSetting(f"EGRESS_UPSTREAM_CA: of authorities, {error}.") from error

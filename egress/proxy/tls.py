@@ -183,7 +183,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return size
         without = records - session.with_data
         if without:
-            self._flush()  # the answer to a change of keys
+            self._flush()  # what OpenSSL has to say to that, if anything
         if without or self._without_data:
             self._note_waste(without, stop - start, size - before + to_pass - session.to_pass)
         if records > _FEW and stop - start < records * _TINY_BYTES:
@@ -282,7 +282,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return None
         try:
             return below, self._session.seal(data)
-        except TlsError:  # there is no renegotiation that it could have to wait for
+        except TlsError:  # as in the middle of a ticket, which nobody sends in two parts
             self.abort()
             return None
 

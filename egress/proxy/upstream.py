@@ -10,7 +10,7 @@ import math
 import socket
 
 from .errors import Unreachable
-from .openssl import BadCertificate, Trust
+from .openssl import BadCertificate, Session
 from .tls import TlsTransport
 from .wire import Doorbell, Watch, Wire
 
@@ -25,11 +25,11 @@ async def open_wire(
     client: Wire,
     watch: Watch,
     *,
-    tls: Trust | None = None,
+    tls: Session | None = None,
     host: str = "",
     seconds: float = 10,
 ) -> Wire:
-    """A wire over an open socket, with TLS verified for `host` if it is to be trusted. Raises Unreachable.
+    """A wire over an open socket, with TLS to `host` if there is a session for it. Raises Unreachable.
 
     Whoever serves the client is told what happens on it, and it may keep as much as the client's.
     """
@@ -38,7 +38,7 @@ async def open_wire(
         if tls is None:
             await loop.create_connection(lambda: wire, sock=connection)
         else:
-            secured = TlsTransport(tls.session_for(host), wire)
+            secured = TlsTransport(tls, wire)
             await loop.create_connection(lambda: secured, sock=connection)
             await secured.handshake(seconds=seconds)
     except BadCertificate as error:

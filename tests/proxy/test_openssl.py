@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import ssl
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from egress.proxy.ca import Authority
 from egress.proxy.openssl import ARRIVED, PLAIN, BadCertificate, Session, TlsError, Trust, WrongName
 from egress.proxy.tls import whole_records
-from tests.proxy.tls_peers import HOST, MUCH, serving
+from tests.proxy.tls_peers import HOST, MUCH, greet_with, offer, serving
 
 Peer = Callable[[ssl.SSLContext], None]
 
@@ -141,17 +142,56 @@ def test_a_client_that_greets_for_another_is_told_apart(
     assert len(authority) == 0
 
 
-def test_a_client_that_greets_again_for_another_is_refused(
-    authority: Authority, trusting: ssl.SSLContext
+@pytest.mark.parametrize("name", [HOST, "other.example.com"])
+def test_a_client_that_has_to_greet_again_is_looked_at_again(
+    authority: Authority, trusting: ssl.SSLContext, name: str
 ) -> None:
-    """Which it may, when it is asked to say more: a certificate is there by then."""
-    ours = authority.session_for(HOST)
-    ends = Ends(ours, trusting)
+    trusting.check_hostname = False
+    ends = Ends(authority.session_for(HOST), trusting)
+    offer(ends.theirs, "ffdhe8192:P-256")
+    with pytest.raises(ssl.SSLWantReadError):
+        ends.theirs.do_handshake()
+    ends.ours.give(0, _arrives(ends._there.read()))
+    assert ends.ours.shake_hands() is False
+    greet_with(ends.theirs, name)
+    if name == HOST:
+        ends.shake_hands()
+        assert ends.sends(b"after all") == b"after all"
+    else:
+        with pytest.raises(WrongName):
+            ends.shake_hands()
+
+
+@pytest.mark.parametrize("host", ["", ".", ".example.com", "a" * 300 + ".example.com"])
+def test_what_is_no_name_of_a_server_is_not_taken_for_any(trust: Trust, host: str) -> None:
+    with pytest.raises(ValueError):
+        trust.session_for(host)
+
+
+def test_authorities_are_found_in_each_of_several_directories(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    (other / "ours.pem").write_bytes((tmp_path / "ca.pem").read_bytes())
+    subprocess.run(["openssl", "rehash", other], check=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", f"{one}:{other}")
+    ends = Ends(Trust().session_for(HOST), serving(authority))
     ends.shake_hands()
-    assert ours._expected is not None
-    ours._expected.is_missed = True
-    with pytest.raises(WrongName):
-        ours.shake_hands()
+    assert ends.sends(b"trusted") == b"trusted"
+
+
+def test_a_file_of_the_system_that_holds_none_is_told_and_nobody_is_trusted(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "none.pem").write_text("nobody")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "missing"))
+    with pytest.raises(BadCertificate):
+        Ends(Trust().session_for(HOST), serving(authority)).shake_hands()
+    assert f"none can be read from {tmp_path / 'none.pem'}" in caplog.text
 
 
 def test_a_client_that_trusts_nobody_leaves_no_trace(authority: Authority) -> None:

@@ -29,6 +29,9 @@ _openssl = ctypes.CDLL(_ssl.__file__)  # finds what the module itself is linked 
 _openssl.SSL_key_update.argtypes = [ctypes.c_void_p, ctypes.c_int]
 _openssl.SSL_do_handshake.argtypes = [ctypes.c_void_p]
 _openssl.SSL_set_block_padding.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_openssl.SSL_ctrl.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_char_p]
+_openssl.SSL_ctrl.restype = ctypes.c_long
+_SET_HOST_NAME, _SET_GROUPS = 55, 92
 
 
 class Peer:
@@ -70,19 +73,14 @@ class Peer:
 
     def changed_keys(self, *, answered: bool) -> bytes:
         """A message that Python has no function for. `answered` asks the other side to change its own too."""
-        inner = self._openssls()
+        inner = openssls(self.tls)
         assert _openssl.SSL_key_update(inner, int(answered)) == 1
         assert _openssl.SSL_do_handshake(inner) == 1
         return self.outgoing.read()
 
     def pads_to(self, block: int) -> None:
         """From now on every record is as long as a multiple of this."""
-        assert _openssl.SSL_set_block_padding(self._openssls(), block) == 1
-
-    def _openssls(self) -> int | None:
-        """Where OpenSSL has its object of this connection."""
-        third_word = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
-        return ctypes.c_void_p.from_address(id(self.tls._sslobj) + third_word).value  # type: ignore[attr-defined]
+        assert _openssl.SSL_set_block_padding(openssls(self.tls), block) == 1
 
     async def read(self, count: int) -> bytes:
         """Up to so many bytes; fewer when the other side has said goodbye."""
@@ -97,6 +95,22 @@ class Peer:
                 break
             found += data
         return found
+
+
+def openssls(tls: ssl.SSLObject) -> int | None:
+    """Where OpenSSL has its object of this connection."""
+    third_word = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
+    return ctypes.c_void_p.from_address(id(tls._sslobj) + third_word).value  # type: ignore[attr-defined]
+
+
+def greet_with(tls: ssl.SSLObject, host: str) -> None:
+    """From now on: Python would not say another name than before."""
+    assert _openssl.SSL_ctrl(openssls(tls), _SET_HOST_NAME, 0, host.encode()) == 1
+
+
+def offer(tls: ssl.SSLObject, groups: str) -> None:
+    """For the exchange of keys, beginning with the first. Who has only another asks to be greeted again."""
+    assert _openssl.SSL_ctrl(openssls(tls), _SET_GROUPS, 0, groups.encode()) == 1
 
 
 class Seal:
