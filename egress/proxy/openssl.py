@@ -267,14 +267,13 @@ class Trust:
         """Where Python's `ssl` finds them. Without any, no server is trusted."""
         found = ssl.get_default_verify_paths()
         directories = os.environ.get(found.openssl_capath_env, found.openssl_capath).split(os.pathsep)
-        try:
-            if found.cafile:
+        for directory in filter(os.path.isdir, directories):
+            self._load(None, directory)
+        if found.cafile:
+            try:
                 self._load(found.cafile)
-            for directory in directories:
-                if Path(directory).is_dir():
-                    self._load(None, directory)
-        except TlsError as error:
-            log.error("Of the system's authorities: %s.", error)
+            except TlsError as error:
+                log.error("Of the system's authorities, %s.", error)
 
     def _load(self, file: str | None, directory: str | None = None) -> None:
         try:

@@ -74,25 +74,20 @@ async def test_nothing_is_written_before_the_peer_is_known(authority: Authority,
 async def test_a_certificate_for_another_name_is_refused(
     authority: Authority, trust: Trust, name: str
 ) -> None:
-    async with connected(trust.session_for(HOST), serving(authority, name)) as (ours, peer):
+    await refused(trust, serving(authority, name), "hostname mismatch")
+
+
+async def test_a_certificate_of_an_authority_that_nobody_named_is_refused(authority: Authority) -> None:
+    await refused(Trust(), serving(authority), "unable to get local issuer certificate")
+
+
+async def refused(trust: Trust, server: ssl.SSLContext, why: str) -> None:
+    async with connected(trust.session_for(HOST), server) as (ours, peer):
         shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
         with pytest.raises(ssl.SSLError, match="alert"):
             await peer.shake_hands()
             await peer.read(1)
-        with pytest.raises(BadCertificate, match="hostname mismatch"):
-            await shaking
-        assert ours.wire.transport is None
-
-
-async def test_a_certificate_of_an_authority_that_nobody_named_is_refused(
-    authority: Authority, tmp_path: Path
-) -> None:
-    async with connected(Trust().session_for(HOST), serving(authority)) as (ours, peer):
-        shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
-        with pytest.raises(ssl.SSLError, match="alert"):
-            await peer.shake_hands()
-            await peer.read(1)
-        with pytest.raises(BadCertificate, match="unable to get local issuer certificate"):
+        with pytest.raises(BadCertificate, match=why):
             await shaking
         assert ours.wire.transport is None
 
