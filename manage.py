@@ -2,6 +2,7 @@
 """The one entry point: up, web, egress, demo, bottle, proposals, servers, verify_audit … and Django's own."""
 
 import os
+import signal
 import sys
 
 from botbottle.environment import BadSetting
@@ -10,10 +11,28 @@ from botbottle.environment import BadSetting
 def main() -> int:
     os.umask(0o077)  # whatever we write is nobody else's to read
     try:
-        return _main()
+        try:
+            return _main()
+        finally:
+            if sys.stdout:  # who closes it before the start has none
+                sys.stdout.flush()
     except BadSetting as problem:
         sys.stderr.write(f"bot-bottle: {problem}\n")
         return 2
+    except BrokenPipeError:
+        if not _nobody_listens():
+            raise
+        return 128 + signal.SIGPIPE
+
+
+def _nobody_listens() -> bool:
+    """Whoever read our output, as `head` does, has seen enough. From now on it goes nowhere."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,13 +136,14 @@ def test_verify_audit_fails_when_a_row_was_changed(manage: Any, agent_a: Bottle)
     assert broken.error
 
 
-def _run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(home: Path, *arguments: str, output: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     return subprocess.run(
         [sys.executable, "manage.py", *arguments],
         cwd=ROOT,
         env={**environment, "BOTTLE_HOME": str(home)},
-        capture_output=True,
+        stdout=output,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=60,
         check=False,
@@ -158,3 +160,17 @@ def test_exit_codes_tell_usage_from_refusal(tmp_path: Path) -> None:
     assert _run(tmp_path, "bottle", "create", "one").returncode == 1
     assert _run(tmp_path, "bottle", "destroy", "one").returncode == 2
     assert _run(tmp_path, "proposals", "reject", "12345678").returncode == 2
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("arguments", [("proposals", "--help"), ("migrate",)])
+def test_who_has_seen_enough_of_the_output_gets_no_traceback(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = _run(tmp_path, *arguments, output=writing)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
