@@ -57,7 +57,7 @@ clients: $(VENV)/.dev
 	@tests/managed/npm/install
 
 screenshots: $(VENV)/.dev
-	@$(BIN)/python -m tests.browser.picture
+	@$(BIN)/python -m tests.support.screenshots
 
 # All of them, also after one that misses a bar.
 bench: $(VENV)/.dev

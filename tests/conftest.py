@@ -15,7 +15,8 @@ from django.db import connections
 
 from botbottle.models import Bottle
 from supervise import bottles, named_images
-from tests.servers import RunningServer, running_postgres, running_redis, running_server
+from tests.support.databases import running_postgres, running_redis
+from tests.support.server import RunningServer, running_server
 
 # Machines are busy: how long an example takes says nothing about what it shows.
 hypothesis.settings.register_profile(

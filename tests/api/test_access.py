@@ -15,7 +15,7 @@ from botbottle.models import Bottle
 from botbottle.planes import Plane
 from supervise import api_keys, audit
 from supervise.models import ApiKey, AuditEvent, Proposal
-from tests.asking import ask, seen
+from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.django_db
 

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from botbottle.models import Bottle
 from supervise import decisions
 from supervise.models import Decision, Proposal
-from tests.asking import ask, ask_image, seen
+from tests.support.proposals import ask, ask_image, seen
 
 pytestmark = pytest.mark.django_db
 

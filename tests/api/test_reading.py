@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 
 from botbottle.models import Bottle
 from supervise import decisions
-from tests.asking import HOSTILE, ask, ask_gate, ask_image, seen
+from tests.support.proposals import HOSTILE, ask, ask_gate, ask_image, seen
 
 pytestmark = pytest.mark.django_db
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.proxy.lab import SECRET, USUAL_ROUTES, Lab, pinned, running_lab
+from tests.support.proxy_harness import SECRET, USUAL_ROUTES, Lab, pinned, running_lab
 
 AGENT_CREDENTIAL = "agents-own-credential"
 ALLOWED = {

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tests.attack.conftest import Allowed
-from tests.proxy.lab import PUBLIC, Answer, Client, Lab, connect, get
+from tests.support.proxy_harness import PUBLIC, Answer, Client, Lab, connect, get
 
 pytestmark = pytest.mark.process
 HOST = "resolved.example.net"

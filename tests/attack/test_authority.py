@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from tests.proxy.lab import Client, Lab, connect, get, request
+from tests.support.proxy_harness import Client, Lab, connect, get, request
 
 pytestmark = pytest.mark.process
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.attack.conftest import AGENT_CREDENTIAL, Allowed
 from tests.attack.test_authority import hello
-from tests.proxy import origins
-from tests.proxy.lab import ADDRESSES, SECRET, Lab, connect, eventually, get, pinned, request
-from tests.proxy.origins import Seen, Send
+from tests.support import origins
+from tests.support.origins import Seen, Send
+from tests.support.proxy_harness import ADDRESSES, SECRET, Lab, connect, eventually, get, pinned, request
 
 pytestmark = pytest.mark.process
 HOST = "secret.example.com"

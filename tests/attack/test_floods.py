@@ -11,7 +11,7 @@ import pytest
 
 from tests.attack.conftest import Allowed, check_invariants
 from tests.attack.test_identity import credentials
-from tests.proxy.lab import TOKENS, Client, Lab, connect, eventually, get, request, running_lab
+from tests.support.proxy_harness import TOKENS, Client, Lab, connect, eventually, get, request, running_lab
 
 pytestmark = pytest.mark.process
 MOST = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attack.conftest import Allowed
-from tests.proxy.lab import Lab, get, request
+from tests.support.proxy_harness import Lab, get, request
 
 pytestmark = pytest.mark.process
 
@@ -239,6 +239,6 @@ def test_an_answer_that_ends_wrongly_is_not_completed(lab: Lab, allowed: Allowed
 
 
 def _everything_on_api() -> list[dict[str, object]]:
-    from tests.proxy.lab import pinned
+    from tests.support.proxy_harness import pinned
 
     return [pinned("api.example.com", dlp={"out": False, "in": True})]

@@ -22,7 +22,7 @@ from egress.proxy.writing import request_bytes
 from tests.attack.conftest import ALLOWED
 from tests.attack.test_authority import hello, records
 from tests.attack.test_identity import credentials
-from tests.proxy.lab import TOKENS, Lab, get
+from tests.support.proxy_harness import TOKENS, Lab, get
 
 pytestmark = pytest.mark.fuzz
 HOST = "api.example.com"

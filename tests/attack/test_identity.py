@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from tests.proxy.lab import TOKENS, Client, Lab, connect, get
+from tests.support.proxy_harness import TOKENS, Client, Lab, connect, get
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ import pytest
 
 from egress.dlp import memory_of_scan
 from egress.proxy.splicing import MOST
-from tests.proxy.lab import Client, Lab, eventually, get, pinned, request, running_lab
+from tests.support.proxy_harness import Client, Lab, eventually, get, pinned, request, running_lab
 
 pytestmark = pytest.mark.process
 HOST = "api.example.com"

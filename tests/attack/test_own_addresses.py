@@ -13,9 +13,9 @@ from ipaddress import ip_network
 
 import pytest
 
-from tests.proxy.lab import PUBLIC, Answer, Lab, connect, get, running_lab
-from tests.requirements import require
-from tests.servers import wait_until
+from tests.support.proxy_harness import PUBLIC, Answer, Lab, connect, get, running_lab
+from tests.support.requirements import require
+from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
 HOST = "resolved.example.net"

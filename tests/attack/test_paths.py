@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.proxy.lab import Lab, get, pinned, request
+from tests.support.proxy_harness import Lab, get, pinned, request
 
 pytestmark = pytest.mark.process
 

@@ -20,7 +20,7 @@ from tests.attack.test_identity import (  # noqa: F401  (they are collected here
     test_tcp_needs_the_bottles_own_token,
     test_two_sets_of_credentials_are_refused,
 )
-from tests.proxy.lab import TOKENS, Client, Lab, connect, eventually, get, request, running_lab
+from tests.support.proxy_harness import TOKENS, Client, Lab, connect, eventually, get, request, running_lab
 
 pytestmark = pytest.mark.process
 MOST = 20

@@ -16,7 +16,7 @@ from tests.attack.test_authority import ADDRESSES, HOSTS, PORTS, STRANGERS
 from tests.attack.test_framing import HEADS, LINES
 from tests.attack.test_fuzz import STARTS, heads, mutated, usual_heads
 from tests.attack.test_paths import PATHS
-from tests.proxy.lab import SECRET, Answer, Client, Lab, eventually, get, pinned, request
+from tests.support.proxy_harness import SECRET, Answer, Client, Lab, eventually, get, pinned, request
 
 pytestmark = [pytest.mark.process, pytest.mark.fuzz]
 HOST = "api.example.com"

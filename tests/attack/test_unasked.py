@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from tests.attack.conftest import Allowed
-from tests.proxy.lab import Answer, Client, Lab, eventually, get, pinned
-from tests.proxy.origins import UNASKED
+from tests.support.origins import UNASKED
+from tests.support.proxy_harness import Answer, Client, Lab, eventually, get, pinned
 
 pytestmark = pytest.mark.process
 HOST = "api.example.com"

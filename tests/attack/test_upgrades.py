@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attack.conftest import Allowed
-from tests.proxy.lab import Lab, get, pinned, request
+from tests.support.proxy_harness import Lab, get, pinned, request
 
 pytestmark = pytest.mark.process
 WEBSOCKET = (

@@ -39,10 +39,10 @@ from botbottle.backends.base import (
 from botbottle.backends.docker import DockerBackend
 from egress.handed import FILE
 from tests.backends.conftest import listening_on_the_host
-from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
-from tests.dockerd import Engine, docker_host, engine
-from tests.patience import PATIENCE
-from tests.servers import ROOT, wait_until
+from tests.support import PROGRAMS, ROOT
+from tests.support.docker_engine import Engine, docker_host, engine
+from tests.support.docker_images import PYTHON_IMAGE, SHELL_IMAGE
+from tests.support.timeouts import PATIENCE, wait_until
 
 __all__ = ["docker_host", "engine"]
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("docker_host")]
@@ -555,7 +555,7 @@ def test_nothing_gets_out(
     way: str, bottle: Bottle, engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The same script as in every backend; what is executed later is held as the first program is."""
-    shutil.copy(Path(__file__).parent / "escape.py", bottle.workspace / "escape.py")
+    shutil.copy(PROGRAMS / "escape.py", bottle.workspace / "escape.py")
     (bottle.directory / "ca-key.pem").touch()
     other = tmp_path / "other.sock"
     with ExitStack() as stack:

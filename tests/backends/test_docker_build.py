@@ -19,8 +19,8 @@ from botbottle.backends.base import BackendError, Plan
 from botbottle.backends.docker import DockerBackend
 from botbottle.backends.docker_build import Bounds, DockerImages
 from botbottle.dockerfiles import digest_of
-from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
-from tests.dockerd import Engine, docker_host, engine
+from tests.support.docker_engine import Engine, docker_host, engine
+from tests.support.docker_images import PYTHON_IMAGE, SHELL_IMAGE
 
 __all__ = ["docker_host", "engine"]
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("docker_host")]

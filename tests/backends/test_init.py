@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from botbottle.backends import bubblewrap
-from tests.patience import PATIENCE
-from tests.requirements import require
+from tests.support.requirements import require
+from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
 

@@ -35,12 +35,12 @@ from botbottle.backends.base import (
 )
 from egress.handed import FILE, from_bytes
 from tests.backends.conftest import listening_on_the_host
-from tests.patience import PATIENCE
-from tests.requirements import require
+from tests.support import PROGRAMS
+from tests.support.requirements import require
+from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
 
-HERE = Path(__file__).parent
 SH = ("sh", "-c")
 IDLE = ("sleep", "1000")
 
@@ -75,7 +75,7 @@ def drive(home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         if isinstance(subject, Plan):
             (home / "plan.json").write_text(launch.to_json(subject))
             subject = str(home / "plan.json")
-        return [sys.executable, str(HERE / "drive.py"), str(home), verb, subject, *rest]
+        return [sys.executable, str(PROGRAMS / "local_backend.py"), str(home), verb, subject, *rest]
 
     def run(verb: str, subject: Plan | str, *rest: str, **options) -> subprocess.CompletedProcess[str]:
         chosen = {"capture_output": True, "text": True, "timeout": 60} | options
@@ -161,7 +161,7 @@ def test_from_inside_only_the_two_sockets_answer(started, plan_of, drive, serve,
     serve(Path(other.directory) / "sockets")
     plan = plan_of()
     serve(Path(plan.directory) / "sockets")
-    shutil.copy(HERE / "escape.py", Path(plan.directory) / "workspace")
+    shutil.copy(PROGRAMS / "escape.py", Path(plan.directory) / "workspace")
     abstract = f"bot-bottle-{os.getpid()}"
     with listening_on_the_host() as host, socket.socket(socket.AF_UNIX) as hidden:
         hidden.bind(f"\0{abstract}")
@@ -782,7 +782,7 @@ except BlockingIOError:
     refused = drive("exec", "demo", "true")
     assert (refused.returncode, "limit of this bottle" in refused.stderr) == (126, True)
     with pytest.raises(BackendError, match="limit of this bottle"):
-        backend.copy_in("demo", HERE / "drive.py", "/tmp")
+        backend.copy_in("demo", PROGRAMS / "local_backend.py", "/tmp")
     (Path(plan.directory) / "workspace" / "enough").touch()
     eventually(lambda: drive("exec", "demo", "true").returncode == 0)
     assert backend.life("demo").alive

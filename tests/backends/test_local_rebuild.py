@@ -11,7 +11,7 @@ import pytest
 
 from botbottle.backends import local_rebuild, rebuilt
 from botbottle.backends.base import BackendError, Unavailable
-from tests.requirements import require
+from tests.support.requirements import require
 
 pytestmark = pytest.mark.process
 

@@ -34,9 +34,9 @@ from botbottle.backends.base import (
 from botbottle.backends.smolmachines import SmolmachinesBackend
 from botbottle.backends.smolvm import Refused, Smolvm, find_program
 from egress.handed import FILE, from_bytes
-from tests.patience import PATIENCE
-from tests.requirements import require
-from tests.servers import ROOT, wait_until
+from tests.support import ROOT
+from tests.support.requirements import require
+from tests.support.timeouts import PATIENCE, wait_until
 
 pytestmark = pytest.mark.process  # each call is a program of its own
 INSTALLED = ROOT / ".cache" / "smolmachines" / "smol"

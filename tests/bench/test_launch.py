@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from tests.requirements import require
-from tests.servers import ROOT
+from tests.support import ROOT
+from tests.support.requirements import require
 
 pytestmark = pytest.mark.process
 

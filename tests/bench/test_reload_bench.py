@@ -13,8 +13,8 @@ import pytest
 from bench.outbound.origin import DOWNLOAD, EVENTS, STREAMS, WEBSOCKET, message, piece
 from bench.outbound.steady import COUNTS
 from bench.outbound.subjects import BOTTLES
-from tests.proxy.origins import ANSWERS, Origins, Seen, Send, TestAuthority
-from tests.servers import ROOT
+from tests.support import ROOT
+from tests.support.origins import ANSWERS, Origins, Seen, Send, TestAuthority
 
 pytestmark = pytest.mark.process
 HOST, ADDRESS = "origin.example.com", "127.0.0.2"

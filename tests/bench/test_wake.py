@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import ROOT
+from tests.support import ROOT
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from botbottle import journal
-from tests.servers import ROOT
+from tests.support import ROOT
 
 
 def words(reading: journal.Reading) -> list[str]:

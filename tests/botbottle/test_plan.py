@@ -19,7 +19,7 @@ from botbottle.backends.base import File, Limits, Mount, Plan, Variable
 from botbottle.manifest import BadManifest, Manifest
 from botbottle.provision import trust, variables
 from egress.proxy import ca
-from tests.servers import ROOT
+from tests.support import ROOT
 
 SECRET = "hunter2-of-the-host"
 

@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 
 from botbottle import quick
 from botbottle.models import valid_slug
-from tests.servers import ROOT
+from tests.support import ROOT
 
 
 @pytest.mark.parametrize("slug", [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from botbottle import canary
-from tests.servers import ROOT
+from tests.support import ROOT
 
 PROGRAM = ROOT / "botbottle" / "inside" / "workspace_state.py"
 

@@ -15,11 +15,13 @@ import pytest
 import yaml
 
 from botbottle.demo.internet import Site, small_internet
-from tests.bottles.model import PAGES, AnthropicModel, OpenAiModel, Pages
-from tests.bottles.sites import INDEX, PackageSite
 from tests.clients.conftest import clients  # noqa: F401 - a fixture
-from tests.requirements import require
-from tests.servers import ROOT, RunningServer, running_server, wait_until
+from tests.support import ROOT
+from tests.support.package_site import INDEX, PackageSite
+from tests.support.requirements import require
+from tests.support.scripted_model import PAGES, AnthropicModel, OpenAiModel, Pages
+from tests.support.server import RunningServer, running_server
+from tests.support.timeouts import wait_until
 
 ANTHROPIC, OPENAI = "api.anthropic.com", "models.example.com"
 SITES: Mapping[str, type[Site]] = {

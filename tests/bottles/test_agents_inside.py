@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.bottles.conftest import ANTHROPIC, OPENAI, World
-from tests.bottles.model import PAGES, SECRET_OF_THE_PAGE, URL
-from tests.clients.island import Clients
+from tests.support.isolated_clients import Clients
+from tests.support.scripted_model import PAGES, SECRET_OF_THE_PAGE, URL
 
 pytestmark = [pytest.mark.process, pytest.mark.clients]
 PROMPT = f"Read {URL} and tell me what it says."

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.bottles.conftest import World
-from tests.bottles.sites import INDEX
-from tests.clients.island import Clients
-from tests.servers import ROOT
+from tests.support import ROOT
+from tests.support.isolated_clients import Clients
+from tests.support.package_site import INDEX
 
 pytestmark = [pytest.mark.process, pytest.mark.tools]
 VENV = Path(sys.prefix)

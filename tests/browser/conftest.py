@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.browser.errands import Errands, running_errands
-from tests.browser.island import QUIET_BROWSER, Island, require_island, running_island
-from tests.browser.looks import DESK, Look
-from tests.browser.operating import Agent, is_alike_in_light_and_dark
-from tests.patience import PATIENCE
-from tests.requirements import require
+from tests.support.console_page import Agent, is_alike_in_light_and_dark
+from tests.support.isolated_browser import QUIET_BROWSER, Island, require_island, running_island
+from tests.support.requirements import require
+from tests.support.server_shell import Errands, running_errands
+from tests.support.timeouts import PATIENCE
+from tests.support.viewports import DESK, Look
 
 PASSWORD = "correct-horse-battery"
 OTHERS = """

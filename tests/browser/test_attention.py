@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Asked, Window, sign_in
-from tests.browser.errands import Errands
-from tests.browser.island import Island
-from tests.browser.looks import Look, in_every_look, in_every_scripted_look, with_script_and_without
-from tests.browser.operating import Agent, fits, fits_every_look, reject, text_of, until
-from tests.servers import ROOT, stop, wait_until
+from tests.support import ROOT
+from tests.support.console_page import Agent, fits, fits_every_look, reject, text_of, until
+from tests.support.isolated_browser import Island
+from tests.support.server import stop
+from tests.support.server_shell import Errands
+from tests.support.timeouts import wait_until
+from tests.support.viewports import Look, in_every_look, in_every_scripted_look, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 HOOK_PORT, SECRET = 8200, "a-secret-of-ours-0001"
@@ -96,8 +98,8 @@ def test_a_wrong_password_is_told(browser: Any, island: Island, script: Look) ->
 @pytest.fixture(scope="module")
 def receiver(island: Island) -> Iterator[Any]:
     process = subprocess.Popen(
-        island.inside(sys.executable, "-m", "tests.browser.hook", str(HOOK_PORT)), cwd=ROOT,
-        stdout=subprocess.PIPE, text=True,
+        island.inside(sys.executable, "-m", "tests.support.programs.webhook_receiver", str(HOOK_PORT)),
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert process.stdout and process.stdout.readline() == "ready\n"

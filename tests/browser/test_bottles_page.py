@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Bottles, Window
-from tests.browser.errands import Errands
-from tests.browser.island import Island
-from tests.browser.looks import Look, in_every_look, with_script_and_without
-from tests.browser.operating import (
+from tests.support.console_page import (
     Agent,
     answer_to,
     card_about,
@@ -23,9 +20,12 @@ from tests.browser.operating import (
     said,
     until,
 )
-from tests.browser.scene import Scene, set_scene, strike
-from tests.patience import PATIENCE
-from tests.requirements import require
+from tests.support.isolated_browser import Island
+from tests.support.requirements import require
+from tests.support.screenshot_data import Scene, set_scene, strike
+from tests.support.server_shell import Errands
+from tests.support.timeouts import PATIENCE
+from tests.support.viewports import Look, in_every_look, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 

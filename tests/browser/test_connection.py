@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Asked, Window
-from tests.browser.island import HERE, Island
-from tests.browser.looks import SCRIPTED, Look, in_every_scripted_look, with_script_and_without
-from tests.browser.operating import Agent, card_about, fits, reject, text_of
-from tests.servers import stop
+from tests.support import PROGRAMS
+from tests.support.console_page import Agent, card_about, fits, reject, text_of
+from tests.support.isolated_browser import Island
+from tests.support.server import stop
+from tests.support.viewports import SCRIPTED, Look, in_every_scripted_look, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 ENOUGH_FOR_A_PAGE = 5000  # elements, with a full queue on it
@@ -93,7 +94,7 @@ def test_500_pending_and_50_arrivals_a_second_leave_the_page_usable(
     first = page.locator("article.card").first
     name, place = first.locator("h2").inner_text(), first.bounding_box()
     flood = subprocess.Popen(
-        island.inside(sys.executable, str(HERE / "flood.py")),
+        island.inside(sys.executable, str(PROGRAMS / "mcp_flood.py")),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=island.server.environment,
     )  # fmt: skip
     try:

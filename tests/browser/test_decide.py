@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Asked, Window
-from tests.browser.island import Island
-from tests.browser.looks import Look, in_every_look, in_every_scripted_look
-from tests.browser.operating import (
+from tests.support.console_page import (
     Agent,
     answer_to,
     card_about,
@@ -20,6 +18,8 @@ from tests.browser.operating import (
     text_of,
     until,
 )
+from tests.support.isolated_browser import Island
+from tests.support.viewports import Look, in_every_look, in_every_scripted_look
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 LEASED = {"lease": {"ttl_seconds": 600}}

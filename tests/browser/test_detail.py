@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Window
-from tests.browser.errands import Errands
-from tests.browser.island import Island
-from tests.browser.looks import Look, every_size_and_scheme, with_script_and_without
-from tests.browser.operating import Agent, card_about, fits_every_look, reject, text_of
-from tests.browser.scene import Scene, set_scene, strike
+from tests.support.console_page import Agent, card_about, fits_every_look, reject, text_of
+from tests.support.isolated_browser import Island
+from tests.support.screenshot_data import Scene, set_scene, strike
+from tests.support.server_shell import Errands
+from tests.support.viewports import Look, every_size_and_scheme, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Window
-from tests.browser.errands import Errands
-from tests.browser.island import Island
-from tests.browser.looks import Look, every_size_and_scheme, with_script_and_without
-from tests.browser.operating import card_about, fits_every_look, is_alike_in_light_and_dark, open_panel
-from tests.browser.scene import Scene, set_scene, strike
-from tests.requirements import require
-from tests.servers import ROOT
+from tests.support import ROOT
+from tests.support.console_page import card_about, fits_every_look, is_alike_in_light_and_dark, open_panel
+from tests.support.isolated_browser import Island
+from tests.support.requirements import require
+from tests.support.screenshot_data import Scene, set_scene, strike
+from tests.support.server_shell import Errands
+from tests.support.viewports import Look, every_size_and_scheme, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 AXE = ROOT / ".cache" / "clients" / "node_modules" / "axe-core" / "axe.min.js"

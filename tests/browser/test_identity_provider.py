@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.browser.island import QUIET_BROWSER, Island, require_island, running_island
-from tests.servers import ROOT, stop
-from tests.supervise.identity_provider import CLIENT
+from tests.support import ROOT
+from tests.support.identity_provider import CLIENT
+from tests.support.isolated_browser import QUIET_BROWSER, Island, require_island, running_island
+from tests.support.server import stop
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 PORT = 8100

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Asked, Bottles, Window
-from tests.browser.island import ORIGIN, Island
-from tests.browser.looks import Look, in_every_look, in_every_scripted_look, with_script_and_without
-from tests.browser.operating import (
+from tests.support.console_page import (
     Agent,
     card_about,
     fits,
@@ -20,6 +18,8 @@ from tests.browser.operating import (
     text_of,
     until,
 )
+from tests.support.isolated_browser import ORIGIN, Island
+from tests.support.viewports import Look, in_every_look, in_every_scripted_look, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 LOW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.asking import HOSTILE
 from tests.browser.conftest import Window
-from tests.browser.island import Island
-from tests.browser.looks import Look
-from tests.building import Building, building
-from tests.servers import wait_until
+from tests.support.image_build import Building, building
+from tests.support.isolated_browser import Island
+from tests.support.proposals import HOSTILE
+from tests.support.timeouts import wait_until
+from tests.support.viewports import Look
 
 pytestmark = pytest.mark.browser
 LOG = ".rebuild pre.log"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Bottles, Window
-from tests.browser.island import ORIGIN, Island
-from tests.browser.looks import Look, in_every_look, with_script_and_without
-from tests.browser.operating import answer_to, card_about, fits, fits_every_look, open_panel, said, until
+from tests.support.console_page import answer_to, card_about, fits, fits_every_look, open_panel, said, until
+from tests.support.isolated_browser import ORIGIN, Island
+from tests.support.viewports import Look, in_every_look, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 URL = f"https://{ORIGIN}/docs/guide?page=2"

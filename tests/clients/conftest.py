@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.island import HERE, PROJECT, UNSHARE, Clients, Island
-from tests.requirements import require
+from tests.support.isolated_clients import HERE, PROJECT, UNSHARE, Clients, Island
+from tests.support.requirements import require
 
 
 @pytest.fixture(scope="session")

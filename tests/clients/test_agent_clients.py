@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.clients.island import Bottle, Clients, Finished, Island
 from tests.clients.test_inspector import TOOLS
+from tests.support.isolated_clients import Bottle, Clients, Finished, Island
 
 pytestmark = pytest.mark.clients
 

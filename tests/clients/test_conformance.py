@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.island import HERE, Clients, Finished, Island
+from tests.support.isolated_clients import HERE, Clients, Finished, Island
 
 pytestmark = pytest.mark.clients
 

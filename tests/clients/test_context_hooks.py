@@ -9,7 +9,8 @@ import pytest
 
 from botbottle.backends.base import HOME_INSIDE
 from botbottle.provision import context_hooks
-from tests.clients.island import HERE, Clients, Island
+from tests.support import PROGRAMS
+from tests.support.isolated_clients import Clients, Island
 
 pytestmark = pytest.mark.clients
 BEGIN, END = (
@@ -34,7 +35,7 @@ def turn(island: Island, home: Path, *command: str, bridged: bool, **env: str) -
     """What the model was sent in one turn of the agent."""
     path = Path(island.env["BOTTLE_HOME"]) / "bottles" / "island" / "sockets" / "agent.sock"
     finished = island.run(
-        *(sys.executable, str(HERE / "one_turn.py"), str(path) if bridged else "", *command),
+        *(sys.executable, str(PROGRAMS / "agent_turn.py"), str(path) if bridged else "", *command),
         home=home,
         env={**PROXIED, **env},
     )

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.clients.island import Clients, Finished, Island
-from tests.patience import PATIENCE
-from tests.servers import wait_until
+from tests.support.isolated_clients import Clients, Finished, Island
+from tests.support.timeouts import PATIENCE, wait_until
 
 pytestmark = pytest.mark.clients
 

@@ -15,8 +15,9 @@ from django.contrib.auth.models import User
 from botbottle.models import Bottle
 from supervise import bottles
 from supervise.models import ApiKey, AuditEvent
-from tests.asking import ask
-from tests.servers import KEPT_VARIABLES, ROOT
+from tests.support import ROOT
+from tests.support.proposals import ask
+from tests.support.server import KEPT_VARIABLES
 
 
 @pytest.mark.parametrize("order", [("create", "one", "--json"), ("--json", "create", "one")])

@@ -14,7 +14,7 @@ from botbottle.models import Bottle
 from egress import store
 from supervise import decisions
 from supervise.models import Decision, Proposal
-from tests.asking import HOSTILE, ask, ask_image, seen
+from tests.support.proposals import HOSTILE, ask, ask_image, seen
 
 
 @pytest.fixture

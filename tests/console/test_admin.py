@@ -26,8 +26,8 @@ from supervise.models import (
     Proposal,
     Webhook,
 )
-from tests.asking import ask, ask_image, seen
 from tests.console.conftest import browser_of
+from tests.support.proposals import ask, ask_image, seen
 
 OURS = [
     model for model in admin.site._registry if model._meta.app_label in {"botbottle", "egress", "supervise"}

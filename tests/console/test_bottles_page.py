@@ -20,8 +20,8 @@ from egress.routes import Auth, Lease, Route
 from supervise import assignments, audit, bottle_verbs, bottles, decisions, running
 from supervise.errors import BadAsk, NotPermitted, StaleReview, TooRisky
 from supervise.models import AuditEvent
-from tests.asking import HOSTILE, ask, seen
 from tests.console.conftest import browser_of
+from tests.support.proposals import HOSTILE, ask, seen
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 
@@ -355,7 +355,7 @@ def test_one_operator_does_not_give_back_what_needs_two(
 def test_two_rollbacks_at_one_moment_are_one(operator: User, agent_a: Bottle) -> None:
     from functools import partial
 
-    from tests.threads import together
+    from tests.support.threads import together
 
     grow(agent_a, Route("one.example.com"))
     results = together([partial(bottle_verbs.rollback, "agent-a", 1, actor=operator, seen_version=2)] * 4)

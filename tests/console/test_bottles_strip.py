@@ -13,7 +13,7 @@ from egress.models import Publication
 from supervise import bottles
 from supervise.overview import TROUBLED, bottles_overview
 from supervise.sanitize import storable
-from tests.asking import HOSTILE, ask
+from tests.support.proposals import HOSTILE, ask
 
 STRIP = "/bottles/_strip/"
 

@@ -17,8 +17,8 @@ from botbottle.models import Bottle
 from egress import store
 from supervise import decisions
 from supervise.models import Proposal
-from tests.asking import ask, ask_gate, ask_image, seen
 from tests.console.conftest import browser_of
+from tests.support.proposals import ask, ask_gate, ask_image, seen
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 

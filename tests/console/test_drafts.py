@@ -22,7 +22,7 @@ from egress.models import TrafficRecord
 from egress.policy import Lease, Route, RouteTable
 from supervise import decisions, drafts
 from supervise.models import Assignment, AuditEvent, Proposal
-from tests.asking import ask, seen
+from tests.support.proposals import ask, seen
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 HOST = "api.example.com"

@@ -17,7 +17,7 @@ from egress import store
 from egress.models import TrafficRecord
 from supervise import bottles, decisions, refusals, tool_calls
 from supervise.models import Assignment, AuditEvent, Proposal, StandingRefusal
-from tests.asking import ask, ask_gate, ask_image, seen
+from tests.support.proposals import ask, ask_gate, ask_image, seen
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 NARROW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}

@@ -14,7 +14,7 @@ from botbottle.dockerfiles import MOST_INSTRUCTIONS, Instruction, instructions
 from botbottle.models import Bottle
 from supervise import decisions
 from supervise.models import Proposal
-from tests.asking import ask, ask_gate, ask_image, seen
+from tests.support.proposals import ask, ask_gate, ask_image, seen
 
 pytestmark = pytest.mark.fuzz
 MEGABYTE = 1024 * 1024

@@ -17,8 +17,8 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from supervise import decisions, snoozing
 from supervise.models import Proposal
-from tests.asking import ask, ask_gate, ask_image, seen
 from tests.console.conftest import browser_of
+from tests.support.proposals import ask, ask_gate, ask_image, seen
 
 
 def targets(page: str) -> list[str]:

@@ -22,7 +22,7 @@ from supervise import build_log, decisions, images, log_consumer
 from supervise.build_log import Log
 from supervise.consumers import FORBIDDEN
 from supervise.models import Rebuild
-from tests.asking import HOSTILE, ask_image, seen
+from tests.support.proposals import HOSTILE, ask_image, seen
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 

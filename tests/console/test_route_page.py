@@ -16,9 +16,9 @@ from egress import store
 from egress.routes import Auth, Dlp, Lease, Route
 from supervise import assignments
 from supervise.models import AuditEvent, Proposal
-from tests.asking import ask, seen
 from tests.console.conftest import browser_of
 from tests.console.test_bottles_page import grow, load, text_of
+from tests.support.proposals import ask, seen
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 HOST = "api.example.com"

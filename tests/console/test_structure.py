@@ -11,8 +11,8 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from botbottle.models import Bottle
-from tests.asking import ask
-from tests.servers import ROOT
+from tests.support import ROOT
+from tests.support.proposals import ask
 
 # Reachable without signing in, and why.
 EXEMPT = {

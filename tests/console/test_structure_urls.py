@@ -20,8 +20,8 @@ from botbottle.asgi import websocket_application
 from botbottle.models import Bottle
 from supervise import api_keys, decisions, drafts, roles
 from supervise.models import Proposal, StandingRefusal
-from tests.asking import ask, seen
 from tests.console.conftest import browser_of
+from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.fuzz
 NOBODY = "00000000-0000-0000-0000-000000000000"

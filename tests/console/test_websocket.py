@@ -19,8 +19,8 @@ from botbottle.asgi import websocket_application
 from botbottle.models import Bottle
 from supervise import decisions, events
 from supervise.consumers import FORBIDDEN, PAUSE_SECONDS
-from tests.asking import ask, seen
 from tests.console.conftest import browser_of
+from tests.support.proposals import ask, seen
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 HERE = "http://127.0.0.1:8000"

@@ -35,8 +35,8 @@ from egress.dlp import (
     memory_of_scan,
 )
 from egress.token_shapes import INJECTIONS, SHAPES
-from tests.egress.steps import finish
-from tests.egress.token_examples import EXAMPLES, mixed, private_key
+from tests.support.steps import finish
+from tests.support.token_examples import EXAMPLES, mixed, private_key
 
 SECRET = 'Tr0ub4dor&3/"pa55word"+\\x?'
 SCANNER = Scanner([SECRET])

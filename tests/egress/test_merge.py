@@ -14,7 +14,7 @@ from egress.hostnames import pattern_matches
 from egress.merge import Merge, RouteChange, diff_tables, merge_gate_host, merge_route
 from egress.paths import prefix_allows
 from egress.policy import Auth, Dlp, Lease, Request, Route, RouteTable, Snapshot, decide
-from tests.egress.strategies import NOW, PATTERNS, asks, requests, tables
+from tests.support.strategies import NOW, PATTERNS, asks, requests, tables
 
 HOUR = timedelta(hours=1)
 

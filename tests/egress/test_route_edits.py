@@ -11,7 +11,7 @@ from hypothesis import given
 from egress.errors import PolicyError
 from egress.merge import change_route, withdraw_route
 from egress.policy import Auth, Dlp, Lease, Request, Route, RouteTable, Snapshot, decide
-from tests.egress.strategies import NOW, requests, tables
+from tests.support.strategies import NOW, requests, tables
 
 HOUR = timedelta(hours=1)
 LEASE = Lease(NOW + HOUR, 5, NOW - HOUR)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from egress.dlp import PART, Matcher, Scanner
 from egress.scrubbing import Scrubber
-from tests.egress.steps import finish
+from tests.support.steps import finish
 
 SECRET = "aaab/aaac+secret-1"
 SCANNER = Scanner([SECRET, "another-secret"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from egress.errors import BadSnapshot
 from egress.policy import Auth, Route, RouteTable, Snapshot
 from egress.snapshot import load, render_gate, render_routes, write_atomically
-from tests.egress.strategies import tables
+from tests.support.strategies import tables
 
 TABLE = RouteTable(
     (Route("a.com", ("/x",), auth=Auth("Bearer", "TOKEN")), Route("*.b.com")), ("a.com", "*.b.com")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from egress.decoding import Unreadable
 from egress.dlp import OVERLAP, PROVISIONED, WINDOW, Found, Scanner
 from egress.websocket_frames import MEMORY_OF_FRAMES, FrameScan, FrameScrub
-from tests.egress.steps import finish
+from tests.support.steps import finish
 
 SECRET = b"canary-secret-1"
 SCANNER = Scanner([SECRET.decode()])

@@ -15,9 +15,9 @@ from django.test import Client
 from botbottle.models import Bottle
 from supervise import decisions
 from supervise.models import Decision
-from tests.asking import ask, seen
 from tests.console.conftest import browser_of
-from tests.egress_control.stand_in import StandIn
+from tests.support.fake_proxy import StandIn
+from tests.support.proposals import ask, seen
 
 
 @pytest.fixture

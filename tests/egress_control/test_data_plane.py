@@ -12,7 +12,7 @@ import pytest
 
 from egress import data_plane
 from egress.data_plane import Ack, DataPlaneDown, EgressProcess, RecordBatch
-from tests.egress_control.stand_in import LOADED_AT, StandIn, record
+from tests.support.fake_proxy import LOADED_AT, StandIn, record
 
 
 @pytest.fixture

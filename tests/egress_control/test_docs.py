@@ -12,7 +12,7 @@ from egress.decoding import MAX_CODINGS, memory_of
 from egress.dlp import memory_of_scan
 from egress.routes import OPERATOR_SCHEMES
 from egress.websocket_frames import MEMORY_OF_FRAMES
-from tests.servers import ROOT
+from tests.support import ROOT
 
 DOCUMENT = (ROOT / "docs" / "egress.md").read_text(encoding="utf-8")
 SOURCES = [*(ROOT / "egress" / "proxy").glob("*.py"), ROOT / "egress" / "policy.py"]

@@ -17,7 +17,7 @@ from egress.data_plane import DataPlaneDown
 from egress.intake import Intake
 from egress.models import DataPlaneEvent, Publication, RecordCursor, TrafficRecord
 from supervise import bottles, queries
-from tests.egress_control.stand_in import StandIn, record
+from tests.support.fake_proxy import StandIn, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

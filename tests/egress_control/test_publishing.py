@@ -18,8 +18,8 @@ from egress.data_plane import DataPlane
 from egress.models import Publication
 from supervise import applying, bottles, caretaker, queries
 from supervise.models import Decision
-from tests.egress_control.stand_in import LOADED_AT, StandIn
-from tests.threads import together
+from tests.support.fake_proxy import LOADED_AT, StandIn
+from tests.support.threads import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 

@@ -22,7 +22,7 @@ from egress.models import Secret
 from supervise import caretaker, secrets
 from supervise.models import AuditEvent
 from tests.console.conftest import browser_of
-from tests.threads import together
+from tests.support.threads import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 CANARY = "canary-41d7c0ffee"

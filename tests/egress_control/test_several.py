@@ -21,7 +21,7 @@ from egress.intake import Intake
 from egress.models import DataPlaneEvent, Publication, RecordCursor, TrafficRecord
 from supervise import applying, caretaker, queries, queue_page
 from supervise.models import Decision
-from tests.egress_control.stand_in import StandIn, record
+from tests.support.fake_proxy import StandIn, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Pair = tuple[StandIn, StandIn]

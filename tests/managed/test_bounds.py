@@ -13,12 +13,13 @@ import pytest
 from botbottle.backends import limits
 from botbottle.backends.base import Limits
 from botbottle.servers.bounds import Bounds
-from tests.backends.images import PYTHON_IMAGE
-from tests.dockerd import Engine, engine
-from tests.managed.site import Managed
-from tests.processes.bottles import Bottles
-from tests.requirements import require
-from tests.servers import running_server, wait_until
+from tests.support.bottle_cli import Bottles
+from tests.support.docker_engine import Engine, engine
+from tests.support.docker_images import PYTHON_IMAGE
+from tests.support.mcp_server_site import Managed
+from tests.support.requirements import require
+from tests.support.server import running_server
+from tests.support.timeouts import wait_until
 
 __all__ = ["engine"]
 pytestmark = pytest.mark.process

@@ -11,11 +11,12 @@ from typing import ClassVar
 import pytest
 
 from botbottle.demo.internet import Site, small_internet
-from tests.managed.site import Managed
-from tests.managed.wheels import wheel_of
-from tests.processes.bottles import Bottles
-from tests.requirements import require
-from tests.servers import running_server, wait_until
+from tests.support.bottle_cli import Bottles
+from tests.support.mcp_server_site import Managed
+from tests.support.requirements import require
+from tests.support.server import running_server
+from tests.support.timeouts import wait_until
+from tests.support.wheels import wheel_of
 
 pytestmark = pytest.mark.process
 INDEX = "index.example.com"

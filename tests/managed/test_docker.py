@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import pytest
 import websockets
 
-from tests.backends.images import PYTHON_IMAGE
-from tests.dockerd import Engine, engine  # noqa: F401 - a fixture
-from tests.managed.site import Managed, everything, inspector, with_sdk
-from tests.managed.speaking import HTTP, WEBSOCKET, speaking
-from tests.processes.bottles import Bottles
-from tests.servers import running_server, wait_until
+from tests.support.bottle_cli import Bottles
+from tests.support.docker_engine import Engine, engine  # noqa: F401 - a fixture
+from tests.support.docker_images import PYTHON_IMAGE
+from tests.support.mcp_relay_client import HTTP, WEBSOCKET, speaking
+from tests.support.mcp_server_site import Managed, everything, inspector, with_sdk
+from tests.support.server import running_server
+from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
 FAILING = {

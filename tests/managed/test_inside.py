@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from botbottle.servers.process import BECOME, END, REMOVE
-from tests.patience import PATIENCE
-from tests.servers import wait_until
+from tests.support.timeouts import PATIENCE, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 FACTS = (

@@ -20,13 +20,15 @@ import pytest
 import websockets
 
 from egress.handed import FILE, from_bytes
-from tests.managed.site import Managed, everything, inspector, with_sdk
-from tests.managed.speaking import HTTP, WEBSOCKET, speaking
-from tests.managed.wheels import wheel_of
-from tests.processes.bottles import Bottles
-from tests.processes.site import command_of
-from tests.requirements import require
-from tests.servers import ROOT, running_server, wait_until
+from tests.support import ROOT
+from tests.support.bottle_cli import Bottles
+from tests.support.mcp_relay_client import HTTP, WEBSOCKET, speaking
+from tests.support.mcp_server_site import Managed, everything, inspector, with_sdk
+from tests.support.requirements import require
+from tests.support.server import running_server
+from tests.support.site import command_of
+from tests.support.timeouts import wait_until
+from tests.support.wheels import wheel_of
 
 pytestmark = pytest.mark.process
 

@@ -14,8 +14,8 @@ from supervise import bottles, context, decisions, managed, queries, tool_calls
 from supervise.errors import BadAsk
 from supervise.models import AuditEvent, Decision, ManagedServer, Proposal
 from supervise.risk import Level
-from tests.asking import HOSTILE, seen
 from tests.console.conftest import browser_of
+from tests.support.proposals import HOSTILE, seen
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MANIFEST = "mcp_servers: {notes: {command: notes, env: {TOKEN: x}, tools: {delete: ask}}}\n"

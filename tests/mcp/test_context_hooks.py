@@ -14,7 +14,7 @@ import pytest
 
 from botbottle.backends.base import BackendError
 from botbottle.provision import context_hooks
-from tests.requirements import require
+from tests.support.requirements import require
 
 OURS = {"hooks": [{"type": "command", "command": context_hooks.CLAUDE_COMMAND, "timeout": 15}]}
 THEIRS = {"matcher": "startup", "hooks": [{"type": "command", "command": "date"}]}

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from supervise import applying, context, context_text, decisions, tool_calls
 from supervise.models import Decision, Proposal
-from tests.asking import HOSTILE, ask, ask_gate, ask_image, seen
 from tests.mcp.conftest import MODERN, Agent, modern_message
-from tests.servers import ROOT
+from tests.support import ROOT
+from tests.support.proposals import HOSTILE, ask, ask_gate, ask_image, seen
 
 GOLDEN = Path(__file__).parent / "golden"
 DOCUMENT = ROOT / "docs" / "session-context.md"

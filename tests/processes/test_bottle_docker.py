@@ -9,10 +9,11 @@ from pathlib import Path
 import docker
 import pytest
 
-from tests.backends.images import PYTHON_IMAGE
-from tests.dockerd import Engine, engine  # noqa: F401 - a fixture
-from tests.processes.bottles import Bottles, is_gone
-from tests.servers import running_server, wait_until
+from tests.support.bottle_cli import Bottles, is_gone
+from tests.support.docker_engine import Engine, engine  # noqa: F401 - a fixture
+from tests.support.docker_images import PYTHON_IMAGE
+from tests.support.server import running_server
+from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
 ASK_THE_AGENT_PLANE = (

@@ -14,11 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.patience import PATIENCE
-from tests.processes.bottles import HEALTH, Bottles, family, is_gone
-from tests.processes.site import command_of, post_form
-from tests.requirements import require
-from tests.servers import ROOT, RunningServer, running_server, wait_until
+from tests.support import ROOT
+from tests.support.bottle_cli import HEALTH, Bottles, family, is_gone
+from tests.support.requirements import require
+from tests.support.server import RunningServer, running_server
+from tests.support.site import command_of, post_form
+from tests.support.timeouts import PATIENCE, wait_until
 
 pytestmark = pytest.mark.process
 PYTHON = str(Path(sys.base_prefix) / "bin" / "python3")

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from egress.data_plane import EgressProcess
-from tests.processes.bottles import Bottles, family
-from tests.processes.site import ADDRESS, HOST, Site, post_form, running_site
-from tests.requirements import require
-from tests.servers import wait_until
+from tests.support.bottle_cli import Bottles, family
+from tests.support.requirements import require
+from tests.support.site import ADDRESS, HOST, Site, post_form, running_site
+from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
 CANARY = "canary/7d1e+f00d=b4r5a9c2"

@@ -26,13 +26,14 @@ from websockets.sync.client import connect
 
 from botbottle.backends.accounts import sandbox_name
 from botbottle.demo.internet import Site, small_internet
-from tests.backends.images import PYTHON_IMAGE, SHELL_IMAGE
-from tests.dockerd import Engine, engine
-from tests.patience import PATIENCE
-from tests.processes.bottles import Bottles
-from tests.processes.site import command_of, post_form
-from tests.requirements import require
-from tests.servers import ROOT, running_server, wait_until
+from tests.support import ROOT
+from tests.support.bottle_cli import Bottles
+from tests.support.docker_engine import Engine, engine
+from tests.support.docker_images import PYTHON_IMAGE, SHELL_IMAGE
+from tests.support.requirements import require
+from tests.support.server import running_server
+from tests.support.site import command_of, post_form
+from tests.support.timeouts import PATIENCE, wait_until
 
 __all__ = ["engine"]
 pytestmark = pytest.mark.process

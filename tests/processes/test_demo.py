@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from supervise.management.commands import demo
-from tests.requirements import require
-from tests.servers import KEPT_VARIABLES, ROOT
+from tests.support import ROOT
+from tests.support.requirements import require
+from tests.support.server import KEPT_VARIABLES
 
 pytestmark = pytest.mark.process
 STEPS = ("→ 403", "egress-block", "Open http://127.0.0.1:", "approved, live as table version", "→ 200")

@@ -11,8 +11,9 @@ import sys
 import httpx
 import pytest
 
-from tests.patience import PATIENCE
-from tests.servers import ROOT, RunningServer, free_port, running_server
+from tests.support import ROOT
+from tests.support.server import RunningServer, free_port, running_server
+from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
 

@@ -19,12 +19,14 @@ import httpx
 import pytest
 
 from egress.data_plane import EgressProcess
-from tests.agents import Agent, Operator, crowd
-from tests.processes.site import HOST, Site, running_site
-from tests.proxy import load
-from tests.proxy.lab import Client, request
-from tests.proxy.load import Counts
-from tests.servers import ROOT, is_running, running_server, stop, wait_until
+from tests.support import ROOT
+from tests.support import request_load as load
+from tests.support.agent import Agent, Operator, crowd
+from tests.support.proxy_harness import Client, request
+from tests.support.request_load import Counts
+from tests.support.server import is_running, running_server, stop
+from tests.support.site import HOST, Site, running_site
+from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
 LOST = r"Records of requests that were ever lost before they could be read: ([\d,]+)\."

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from egress.shards import owner
-from tests.patience import PATIENCE
-from tests.processes.site import HOST, Site, running_site
-from tests.proxy.lab import numbered
-from tests.servers import is_running, stop, wait_until
+from tests.support.proxy_harness import numbered
+from tests.support.server import is_running, stop
+from tests.support.site import HOST, Site, running_site
+from tests.support.timeouts import PATIENCE, wait_until
 
 pytestmark = pytest.mark.process
 ALLOWED = f"https://{HOST}/allowed/x"

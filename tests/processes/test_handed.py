@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.processes.bottles import Bottles
-from tests.processes.site import ADDRESS, HOST, Site, running_site
-from tests.requirements import require
-from tests.servers import wait_until
+from tests.support.bottle_cli import Bottles
+from tests.support.requirements import require
+from tests.support.site import ADDRESS, HOST, Site, running_site
+from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
 PYTHON = str(Path(sys.base_prefix) / "bin" / "python3")

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.servers import KEPT_VARIABLES, ROOT, stop
+from tests.support import ROOT
+from tests.support.server import KEPT_VARIABLES, stop
 
 pytestmark = pytest.mark.process
 

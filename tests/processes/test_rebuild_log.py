@@ -12,9 +12,9 @@ import httpx
 import pytest
 import websockets
 
-from tests.building import building
-from tests.processes.site import post_form
-from tests.servers import RunningServer, running_server
+from tests.support.image_build import building
+from tests.support.server import RunningServer, running_server
+from tests.support.site import post_form
 
 pytestmark = pytest.mark.process
 WATCHERS = 8

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from tests.patience import PATIENCE
-from tests.processes.site import HOST, Site, running_site
+from tests.support.site import HOST, Site, running_site
+from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
 OTHER, OTHER_ADDRESS = "other.example.com", "127.0.0.3"

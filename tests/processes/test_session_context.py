@@ -15,9 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.patience import PATIENCE
-from tests.processes.site import HOST, Site, running_site
-from tests.servers import wait_until
+from tests.support.site import HOST, Site, running_site
+from tests.support.timeouts import PATIENCE, wait_until
 
 pytestmark = pytest.mark.process
 PENDING = "pending.example.com"

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from egress.data_plane import DataPlane
-from tests.agents import Agent, Operator, crowd
-from tests.processes.site import post_form
 from tests.processes.test_waiting_calls import api_key
-from tests.servers import RunningServer, running_server
+from tests.support.agent import Agent, Operator, crowd
+from tests.support.server import RunningServer, running_server
+from tests.support.site import post_form
 
 pytestmark = [pytest.mark.process, pytest.mark.services]
 CALLS = 300

@@ -15,7 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.servers import ROOT, RunningServer, wait_until
+from tests.support import ROOT
+from tests.support.server import RunningServer
+from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
 OPERATORS = ("olivia", "otto")

@@ -12,9 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.agents import Agent, Operator, crowd
-from tests.processes.site import command_of
-from tests.servers import RunningServer, running_server, stop, wait_until
+from tests.support.agent import Agent, Operator, crowd
+from tests.support.server import RunningServer, running_server, stop
+from tests.support.site import command_of
+from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
 CALLS = 200

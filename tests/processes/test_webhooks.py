@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents import Agent, crowd
-from tests.servers import free_port, running_server, wait_until
-from tests.supervise.receiver import Receiver
+from tests.support.agent import Agent, crowd
+from tests.support.server import free_port, running_server
+from tests.support.timeouts import wait_until
+from tests.support.webhook_receiver import Receiver
 
 pytestmark = pytest.mark.process
 SET_UP = """

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from botbottle.provision import trust
 from botbottle.provision.variables import TRUSTSTORE_PASSWORD
 from egress.proxy import ca
-from tests.requirements import require
+from tests.support.requirements import require
 
 NAMES = ("ca.pem", "bundle.pem", "truststore.p12")
 

@@ -10,7 +10,7 @@ import pytest
 from egress.dlp import Scanner
 from egress.proxy.ca import Authority
 from egress.proxy.openssl import Trust
-from tests.proxy.lab import SECRET, USUAL_ROUTES, Lab, pinned, running_lab
+from tests.support.proxy_harness import SECRET, USUAL_ROUTES, Lab, pinned, running_lab
 
 
 @pytest.fixture(scope="session")

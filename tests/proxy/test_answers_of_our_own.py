@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from egress.ask import parse_egress_ask, parse_gate_ask
-from tests.proxy.lab import Client, Lab, connect, get, pinned, request
+from tests.support.proxy_harness import Client, Lab, connect, get, pinned, request
 
 pytestmark = pytest.mark.process
 CREDENTIALS = "Proxy-Authorization: Basic YWdlbnQtYTp0b2tlbi1vZi1h"  # agent-a:token-of-a

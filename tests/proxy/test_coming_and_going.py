@@ -13,7 +13,7 @@ from egress.proxy.config import Config
 from egress.proxy.listeners import Listeners
 from egress.proxy.plane import DataPlane
 from egress.snapshot import render_gate, render_routes, write_atomically
-from tests.proxy.lab import get
+from tests.support.proxy_harness import get
 
 SLUG = "agent-x"
 

@@ -16,8 +16,8 @@ import pytest
 import zstandard
 
 from egress.dlp import memory_of_scan
-from tests.egress.token_examples import EXAMPLES
-from tests.proxy.lab import SECRET, Client, Lab, connect, eventually, get, pinned, request
+from tests.support.proxy_harness import SECRET, Client, Lab, connect, eventually, get, pinned, request
+from tests.support.token_examples import EXAMPLES
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("canary_stays")]
 TOKEN = EXAMPLES["github-token"]

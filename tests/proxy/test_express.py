@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.lab import Client, Lab, eventually, get, pinned, request, running_lab
+from tests.support.proxy_harness import Client, Lab, eventually, get, pinned, request, running_lab
 
 pytestmark = pytest.mark.process
 HOST = "api.example.com"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.proxy import origins
-from tests.proxy.lab import Client, Lab, at_rest, connect, eventually, get, pinned, request
-from tests.proxy.origins import Seen, Send, big
+from tests.support import origins
+from tests.support.origins import Seen, Send, big
+from tests.support.proxy_harness import Client, Lab, at_rest, connect, eventually, get, pinned, request
 
 pytestmark = pytest.mark.process
 WIDE = [pinned("api.example.com", dlp={"out": False, "in": True})]

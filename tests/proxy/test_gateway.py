@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.proxy.lab import ADDRESSES, Lab, connect, eventually, get, pinned, running_lab
-from tests.servers import free_port
+from tests.support.proxy_harness import ADDRESSES, Lab, connect, eventually, get, pinned, running_lab
+from tests.support.server import free_port
 
 pytestmark = pytest.mark.process
 ROUTES = [

@@ -21,7 +21,7 @@ from egress.proxy.plane import DataPlane
 from egress.proxy.wire import Doorbell, Wire
 from egress.routes import Route
 from egress.snapshot import render_gate, render_routes, write_atomically
-from tests.proxy.lab import Client, Lab, get, pinned, request
+from tests.support.proxy_harness import Client, Lab, get, pinned, request
 
 HOST, OTHER = "api.example.com", "other.example.com"
 TOKEN = "ghp_" + "a1B2" * 9

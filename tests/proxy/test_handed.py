@@ -11,8 +11,8 @@ import pytest
 
 from botbottle.backends import handed
 from egress.dlp import Scanner
-from tests.proxy.lab import SECRET, Answer, Lab, connect, eventually, get, pinned, request
 from tests.proxy.test_dlp_traffic import AS, DISGUISES
+from tests.support.proxy_harness import SECRET, Answer, Lab, connect, eventually, get, pinned, request
 
 pytestmark = pytest.mark.process
 MINE = "plain/words that-match+no=shape"

@@ -18,7 +18,7 @@ from egress.proxy.errors import Gone, Refusal
 from egress.proxy.handover import Reception, hand_over
 from egress.proxy.parent import Sockets
 from egress.proxy.wire import Doorbell, Watch, Wire
-from tests.patience import PATIENCE
+from tests.support.timeouts import PATIENCE
 
 Scene = Callable[[Sockets], Awaitable[None]]
 

@@ -16,7 +16,7 @@ from egress.proxy.inspection import Inspection
 from egress.proxy.records import blank_record
 from egress.routes import Route
 from egress.secret_forms import LONGEST_FORM
-from tests.egress.steps import finish
+from tests.support.steps import finish
 
 TEXT = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1000000\r\n\r\n"
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"

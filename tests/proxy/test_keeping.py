@@ -23,8 +23,8 @@ from egress.proxy.openssl import ARRIVED, Session, TlsError
 from egress.proxy.records import Records, blank_record
 from egress.proxy.uses import Uses
 from egress.routes import Lease, Route
-from tests.patience import PATIENCE
-from tests.servers import ROOT
+from tests.support import ROOT
+from tests.support.timeouts import PATIENCE
 
 # --- certificates
 

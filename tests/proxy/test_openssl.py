@@ -17,7 +17,7 @@ from OpenSSL import crypto
 from egress.proxy.ca import Authority
 from egress.proxy.openssl import ARRIVED, PLAIN, BadCertificate, Session, TlsError, Trust, WrongName
 from egress.proxy.tls import whole_records
-from tests.proxy.tls_peers import HOST, MUCH, greet_with, offer, serving
+from tests.support.tls_peers import HOST, MUCH, greet_with, offer, serving
 
 Peer = Callable[[ssl.SSLContext], None]
 

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from egress.proxy.ca import Authority
-from tests.proxy.lab import Client, Lab, at_rest, eventually, get, pinned
-from tests.proxy.origins import big
-from tests.proxy.tls_peers import HOST, MUCH, Ours, Peer, opened, until
+from tests.support.origins import big
+from tests.support.proxy_harness import Client, Lab, at_rest, eventually, get, pinned
+from tests.support.tls_peers import HOST, MUCH, Ours, Peer, opened, until
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.proxy.lab import ADDRESSES, TOKENS, Client, Lab, eventually, get, pinned
+from tests.support.proxy_harness import ADDRESSES, TOKENS, Client, Lab, eventually, get, pinned
 
 pytestmark = pytest.mark.process
 WAYS = {

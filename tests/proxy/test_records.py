@@ -17,8 +17,8 @@ import pytest
 
 from egress.data_plane import DataPlaneDown, EgressProcess, RecordBatch
 from egress.proxy.records import BATCH
-from tests.patience import PATIENCE
-from tests.proxy.lab import (
+from tests.support.origins import big
+from tests.support.proxy_harness import (
     Answer,
     Client,
     Lab,
@@ -29,7 +29,7 @@ from tests.proxy.lab import (
     request,
     running_lab,
 )
-from tests.proxy.origins import big
+from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
 HOST = "api.example.com"

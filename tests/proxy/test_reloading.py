@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.patience import PATIENCE
-from tests.proxy.lab import (
+from tests.support import ROOT
+from tests.support.proxy_harness import (
     USUAL_ROUTES,
     Client,
     Lab,
@@ -28,7 +28,7 @@ from tests.proxy.lab import (
     pinned,
     running_lab,
 )
-from tests.servers import ROOT
+from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
 STREAMS = pinned("api.example.com", path_allowlist=["/events"])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from bench.outbound.damage import DAMAGES, Files
-from tests.proxy import load
-from tests.proxy.lab import Client, Lab, eventually, get, pinned, running_lab
-from tests.proxy.origins import big
 from tests.proxy.test_reloading import next_event
+from tests.support import request_load as load
+from tests.support.origins import big
+from tests.support.proxy_harness import Client, Lab, eventually, get, pinned, running_lab
 
 pytestmark = pytest.mark.process
 RELOADS = 200

@@ -17,9 +17,9 @@ import zstandard
 
 from egress.dlp import memory_of_scan
 from egress.websocket_frames import MEMORY_OF_FRAMES
-from tests.proxy import origins
-from tests.proxy.lab import SECRET, Client, Lab, eventually, get, pinned, running_lab
-from tests.proxy.origins import Seen, Send, big
+from tests.support import origins
+from tests.support.origins import Seen, Send, big
+from tests.support.proxy_harness import SECRET, Client, Lab, eventually, get, pinned, running_lab
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("canary_stays")]
 CANARY = {"scheme": "Bearer", "token_ref": "CANARY"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from egress.proxy.credentials import Secrets
-from tests.servers import ROOT
+from tests.support import ROOT
 
 READ = re.compile(r'environment\.\w+\(\s*"([A-Z_]+)"')
 SETTINGS = set(READ.findall((ROOT / "botbottle/settings.py").read_text()))

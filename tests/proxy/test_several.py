@@ -16,8 +16,8 @@ import yaml
 
 from egress.shards import owner
 from tests.attack.test_identity import credentials
-from tests.patience import PATIENCE
-from tests.proxy.lab import (
+from tests.support import ROOT
+from tests.support.proxy_harness import (
     TOKENS,
     USUAL_ROUTES,
     Client,
@@ -30,7 +30,8 @@ from tests.proxy.lab import (
     request,
     running_lab,
 )
-from tests.servers import ROOT, free_port, is_running
+from tests.support.server import free_port, is_running
+from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
 HOSTS = {"agent-a": "api.example.com", "agent-b": "other.example.com"}

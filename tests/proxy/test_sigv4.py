@@ -14,7 +14,7 @@ from egress.proxy.errors import Refusal
 from egress.proxy.sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from egress.routes import Auth, Route
 from egress.sigv4_scope import signing_scope
-from tests.proxy.lab import Client, Lab, eventually, get, request, running_lab
+from tests.support.proxy_harness import Client, Lab, eventually, get, request, running_lab
 
 KEY = AwsKey("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 BUCKET = "examplebucket.s3.amazonaws.com"

@@ -24,7 +24,7 @@ from egress.proxy.splicing import Pipes
 from egress.proxy.tunnel import Tunnel
 from egress.proxy.wire import Doorbell, Watch, Wire
 from egress.routes import Route
-from tests.patience import PATIENCE
+from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.fuzz
 MEGABYTE = 1024 * 1024

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from egress.ask import parse_egress_ask, parse_gate_ask
-from tests.proxy.lab import PUBLIC, USUAL_ROUTES, Answer, Lab, connect, get, pinned, running_lab
+from tests.support.proxy_harness import PUBLIC, USUAL_ROUTES, Answer, Lab, connect, get, pinned, running_lab
 
 pytestmark = pytest.mark.process
 HOST = "resolved.example.net"

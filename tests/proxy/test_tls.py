@@ -21,7 +21,7 @@ from egress.proxy.berths import NARROW, WIDE
 from egress.proxy.ca import Authority
 from egress.proxy.openssl import BadCertificate, Trust
 from egress.proxy.tls import TlsTransport
-from tests.proxy.tls_peers import HOST, MUCH, PATIENCE, Ours, Seal, connected, opened, serving, until
+from tests.support.tls_peers import HOST, MUCH, PATIENCE, Ours, Seal, connected, opened, serving, until
 
 
 @pytest.mark.parametrize("size", [1, 16_384, 16_385, len(MUCH)])

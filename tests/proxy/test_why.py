@@ -9,8 +9,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from egress.dlp import Scanner
-from tests.egress.token_examples import EXAMPLES
-from tests.proxy.lab import SECRET, Answer, Lab, get, pinned, request, running_lab
+from tests.support.proxy_harness import SECRET, Answer, Lab, get, pinned, request, running_lab
+from tests.support.token_examples import EXAMPLES
 
 pytestmark = pytest.mark.process
 TOKEN = EXAMPLES["github-token"]

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tests.servers import KEPT_VARIABLES, ROOT
+from tests.support import ROOT
+from tests.support.server import KEPT_VARIABLES
 
 PLUGINS = ["-p", "no:cacheprovider", "-p", "tests.services.with_database"]
 SUITES = ["tests/supervise", "tests/waiting", "tests/api", "tests/commands", "tests/egress_control"]

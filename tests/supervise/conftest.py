@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 
 from supervise import decisions
 from supervise.models import Proposal
-from tests.asking import seen
+from tests.support.proposals import seen
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from botbottle.models import Bottle
 from egress import snapshot, store
 from supervise import applying, bottles, caretaker, decisions, queries
 from supervise.models import AuditEvent, Decision
-from tests.asking import ask, ask_gate, ask_image, seen
-from tests.threads import together
+from tests.support.proposals import ask, ask_gate, ask_image, seen
+from tests.support.threads import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

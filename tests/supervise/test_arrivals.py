@@ -9,9 +9,9 @@ from django.db import transaction
 
 from botbottle.models import Bottle
 from supervise.queue_page import Filter, QueuePage, Since, arrived, page_of
-from tests.asking import ask
-from tests.patience import PATIENCE
-from tests.threads import together
+from tests.support.proposals import ask
+from tests.support.threads import together
+from tests.support.timeouts import PATIENCE
 
 
 @pytest.mark.django_db(transaction=True)

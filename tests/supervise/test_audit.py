@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from supervise import audit
 from supervise.models import AuditEvent, AuditHead
-from tests.threads import together
+from tests.support.threads import together
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from botbottle.models import Bottle
 from supervise import bottles, decisions
 from supervise.errors import AlreadyDecided
 from supervise.models import AuditEvent, Decision, Proposal
-from tests.asking import ask, seen
-from tests.threads import together
+from tests.support.proposals import ask, seen
+from tests.support.threads import together
 
 pytestmark = pytest.mark.django_db
 

@@ -19,7 +19,7 @@ from egress import store
 from egress.models import TrafficRecord
 from supervise import caretaker, events, waiting
 from supervise.models import Decision, Proposal
-from tests.asking import ask
+from tests.support.proposals import ask
 
 
 @pytest.mark.django_db

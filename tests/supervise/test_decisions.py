@@ -22,7 +22,7 @@ from supervise.errors import (
     SuperviseError,
 )
 from supervise.models import AuditEvent, Decision, Proposal
-from tests.asking import HOSTILE, ask, ask_gate, ask_image, seen
+from tests.support.proposals import HOSTILE, ask, ask_gate, ask_image, seen
 
 pytestmark = pytest.mark.django_db
 

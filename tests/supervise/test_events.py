@@ -15,7 +15,7 @@ from django.db import connection, transaction
 from botbottle.models import Bottle
 from supervise import decisions, events
 from supervise.models import Decision
-from tests.asking import ask, ask_image, seen
+from tests.support.proposals import ask, ask_image, seen
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -15,8 +15,8 @@ from egress import store
 from supervise import audit, decisions, queries
 from supervise.errors import AlreadyDecided, StaleReview
 from supervise.models import Approval, AuditEvent, Decision, Proposal
-from tests.asking import ask, ask_image, seen
-from tests.threads import together
+from tests.support.proposals import ask, ask_image, seen
+from tests.support.threads import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 

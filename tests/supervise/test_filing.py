@@ -14,8 +14,8 @@ from supervise import audit, bottles, decisions, filing
 from supervise.errors import AskedTooOften, BadAsk, TooManyPending
 from supervise.filing import file_proposal
 from supervise.models import AuditEvent, Proposal
-from tests.asking import HOSTILE, ask, ask_gate, ask_image
-from tests.threads import together
+from tests.support.proposals import HOSTILE, ask, ask_gate, ask_image
+from tests.support.threads import together
 
 pytestmark = pytest.mark.django_db
 

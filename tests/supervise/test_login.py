@@ -22,7 +22,7 @@ from supervise import login
 from supervise.login import PER_ACCOUNT, PER_ADDRESS, address_of
 from supervise.models import AuditEvent, LoginFailure
 from tests.console.conftest import browser_of
-from tests.threads import together
+from tests.support.threads import together
 
 pytestmark = [pytest.mark.django_db, pytest.mark.fuzz]
 RIGHT, WRONG = "correct-horse-battery", "wrong-horse-battery"

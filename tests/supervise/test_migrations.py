@@ -13,7 +13,7 @@ from django.db.migrations.executor import MigrationExecutor
 from botbottle.models import Bottle
 from egress import store
 from egress.models import DataPlaneEvent, Publication, RecordCursor
-from tests.servers import ROOT
+from tests.support import ROOT
 
 Apps = Any
 

@@ -25,9 +25,9 @@ from supervise.errors import StaleReview
 from supervise.models import Proposal, Rebuild
 from supervise.queue_page import Filter
 from supervise.since_seen import changed_since, note_of
-from tests.asking import ask, ask_image, seen
-from tests.servers import wait_until
-from tests.threads import together
+from tests.support.proposals import ask, ask_image, seen
+from tests.support.threads import together
+from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.django_db
 TEXT = "FROM agents:1\nRUN install newtool\n"

@@ -20,7 +20,7 @@ import botbottle.urls  # noqa: F401 - looks at the settings once, and must see t
 from botbottle.checks import whole_identity_provider
 from supervise import oidc, roles
 from supervise.models import AuditEvent
-from tests.supervise.identity_provider import CLIENT, Provider
+from tests.support.identity_provider import CLIENT, Provider
 
 pytestmark = [pytest.mark.django_db, pytest.mark.fuzz]
 SECRET = "of-the-client"
@@ -36,7 +36,7 @@ def provider(settings: Any) -> Iterator[Provider]:
     settings.OIDC_RP_CLIENT_ID, settings.OIDC_RP_CLIENT_SECRET = CLIENT, SECRET
     settings.OIDC_ROLE_GROUPS = {"operator": "ops", "viewer": "watchers"}
     settings.AUTHENTICATION_BACKENDS = ["supervise.login.ThrottledBackend", "supervise.oidc.OidcBackend"]
-    settings.ROOT_URLCONF = "tests.supervise.oidc_site"
+    settings.ROOT_URLCONF = "tests.support.oidc_urls"
     roles.grant(apps)
     yield running
     oidc._remembered.clear()

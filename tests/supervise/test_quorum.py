@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from botbottle.models import Bottle
 from egress import store
 from supervise.models import Approval, AuditEvent, Decision, Proposal
-from tests.asking import ask, ask_image
+from tests.support.proposals import ask, ask_image
 
 pytestmark = pytest.mark.django_db
 AUTH = {"scheme": "Bearer", "token_ref": "GITHUB_TOKEN"}

@@ -29,7 +29,7 @@ from supervise.errors import NotPermitted
 from supervise.images import Image, Phase
 from supervise.models import AuditEvent, Decision, Rebuild
 from supervise.running import NotStarted
-from tests.asking import ask, ask_image
+from tests.support.proposals import ask, ask_image
 
 pytestmark = pytest.mark.django_db
 TEXT = "FROM agents:1\nRUN install newtool\n"

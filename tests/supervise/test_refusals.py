@@ -12,7 +12,7 @@ from supervise import audit, decisions, queries, refusals
 from supervise.errors import NoSuchProposal, NotPermitted
 from supervise.filing import file_proposal
 from supervise.models import AuditEvent, Proposal, StandingRefusal
-from tests.asking import ask, seen
+from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.django_db
 

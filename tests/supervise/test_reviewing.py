@@ -17,7 +17,7 @@ from supervise.errors import StaleReview
 from supervise.models import Rebuild
 from supervise.reviewing import review, table_text
 from supervise.risk import Level
-from tests.asking import ask, ask_image, seen
+from tests.support.proposals import ask, ask_image, seen
 
 pytestmark = pytest.mark.django_db
 NARROW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}

@@ -14,8 +14,8 @@ from botbottle.models import Bottle
 from supervise import assignments, audit, decisions, permissions, roles, running
 from supervise.errors import NotPermitted
 from supervise.models import Assignment, AuditEvent, Decision, Proposal
-from tests.asking import ask, seen
 from tests.console.conftest import browser_of
+from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "correct-horse-battery"

@@ -17,7 +17,7 @@ from supervise import assignments, audit, bottles, route_verbs
 from supervise.bottles import NoSuchBottle
 from supervise.errors import BadAsk, NotPermitted, StaleReview, TooRisky
 from supervise.models import AuditEvent
-from tests.threads import together
+from tests.support.threads import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 API = Route("api.example.com", ("/a", "/b"), ("GET",), Auth("Bearer", "GITHUB_TOKEN"))

@@ -18,7 +18,7 @@ from egress import store
 from supervise import audit, bottles, events, running, settling
 from supervise.models import AuditEvent
 from tests.supervise.test_events import sent_by
-from tests.threads import together
+from tests.support.threads import together
 
 pytestmark = pytest.mark.django_db
 

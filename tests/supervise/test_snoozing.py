@@ -12,7 +12,7 @@ from botbottle.models import Bottle
 from supervise import audit, decisions, snoozing
 from supervise.errors import AlreadyDecided, BadAsk, NoSuchProposal, NotPermitted
 from supervise.models import AuditEvent, Proposal
-from tests.asking import ask, seen
+from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.django_db
 

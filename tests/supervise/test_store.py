@@ -15,7 +15,7 @@ from egress.errors import BadSnapshot
 from egress.models import Publication, RouteTableVersion
 from egress.routes import Route
 from supervise import bottles
-from tests.threads import together
+from tests.support.threads import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -23,10 +23,11 @@ from egress import store
 from supervise import applying, audit, bottles, decisions, receivers, webhook_post, webhook_spool, webhooks
 from supervise.models import AuditEvent, Decision, Delivery, Proposal, Webhook
 from supervise.webhooks import Sender
-from tests.asking import ask, ask_image, seen
 from tests.console.conftest import browser_of
-from tests.servers import free_port, wait_until
-from tests.supervise.receiver import Receiver
+from tests.support.proposals import ask, ask_image, seen
+from tests.support.server import free_port
+from tests.support.timeouts import wait_until
+from tests.support.webhook_receiver import Receiver
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 ALL = [event for event in Webhook.Event.values if event != "test"]
@@ -521,7 +522,7 @@ def test_an_unreadable_secret_sends_nothing_unsigned(
 
 
 def test_an_untrusted_certificate_is_refused(sender: Sender, agent_a: Bottle, tmp_path: Any) -> None:
-    from tests.proxy.origins import TestAuthority
+    from tests.support.origins import TestAuthority
 
     context = TestAuthority(tmp_path).context(["localhost"])
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.requirements import require
-from tests.tools.workshop import HERE, NODE_PACKAGES, Bottle, Workshop, running_workshop
+from tests.support.requirements import require
+from tests.support.tool_env import HERE, NODE_PACKAGES, Bottle, Workshop, running_workshop
 
 
 @pytest.fixture(scope="session")

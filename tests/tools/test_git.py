@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from egress.ask import parse_egress_ask
-from tests.requirements import require
-from tests.tools.workshop import BARE, DENIED, INSPECTED, ROUTES, Bottle, Finished, git_backend
+from tests.support.requirements import require
+from tests.support.tool_env import BARE, DENIED, INSPECTED, ROUTES, Bottle, Finished, git_backend
 
 pytestmark = [pytest.mark.process, pytest.mark.tools]
 LARGER_THAN_GITS_BUFFER = 3 * 1024 * 1024  # a push over 1 MB is sent in chunks, after a probe

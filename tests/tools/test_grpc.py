@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.tools.workshop import DENIED, GRPC, PROGRAMS, Bottle
+from tests.support.tool_env import DENIED, GRPC, PROGRAMS, Bottle
 
 pytestmark = [pytest.mark.process, pytest.mark.tools]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.workshop import BARE, DENIED, HTTP2, INSPECTED, PROGRAMS, Bottle, Finished, refusal_in
+from tests.support.tool_env import BARE, DENIED, HTTP2, INSPECTED, PROGRAMS, Bottle, Finished, refusal_in
 
 pytestmark = [pytest.mark.process, pytest.mark.tools]
 PYTHON = ["requests", "httpx", "aiohttp"]

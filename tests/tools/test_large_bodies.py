@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.tools.upstreams import generated
-from tests.tools.workshop import BARE, INSPECTED, Bottle
+from tests.support.timeouts import PATIENCE
+from tests.support.tool_env import BARE, INSPECTED, Bottle
+from tests.support.tool_upstreams import generated
 
 pytestmark = [pytest.mark.process, pytest.mark.tools]
 GIGABYTE = 1 << 30

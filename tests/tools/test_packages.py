@@ -13,8 +13,8 @@ import zipfile
 
 import pytest
 
-from tests.tools.upstreams import Request
-from tests.tools.workshop import BARE, INSPECTED, Bottle, Finished
+from tests.support.tool_env import BARE, INSPECTED, Bottle, Finished
+from tests.support.tool_upstreams import Request
 
 pytestmark = [pytest.mark.process, pytest.mark.tools]
 WHEEL = "tiny-1.0-py3-none-any.whl"

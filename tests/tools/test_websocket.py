@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.tools.workshop import DENIED, PROGRAMS, SOCKETS, Bottle, refusal_in
+from tests.support.tool_env import DENIED, PROGRAMS, SOCKETS, Bottle, refusal_in
 
 pytestmark = [pytest.mark.process, pytest.mark.tools]
 

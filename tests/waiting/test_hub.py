@@ -21,7 +21,7 @@ from supervise import decisions, queries, waiting
 from supervise.filing import file_proposal
 from supervise.models import Proposal
 from supervise.outcomes import Outcome
-from tests.servers import ROOT
+from tests.support import ROOT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 LONG = 30.0  # never reached unless a wake-up is lost

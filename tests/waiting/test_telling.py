@@ -17,7 +17,7 @@ from supervise import decisions, events
 from supervise.models import Proposal
 from supervise.outcomes import Outcome
 from supervise.waiting import WaiterHub, hub
-from tests.asking import ask, seen
+from tests.support.proposals import ask, seen
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
 LONG = 30.0  # never reached unless nothing is told

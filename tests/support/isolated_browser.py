@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.patience import PATIENCE
-from tests.proxy.origins import TestAuthority
-from tests.requirements import require
-from tests.servers import KEPT_VARIABLES, ROOT, RunningServer, stop, wait_until
+from tests.support import PROGRAMS, ROOT
+from tests.support.origins import TestAuthority
+from tests.support.requirements import require
+from tests.support.server import KEPT_VARIABLES, RunningServer, stop
+from tests.support.timeouts import PATIENCE, wait_until
 
-HERE = Path(__file__).parent
 # An address that looks public, led to the loopback without being the host's own (which is never dialled):
 # traffic to it stays in the namespace. The name also ends with a dot: that is how the proxy looks names up.
 ORIGIN, ORIGIN_ADDRESS = "api.example.com", "192.31.196.10"
@@ -62,7 +62,12 @@ class Island:
     @contextmanager
     def origin(self) -> Iterator[None]:
         """A TLS server under a public name on a public address, as the proxy in there sees it."""
-        serve = [sys.executable, str(HERE / "origin.py"), str(self.root / f"{ORIGIN}-30.pem"), ORIGIN_ADDRESS]
+        serve = [
+            sys.executable,
+            str(PROGRAMS / "tls_origin.py"),
+            str(self.root / f"{ORIGIN}-30.pem"),
+            ORIGIN_ADDRESS,
+        ]
         process = subprocess.Popen(self.inside(*serve), stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout and process.stdout.readline() == "ready\n"
@@ -89,7 +94,7 @@ class Island:
 
     def ask(self, bottle: dict[str, str], tool: str, **arguments: Any) -> subprocess.Popen[str]:
         """An agent's tool call over real MCP; its answer is what the process prints."""
-        command = self.inside(sys.executable, str(HERE / "agent.py"))
+        command = self.inside(sys.executable, str(PROGRAMS / "mcp_call.py"))
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.server.environment
         )

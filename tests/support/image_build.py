@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers import ROOT, RunningServer
+from tests.support import ROOT
+from tests.support.server import RunningServer
 
 PROGRAM = """
 import json, sys
@@ -19,7 +20,7 @@ from botbottle.models import Bottle
 from supervise import decisions, images
 from supervise.build_log import Log
 from supervise.models import Rebuild
-from tests.asking import ask_image, seen
+from tests.support.proposals import ask_image, seen
 
 bottle = Bottle.objects.get(slug=sys.stdin.readline().strip())
 proposal = ask_image(bottle)

@@ -22,9 +22,10 @@ from egress.policy import RouteTable, Snapshot
 from egress.routes import Route
 from egress.shards import control_socket, owner
 from egress.snapshot import render_gate, render_routes, write_atomically
-from tests.patience import PATIENCE
-from tests.proxy.origins import Origins, Seen, TestAuthority
-from tests.servers import KEPT_VARIABLES, ROOT, state_of, stop, wait_until
+from tests.support import ROOT
+from tests.support.origins import Origins, Seen, TestAuthority
+from tests.support.server import KEPT_VARIABLES, state_of, stop
+from tests.support.timeouts import PATIENCE, wait_until
 
 ADDRESSES = {
     "api.example.com": "127.0.0.2",
@@ -37,6 +38,7 @@ ADDRESSES = {
     "resolved.example.net": "127.0.0.13",
 }
 PUBLIC = ["93.184.215.14", "93.184.215.15"]  # for which the last of these stands in
+PROXY_WITH_DNS = "tests.support.programs.proxy_with_dns"
 SECRET = "canary-7c1f0e9b5d"
 TOKENS = {"agent-a": "token-of-a", "agent-b": "token-of-b"}
 
@@ -226,7 +228,7 @@ class Lab:
         files = (self._names, self._asked, self._dialled, self._stand_ins)
         with self._log.open("a") as log:
             process = subprocess.Popen(
-                [*self._inside, sys.executable, "-m", "tests.proxy.with_lookup", *map(str, files)],
+                [*self._inside, sys.executable, "-m", PROXY_WITH_DNS, *map(str, files)],
                 cwd=ROOT, env=self._environment, stdout=log, stderr=log,
             )  # fmt: skip
         wait_until(lambda: self._is_ready(process), what="the egress process")

@@ -25,8 +25,9 @@ from typing import Any
 
 import uvloop
 
-from tests.proxy.origins import Origins, TestAuthority
-from tests.servers import ROOT, stop
+from tests.support import ROOT
+from tests.support.origins import Origins, TestAuthority
+from tests.support.server import stop
 
 CONNECTIONS = 16
 RATE = 2300.0  # asked for, so that 2,000 a second remain with a little lag
@@ -218,7 +219,7 @@ def under_way(
         str(authority.path.parent / f"{HOST}-30.pem"), str(bottle / "ca.pem"), str(counts), rate,
     )  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.proxy.load", json.dumps(asdict(setting))],
+        [sys.executable, "-m", "tests.support.request_load", json.dumps(asdict(setting))],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

@@ -19,8 +19,9 @@ import hypercorn.asyncio
 import hypercorn.config
 import websockets.sync.server
 
-from tests.patience import PATIENCE
-from tests.servers import ROOT, stop, wait_until
+from tests.support import ROOT
+from tests.support.server import stop
+from tests.support.timeouts import PATIENCE, wait_until
 
 BLOCK = bytes(range(256)) * 4096  # 1 MiB
 Service = Callable[["Request"], None]

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from textwrap import dedent
 from typing import Any
 
-from tests.servers import ROOT, RunningServer, stop
+from tests.support import ROOT
+from tests.support.server import RunningServer, stop
 
 RESIDENT = """
 import contextlib, io, json, sys, traceback

@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from tests.agents import Agent, Operator, crowd
-from tests.patience import PATIENCE
-from tests.proxy.origins import Origins, TestAuthority
-from tests.servers import RunningServer, free_port, running_server
+from tests.support.agent import Agent, Operator, crowd
+from tests.support.origins import Origins, TestAuthority
+from tests.support.server import RunningServer, free_port, running_server
+from tests.support.timeouts import PATIENCE
 
 HOST, ADDRESS = "api.example.com", "127.0.0.2"
 WHY = "tests need it"

@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.processes.bottles import Bottles
-from tests.requirements import require
-from tests.servers import ROOT, wait_until
+from tests.support import PROGRAMS, ROOT
+from tests.support.bottle_cli import Bottles
+from tests.support.requirements import require
+from tests.support.timeouts import wait_until
 
-HERE = Path(__file__).parent
 NPM = Path(os.environ.get("BOTTLE_SERVERS_DIR", ROOT / ".cache" / "managed")) / "node_modules"
 EVERYTHING = "@modelcontextprotocol/server-everything/dist/index.js"
 LIBRARIES = Path("/usr/lib") / f"{os.uname().machine}-linux-gnu"
@@ -87,7 +87,7 @@ class Managed:
         directory = self.home / "bottles" / name
         directory.mkdir(exist_ok=True)
         for file in files:
-            shutil.copy(HERE / file, directory)
+            shutil.copy(PROGRAMS / file, directory)
         return directory
 
     def start(self, servers: dict[str, Any], **more: Any) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.patience import PATIENCE
-from tests.proxy.lab import TOKENS, Lab, running_lab
-from tests.requirements import require
-from tests.servers import ROOT
-from tests.tools.upstreams import (
+from tests.support import PROGRAMS, ROOT
+from tests.support.proxy_harness import TOKENS, Lab, running_lab
+from tests.support.requirements import require
+from tests.support.timeouts import PATIENCE
+from tests.support.tool_upstreams import (
     GrpcUpstream,
     Http2Upstream,
     Service,
@@ -30,8 +30,7 @@ from tests.tools.upstreams import (
     upload,
 )
 
-HERE = Path(__file__).resolve().parent
-PROGRAMS = HERE / "programs"
+HERE = PROGRAMS.parents[1] / "tools"
 NODE_PACKAGES = Path(os.environ.get("BOTTLE_TOOLS_DIR") or ROOT / ".cache" / "tools")
 INSPECTED, BARE, SOCKETS, HTTP2, GRPC, DENIED = (
     f"{name}.example.com" for name in ("inspected", "bare", "sockets", "http2", "grpc", "denied")

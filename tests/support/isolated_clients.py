@@ -1,5 +1,6 @@
 """A running server and its clients on an island: a namespace with loopback and nothing else, clean
-environments, throwaway homes. This is the outer half; `inside.py` is the half that runs there."""
+environments, throwaway homes. This is the outer half;
+`programs/namespace_server.py` is the half that runs there."""
 
 import json
 import platform
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.patience import PATIENCE
+from tests.support import PROGRAMS
+from tests.support.timeouts import PATIENCE
 
-HERE = Path(__file__).parent
-PROJECT = HERE.parent.parent
+PROJECT = Path(__file__).parents[2]
+HERE = PROJECT / "tests" / "clients"
 MANAGE = (sys.executable, str(PROJECT / "manage.py"))
 UNSHARE = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 QUIET = {
@@ -84,7 +86,7 @@ class Island:
             "CONSOLE_PORT": "0",
         }
         self.process = subprocess.Popen(
-            [*UNSHARE, sys.executable, str(HERE / "inside.py")],
+            [*UNSHARE, sys.executable, str(PROGRAMS / "namespace_server.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:

@@ -21,7 +21,7 @@ from egress.proxy.ca import Authority, _private_pem
 from egress.proxy.openssl import Session
 from egress.proxy.tls import TlsTransport
 from egress.proxy.wire import Doorbell, Watch, Wire
-from tests.patience import PATIENCE
+from tests.support.timeouts import PATIENCE
 
 HOST = "api.example.com"
 MUCH = bytes(range(256)) * 8192  # 2 MB, no two pieces of it the same length apart

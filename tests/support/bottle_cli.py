@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.servers import ROOT, RunningServer
+from tests.support import ROOT
+from tests.support.server import RunningServer
 
 # For a command in a bottle: asks its agent plane.
 HEALTH = (

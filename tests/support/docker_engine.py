@@ -15,9 +15,9 @@ from pathlib import Path
 import docker
 import pytest
 
-from tests.backends.images import python_image, shell_image
-from tests.requirements import require
-from tests.servers import wait_until
+from tests.support.docker_images import python_image, shell_image
+from tests.support.requirements import require
+from tests.support.timeouts import wait_until
 
 HINT = "apt-get install --no-install-recommends docker.io busybox-static, and run the tests as root"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.browser.errands import Errands
-from tests.servers import wait_until
+from tests.support.server_shell import Errands
+from tests.support.timeouts import wait_until
 
-SEED = (Path(__file__).parent / "scene_seed.py").read_text()
+SEED = (Path(__file__).parent / "screenshot_seed.py").read_text()
 IN_TROUBLE = """
 from egress.models import Publication
 answer = Publication.objects.exclude(proxy_problems=[]).filter(bottle__slug=given["slug"]).exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.patience import PATIENCE, until_patience_ends
+from tests.support.timeouts import PATIENCE, until_patience_ends
 
 
 def crowd() -> httpx.AsyncClient:

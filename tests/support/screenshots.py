@@ -9,8 +9,10 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests.browser.island import ORIGIN, QUIET_BROWSER, Island, running_island
-from tests.servers import ROOT, stop, wait_until
+from tests.support import ROOT
+from tests.support.isolated_browser import ORIGIN, QUIET_BROWSER, Island, running_island
+from tests.support.server import stop
+from tests.support.timeouts import wait_until
 
 IMAGES = ROOT / "docs" / "images"
 WIDE, PHONE = {"width": 1180, "height": 640}, {"width": 390, "height": 844}

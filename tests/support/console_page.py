@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from tests.browser.island import Island
-from tests.browser.looks import every_size_and_scheme
-from tests.patience import PATIENCE, until_patience_ends
+from tests.support.isolated_browser import Island
+from tests.support.timeouts import PATIENCE, until_patience_ends
+from tests.support.viewports import every_size_and_scheme
 
 
 class Agent:

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 
-from tests.supervise.receiver import Receiver
+from tests.support.webhook_receiver import Receiver
 
 told = 0
 with Receiver(int(sys.argv[1])).running() as receiver:
