@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import identity_provider
 from tests.support.identity_provider import CLIENT
 from tests.support.isolated_browser import QUIET_BROWSER, Island, require_island, running_island
 from tests.support.server import stop
@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.process]
 PORT = 8100
 
 
-@pytest.fixture
-def organisation(tmp_path: Path) -> Iterator[Island]:
+@pytest.fixture(scope="module")
+def organisation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Island]:
     """A console that knows a provider: `localhost` is another site than `127.0.0.1`."""
     require_island()
     variables = {
@@ -29,8 +29,8 @@ def organisation(tmp_path: Path) -> Iterator[Island]:
         "OIDC_CLIENT_SECRET": "of-the-client",
         "OIDC_OPERATOR_GROUP": "ops",
     }
-    with running_island(tmp_path, **variables) as island:
-        program = ROOT / "tests" / "supervise" / "identity_provider.py"
+    with running_island(tmp_path_factory.mktemp("island"), **variables) as island:
+        program = Path(identity_provider.__file__)
         provider = subprocess.Popen(
             island.inside(sys.executable, str(program), str(PORT)), stdout=subprocess.PIPE, text=True
         )
