@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import hypothesis
 import pytest
 from asgiref.sync import SyncToAsync
 from django.contrib.auth.models import Permission, User
 from django.db import connections
+from django.test import TransactionTestCase
 
 from botbottle.models import Bottle
 from supervise import bottles, named_images
+from tests.support.database_reset import DatabaseReset
 from tests.support.databases import running_postgres, running_redis
 from tests.support.server import RunningServer, running_server
+from tests.support.shared_state import SharedState
 
 # Machines are busy: how long an example takes says nothing about what it shows.
 hypothesis.settings.register_profile(
@@ -24,6 +28,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("steady")
 
+
+ON_BOTH_DATABASES = {"supervise", "waiting", "api", "commands", "egress_control"}
 
 # These take longest, in this order. Begun first, they do not keep one worker busy when the others are done.
 LONGEST = (
@@ -73,11 +79,56 @@ def _place(item: pytest.Item) -> int:
     return len(LONGEST)
 
 
+RESET = DatabaseReset()
+
+
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> Iterator[None]:
-    """PostgreSQL drops no database that the thread of asynchronous tests is still connected to."""
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """A test that commits leaves an empty database, but for what migrations put there."""
+    TransactionTestCase._fixture_teardown = lambda case: RESET()
+    with django_db_blocker.unblock():
+        RESET.remember()
     yield
+    # The thread of asynchronous tests has a connection of its own.
     SyncToAsync.single_thread_executor.submit(connections.close_all).result()
+
+
+@pytest.fixture(scope="session")
+def shared_state(
+    django_db_setup: None, django_db_blocker: Any, postgres: str, redis: str, worker_id: str
+) -> SharedState:
+    with django_db_blocker.unblock():
+        state = SharedState(postgres, redis, worker_id)
+        with state.in_use():
+            RESET.remember()
+        return state
+
+
+@pytest.fixture(scope="session", autouse=True)
+def database(request: pytest.FixtureRequest) -> Iterator[None]:
+    """SQLite and memory, or PostgreSQL and Redis: see `pytest_generate_tests`."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        yield
+        return
+    state: SharedState = request.getfixturevalue("shared_state")
+    with request.getfixturevalue("django_db_blocker").unblock():
+        in_use = state.in_use()
+        in_use.__enter__()
+    yield
+    with request.getfixturevalue("django_db_blocker").unblock():
+        in_use.__exit__(None, None, None)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Deciding, waiting and publishing hold on both databases: each test that uses one runs on each."""
+    folder = Path(metafunc.module.__file__).parent.name
+    if folder in ON_BOTH_DATABASES and uses_database(metafunc.definition, metafunc.fixturenames):
+        both = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
+        metafunc.parametrize("database", both, indirect=True, scope="session")
+
+
+def uses_database(item: Any, fixtures: Iterable[str]) -> bool:
+    return not {"db", "transactional_db"}.isdisjoint(fixtures) or bool(item.get_closest_marker("django_db"))
 
 
 @pytest.fixture(autouse=True)

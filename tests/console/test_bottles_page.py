@@ -23,7 +23,7 @@ from supervise.models import AuditEvent
 from tests.console.conftest import browser_of
 from tests.support.proposals import HOSTILE, ask, seen
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture

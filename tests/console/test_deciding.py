@@ -20,7 +20,7 @@ from supervise.models import Proposal
 from tests.console.conftest import browser_of
 from tests.support.proposals import ask, ask_gate, ask_image, seen
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def form_of(client: Client, proposal: Proposal, verb: str) -> dict[str, Any]:

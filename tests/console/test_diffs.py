@@ -57,7 +57,6 @@ def test_its_lines_are_the_two_texts(before: str, after: str) -> None:
     ],
     ids=["all different", "shifted repeats", "reversed", "one long line"],
 )
-@pytest.mark.fuzz
 def test_a_megabyte_of_anything_gives_few_short_rows(before: str, after: str) -> None:
     diff = line_diff(before, after, most_rows=100)
     assert len(diff.rows) <= 100

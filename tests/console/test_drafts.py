@@ -24,7 +24,7 @@ from supervise import decisions, drafts
 from supervise.models import Assignment, AuditEvent, Proposal
 from tests.support.proposals import ask, seen
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 HOST = "api.example.com"
 ADDRESS = f"/draft/?bottle=agent-a&host={HOST}"
 

@@ -19,7 +19,7 @@ from supervise import bottles, decisions, refusals, tool_calls
 from supervise.models import Assignment, AuditEvent, Proposal, StandingRefusal
 from tests.support.proposals import ask, ask_gate, ask_image, seen
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 NARROW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}
 EDIT = {
     "host": "api.example.com", "paths_are": "some", "paths": "/only/this", "methods_are": "some",

@@ -16,7 +16,6 @@ from supervise import decisions
 from supervise.models import Proposal
 from tests.support.proposals import ask, ask_gate, ask_image, seen
 
-pytestmark = pytest.mark.fuzz
 MEGABYTE = 1024 * 1024
 
 # What is written, and what must be readable of it.
@@ -98,7 +97,6 @@ def in_one_line(readable: str) -> str:
 
 
 @pytest.mark.parametrize(("written", "readable"), LONG.values(), ids=LONG)
-@pytest.mark.fuzz
 def test_a_long_justification_is_inert_and_readable(
     root: Client, agent_a: Bottle, written: str, readable: str
 ) -> None:
@@ -156,7 +154,6 @@ def test_a_url_at_the_gate_is_inert(root: Client, agent_a: Bottle) -> None:
         assert "<script>alert(1)</script>" in assert_inert(root.get(path).text)
 
 
-@pytest.mark.fuzz
 def test_a_queue_of_megabytes_stays_small(root: Client, agent_a: Bottle) -> None:
     for number in range(5):
         ask(agent_a, f"h{number}.example.com", why="\u202e" * (MEGABYTE // 3))

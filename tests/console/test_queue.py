@@ -114,7 +114,6 @@ FILTERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.fuzz
 @pytest.mark.parametrize(("query", "shown"), FILTERS, ids=lambda value: str(value)[:30])
 def test_the_address_filters(
     olivia: Client, operator: User, two_bottles: tuple[Bottle, Bottle], query: str, shown: list[str]
@@ -202,7 +201,6 @@ def test_signing_in_leads_back_to_the_page(client: Client, agent_a: Bottle, oper
 
 
 @pytest.mark.parametrize("path", ["/", "/queue/state", "/queue/list", "/queue/cards?", "/history/"])
-@pytest.mark.fuzz
 def test_the_number_of_queries_does_not_grow_with_the_cards(
     olivia: Client,
     operator: User,

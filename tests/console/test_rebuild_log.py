@@ -24,7 +24,7 @@ from supervise.consumers import FORBIDDEN
 from supervise.models import Rebuild
 from tests.support.proposals import HOSTILE, ask_image, seen
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture

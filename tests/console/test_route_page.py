@@ -20,7 +20,7 @@ from tests.console.conftest import browser_of
 from tests.console.test_bottles_page import grow, load, text_of
 from tests.support.proposals import ask, seen
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 HOST = "api.example.com"
 PAGE = f"/bottles/agent-a/routes/{HOST}/"
 API = Route(HOST, ("/a", "/b"), ("GET",), Auth("Bearer", "GITHUB_TOKEN"))

@@ -23,7 +23,6 @@ from supervise.models import Proposal, StandingRefusal
 from tests.console.conftest import browser_of
 from tests.support.proposals import ask, seen
 
-pytestmark = pytest.mark.fuzz
 NOBODY = "00000000-0000-0000-0000-000000000000"
 OURS = ("botbottle", "egress", "supervise")
 HERE = "http://127.0.0.1:8000"

@@ -22,7 +22,7 @@ from supervise.consumers import FORBIDDEN, PAUSE_SECONDS
 from tests.console.conftest import browser_of
 from tests.support.proposals import ask, seen
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 HERE = "http://127.0.0.1:8000"
 
 
@@ -94,7 +94,6 @@ async def test_it_tells_that_something_happened_by_numbers_only(
         assert "hush" not in str(told) and "secret" not in str(filed)
 
 
-@pytest.mark.fuzz
 async def test_a_burst_is_a_few_messages_and_the_last_one_is_right(olivia: Client, agent_a: Bottle) -> None:
     def burst() -> None:
         for number in range(40):

@@ -80,7 +80,6 @@ def test_it_refuses_what_it_is_not(coding: str) -> None:
         undo(b"Just some text, nothing else.", coding)
 
 
-@pytest.mark.fuzz
 @CODINGS
 def test_it_refuses_what_explodes(coding: str) -> None:
     coded = PACKERS[coding](bytes(400_000_000))
@@ -100,7 +99,6 @@ def test_two_codings_share_one_bound() -> None:
         undo(gzip.compress(inner), "gzip", "gzip")
 
 
-@pytest.mark.fuzz
 def test_ordinary_ratios_are_within_the_bound() -> None:
     numbers = range(0, 1_600_000_000, 7919)
     lines = [f'{{"at": {number}, "message": "served", "id": {number % 977}}}' for number in numbers]

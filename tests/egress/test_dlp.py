@@ -489,7 +489,6 @@ class Counting(Scanner):
         return super().kind_in(text)
 
 
-@pytest.mark.fuzz
 @pytest.mark.parametrize("name", ["plain", *PACKED])
 @pytest.mark.parametrize("form", [True, False])
 def test_no_step_searches_much_however_little_it_came_from(name: str, form: bool) -> None:

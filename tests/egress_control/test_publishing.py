@@ -21,7 +21,7 @@ from supervise.models import Decision
 from tests.support.fake_proxy import LOADED_AT, StandIn
 from tests.support.threads import together
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)

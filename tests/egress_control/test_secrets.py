@@ -24,7 +24,7 @@ from supervise.models import AuditEvent
 from tests.console.conftest import browser_of
 from tests.support.threads import together
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 CANARY = "canary-41d7c0ffee"
 ADD = "/admin/egress/secret/add/"
 

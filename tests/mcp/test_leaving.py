@@ -19,7 +19,6 @@ from tests.mcp.conftest import Agent, ask, decide, events, only_proposal, read_a
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("waiting_hub"),
-    pytest.mark.fuzz,
 ]
 
 

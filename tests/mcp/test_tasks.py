@@ -14,7 +14,7 @@ from supervise.models import Proposal
 from tests.mcp.conftest import MODERN, TASKS, Agent, modern_message
 
 # What is decided is applied on commit.
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 ASK = {"host": "api.example.com", "path_allowlist": ["/a", "/b"], "justification": "because"}
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 

@@ -39,7 +39,6 @@ from tests.mcp.conftest import (
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("waiting_hub"),
-    pytest.mark.fuzz,
 ]
 
 # --- Answered by a decision

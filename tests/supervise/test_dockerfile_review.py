@@ -128,7 +128,6 @@ def test_what_cannot_be_read_has_no_instructions() -> None:
     assert instructions_of("  \n") == []
 
 
-@pytest.mark.fuzz
 @pytest.mark.parametrize(
     "filling",
     [

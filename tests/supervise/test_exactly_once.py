@@ -18,7 +18,7 @@ from supervise.models import Approval, AuditEvent, Decision, Proposal
 from tests.support.proposals import ask, ask_image, seen
 from tests.support.threads import together
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_of_two_operators_one_decides_and_the_other_learns_who(
@@ -94,21 +94,20 @@ def test_two_last_votes_make_one_decision(
     assert Counter(type(result) for result in results) == {Approval: 1, Decision: 1}
 
 
-@pytest.mark.fuzz
-def test_a_hundred_asks_and_decisions_from_eight_threads_meet_no_locked_database(
+def test_asks_and_decisions_from_eight_threads_meet_no_locked_database(
     agent_a: Bottle, agent_b: Bottle, operator: User
 ) -> None:
     def work(number: int) -> int:
         bottle = agent_a if number % 2 else agent_b
-        for step in range(13):
+        for step in range(4):
             proposal = ask(bottle, f"n{number}-{step}.example.com")
             decisions.approve(proposal.pk, actor=operator, seen_digest=seen(proposal))
-        return 13
+        return 4
 
-    assert together([partial(work, number) for number in range(8)]) == [13] * 8
-    assert Decision.objects.filter(applied="live").count() == 104
+    assert together([partial(work, number) for number in range(8)]) == [4] * 8
+    assert Decision.objects.filter(applied="live").count() == 32
     for bottle in (agent_a, agent_b):
-        assert store.current(bottle).version == 53
-        assert queries.live_routes(bottle)["version"] == 53
-        assert len(store.current(bottle).table.routes) == 52
+        assert store.current(bottle).version == 17
+        assert queries.live_routes(bottle)["version"] == 17
+        assert len(store.current(bottle).table.routes) == 16
     assert audit.verify()[1] is None

@@ -24,7 +24,7 @@ from supervise.models import AuditEvent, LoginFailure
 from tests.console.conftest import browser_of
 from tests.support.threads import together
 
-pytestmark = [pytest.mark.django_db, pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db
 RIGHT, WRONG = "correct-horse-battery", "wrong-horse-battery"
 HOME, ELSEWHERE = "192.0.2.1", "198.51.100.7"
 

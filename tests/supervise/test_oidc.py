@@ -22,7 +22,7 @@ from supervise import oidc, roles
 from supervise.models import AuditEvent
 from tests.support.identity_provider import CLIENT, Provider
 
-pytestmark = [pytest.mark.django_db, pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db
 SECRET = "of-the-client"
 OTHER_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 

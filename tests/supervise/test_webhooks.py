@@ -29,7 +29,7 @@ from tests.support.server import free_port
 from tests.support.timeouts import wait_until
 from tests.support.webhook_receiver import Receiver
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 ALL = [event for event in Webhook.Event.values if event != "test"]
 SECRET = "a-secret-of-ours-0001"
 
@@ -410,7 +410,6 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
         (hang_up, False, ""),
     ],
 )
-@pytest.mark.fuzz
 def test_an_answer_is_bounded_in_time_and_size(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, answering: Any, taken: bool, problem: str
 ) -> None:

@@ -23,7 +23,7 @@ from supervise.models import Proposal
 from supervise.outcomes import Outcome
 from tests.support import ROOT
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 LONG = 30.0  # never reached unless a wake-up is lost
 
 
@@ -162,14 +162,16 @@ async def _count(sweeps: list[int], seq: int) -> list[tuple[int, object]]:
     return []
 
 
-@pytest.mark.fuzz
 async def test_many_waiters_hold_no_threads(hub, agent_a) -> None:
     proposals = [await sync_to_async(ask)(agent_a, f"h{number}.example.com") for number in range(50)]
     before = threading.active_count()
-    calls = [asyncio.create_task(answer(hub, proposal, timeout=1)) for proposal in proposals]
+    calls = [asyncio.create_task(answer(hub, proposal)) for proposal in proposals]
     await occupied(hub, by=50)
     assert threading.active_count() <= before + 2
-    assert {outcome.status for outcome in await asyncio.gather(*calls)} == {"pending"}
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert len(hub) == 0
 
 
 async def test_stopping_ends_a_task_that_swallows_a_cancellation() -> None:
@@ -188,6 +190,7 @@ async def test_stopping_ends_a_task_that_swallows_a_cancellation() -> None:
     await waiting.ended([])
 
 
+@pytest.mark.process
 async def test_a_decision_in_another_process_wakes_the_call(hub, agent_a, operator) -> None:
     proposal = await sync_to_async(ask)(agent_a)
     call = asyncio.create_task(decision(hub, proposal))

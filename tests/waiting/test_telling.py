@@ -19,7 +19,7 @@ from supervise.outcomes import Outcome
 from supervise.waiting import WaiterHub, hub
 from tests.support.proposals import ask, seen
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fuzz]
+pytestmark = pytest.mark.django_db(transaction=True)
 LONG = 30.0  # never reached unless nothing is told
 
 
