@@ -20,7 +20,7 @@ from tests.support.isolated_browser import Island
 from tests.support.server import stop
 from tests.support.server_shell import Errands
 from tests.support.timeouts import wait_until
-from tests.support.viewports import Look, in_every_look, in_every_scripted_look, with_script_and_without
+from tests.support.viewports import Look, on_the_desk, with_script_and_plain_phone, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 HOOK_PORT, SECRET = 8200, "a-secret-of-ours-0001"
@@ -34,7 +34,7 @@ STAND_INS = """() => {
   Object.defineProperty(document, "hidden", { get: () => false, configurable: true }); }"""
 
 
-@in_every_scripted_look
+@on_the_desk
 def test_title_and_icon_count_and_notification_and_sound_come_to_who_wants_them(
     window: Window, agent: Agent, look: Look
 ) -> None:
@@ -62,7 +62,7 @@ def test_title_and_icon_count_and_notification_and_sound_come_to_who_wants_them(
     text_of(call)
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_a_link_to_a_card_survives_the_sign_in(
     browser: Any, island: Island, asked: Asked, errands: Errands, look: Look
 ) -> None:
@@ -116,7 +116,7 @@ def no_webhook_stays(errands: Errands) -> Iterator[None]:
     errands.run("from supervise.models import Webhook; Webhook.objects.all().delete()")
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_a_webhook_is_set_up_in_the_admin_and_its_deliveries_are_on_record(
     window: Window, agent: Agent, island: Island, receiver: Any, look: Look
 ) -> None:

@@ -25,7 +25,7 @@ from tests.support.requirements import require
 from tests.support.screenshot_data import Scene, set_scene, strike
 from tests.support.server_shell import Errands
 from tests.support.timeouts import PATIENCE
-from tests.support.viewports import Look, in_every_look, with_script_and_without
+from tests.support.viewports import Look, in_every_look, with_script_and_plain_phone, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 
@@ -84,7 +84,7 @@ store.publish(newest.bottle)
 """
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_a_route_is_changed_and_withdrawn(
     window: Window, island: Island, bottles: Bottles, errands: Errands, look: Look
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_bar_tells_its_hour(window: Window, island: Island, scene: Scene, scri
     assert page.locator(".plot-large svg g").count() == 14
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_a_token_is_shown_once(window: Window, island: Island, bottles: Bottles, look: Look) -> None:
     old = Agent(island, bottles(f"token-{look}"))
     page = window(look=look)
@@ -148,7 +148,7 @@ def test_a_token_is_shown_once(window: Window, island: Island, bottles: Bottles,
     assert "bbt_" not in page.content()
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_a_bottle_is_started_and_stopped(
     window: Window, island: Island, bottles: Bottles, look: Look
 ) -> None:
@@ -186,7 +186,7 @@ def test_everything_is_reached_by_keyboard(window: Window, island: Island, scene
 # --- Images
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_an_image_is_approved_and_said_to_be_recorded(window: Window, agent: Agent, look: Look) -> None:
     """A bottle that has no sandbox here is not rebuilt, and nobody is told that it was."""
     text = "FROM debian:12\nRUN apt-get install --yes ripgrep\n"

@@ -16,7 +16,7 @@ from tests.support import PROGRAMS
 from tests.support.console_page import Agent, card_about, fits, reject, text_of
 from tests.support.isolated_browser import Island
 from tests.support.server import stop
-from tests.support.viewports import SCRIPTED, Look, in_every_scripted_look, with_script_and_without
+from tests.support.viewports import SCRIPTED, Look, on_the_desk, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 ENOUGH_FOR_A_PAGE = 5000  # elements, with a full queue on it
@@ -27,7 +27,7 @@ def web_worker(island: Island) -> int:
     return int(subprocess.run(children, capture_output=True, check=True).stdout.split()[0])
 
 
-@in_every_scripted_look
+@on_the_desk
 def test_a_server_that_says_nothing_makes_the_page_stale(window: Window, island: Island, look: Look) -> None:
     page = window(look=look, is_fresh=True)
     page.clock.install()
@@ -59,7 +59,7 @@ def test_it_reconnects_and_catches_up_in_every_look(window: Window, agent: Agent
     text_of(call)
 
 
-@in_every_scripted_look
+@on_the_desk
 def test_who_is_signed_out_is_told(window: Window, agent: Agent, look: Look) -> None:
     page = window(look=look, is_fresh=True)
     page.context.clear_cookies()

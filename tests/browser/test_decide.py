@@ -19,7 +19,7 @@ from tests.support.console_page import (
     until,
 )
 from tests.support.isolated_browser import Island
-from tests.support.viewports import Look, in_every_look, in_every_scripted_look
+from tests.support.viewports import Look, in_every_look, on_the_desk, with_script_and_plain_phone
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 LEASED = {"lease": {"ttl_seconds": 600}}
@@ -64,7 +64,7 @@ def test_what_is_decided_stays_in_sight_above_the_note(window: Window, asked: As
     assert button["y"] + button["height"] <= 700
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_a_modification_grants_less(window: Window, agent: Agent, look: Look) -> None:
     call = agent.asks("modify.example.com")
     page = window(look=look)
@@ -90,7 +90,7 @@ def test_a_modification_grants_less(window: Window, agent: Agent, look: Look) ->
     assert granted["lease"]["expires_at"]
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_a_rejection_tells_the_reason_and_the_history_keeps_it(
     window: Window, agent: Agent, look: Look
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_rejection_tells_the_reason_and_the_history_keeps_it(
     assert "rejected by operator" in page.locator("article.detail").inner_text()
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_a_snoozed_card_goes_and_comes_back(window: Window, asked: Asked, island: Island, look: Look) -> None:
     slug = f"snooze-{look}"
     asked(slug, 1, "nap")
@@ -135,7 +135,7 @@ def test_a_snoozed_card_goes_and_comes_back(window: Window, asked: Asked, island
     card_about(page, "nap0")
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_stop_asking_answers_the_next_ask_at_once(
     window: Window, agent: Agent, island: Island, look: Look
 ) -> None:
@@ -193,7 +193,7 @@ def test_several_are_decided_through_a_page_that_lists_them(
 # --- A change between looking and deciding
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_what_changed_since_it_was_shown_is_shown_again_before_anything_is_decided(
     window: Window, agent: Agent, look: Look
 ) -> None:
@@ -219,7 +219,7 @@ def test_what_changed_since_it_was_shown_is_shown_again_before_anything_is_decid
 # --- Script: the preview follows, keys open and Ctrl+Enter confirms
 
 
-@in_every_scripted_look
+@on_the_desk
 def test_the_preview_follows_the_edit(window: Window, agent: Agent, look: Look) -> None:
     call = agent.asks("edit.example.com", methods=["GET", "POST"])
     page = window(look=look)
@@ -254,7 +254,7 @@ def focused(page: Any) -> str:
     return str(page.evaluate("(document.activeElement.querySelector('h2') || {}).innerText || ''"))
 
 
-@in_every_scripted_look
+@on_the_desk
 def test_keys_move_open_and_search_and_decide_nothing(
     window: Window, asked: Asked, island: Island, look: Look
 ) -> None:
@@ -287,7 +287,7 @@ def test_keys_move_open_and_search_and_decide_nothing(
     assert page.locator("article.card[data-status=pending]").count() == 3
 
 
-@in_every_scripted_look
+@on_the_desk
 def test_one_key_never_approves(window: Window, agent: Agent, look: Look) -> None:
     call = agent.asks("keys.example.com")
     page = window(look=look)

@@ -9,17 +9,19 @@ import pytest
 
 from tests.browser.conftest import Window
 from tests.support import ROOT
-from tests.support.console_page import card_about, fits_every_look, is_alike_in_light_and_dark, open_panel
+from tests.support.console_page import card_about, fits_every_look, open_panel
 from tests.support.isolated_browser import Island
 from tests.support.requirements import require
 from tests.support.screenshot_data import Scene, set_scene, strike
 from tests.support.server_shell import Errands
-from tests.support.viewports import Look, every_size_and_scheme, with_script_and_without
+from tests.support.viewports import DESK, Look, every_size_and_scheme, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 AXE = ROOT / ".cache" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 # Whether a page is dark matters to two rules only; the others look at what it is made of.
 OF_COLOUR = ["color-contrast", "link-in-text-block"]
+# The width of the screen matters to one more: what does not fit there has to be scrolled to.
+OF_LAYOUT = ["scrollable-region-focusable"]
 CHECK = """async (rules) => {
   const only = rules.length ? { runOnly: { type: "rule", values: rules } } : {};
   const { violations } = await axe.run(document, { resultTypes: ["violations"], preload: false, ...only });
@@ -75,9 +77,12 @@ def test_axe_finds_nothing_serious(browser: Any, window: Window, island: Island,
 def check(page: Any, name: str, found: dict[str, list[str]]) -> None:
     page.evaluate(AXE.read_text())
     page.add_style_tag(content="* { transition: none !important; }")  # colours would fade to the new look
-    assert is_alike_in_light_and_dark(page), name
-    for look in every_size_and_scheme(page):
-        found[f"{name} in {look}"] = list(page.evaluate(CHECK, OF_COLOUR if look.is_dark else []))
+    for look, rules in ((Look(), []), (Look(is_phone=True, is_dark=True), OF_COLOUR + OF_LAYOUT)):
+        page.set_viewport_size({"width": look.width, "height": look.height})
+        page.emulate_media(color_scheme="dark" if look.is_dark else "light")
+        found[f"{name} in {look}"] = list(page.evaluate(CHECK, rules))
+    page.set_viewport_size(DESK.options["viewport"])
+    page.emulate_media(color_scheme="light")
 
 
 def luminance(page: Any, selector: str, css_property: str) -> float:

@@ -19,7 +19,14 @@ from tests.support.console_page import (
     until,
 )
 from tests.support.isolated_browser import ORIGIN, Island
-from tests.support.viewports import Look, in_every_look, in_every_scripted_look, with_script_and_without
+from tests.support.viewports import (
+    Look,
+    in_every_look,
+    in_every_scripted_look,
+    on_the_desk,
+    with_script_and_plain_phone,
+    with_script_and_without,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 LOW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}
@@ -94,7 +101,7 @@ def test_what_is_new_waits_behind_a_pill_and_moves_nothing(window: Window, agent
     assert text_of(low).startswith("status: rejected") and text_of(high).startswith("status: rejected")
 
 
-@in_every_scripted_look
+@on_the_desk
 def test_a_half_made_decision_stays_while_others_arrive(window: Window, agent: Agent, look: Look) -> None:
     first = agent.asks("first.example.com")
     page = window(look=look)
@@ -133,7 +140,7 @@ def test_a_card_decided_elsewhere_greys_out_and_says_by_whom(
 # --- Filters, search, links, times
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_filters_and_search_stay_in_the_address(window: Window, asked: Asked, look: Look) -> None:
     slug = f"filter-{look}"
     asked(slug, 2, "fil", **LOW)

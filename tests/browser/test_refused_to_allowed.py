@@ -11,7 +11,7 @@ import pytest
 from tests.browser.conftest import Bottles, Window
 from tests.support.console_page import answer_to, card_about, fits, fits_every_look, open_panel, said, until
 from tests.support.isolated_browser import ORIGIN, Island
-from tests.support.viewports import Look, in_every_look, with_script_and_without
+from tests.support.viewports import Look, with_script_and_plain_phone, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 URL = f"https://{ORIGIN}/docs/guide?page=2"
@@ -35,7 +35,7 @@ def approve(page: Any, host: str) -> str:
     return said(page)
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_what_curl_is_refused_it_gets_as_soon_as_an_operator_says_yes(
     window: Window, island: Island, bottles: Bottles, origin: None, look: Look
 ) -> None:
@@ -93,7 +93,7 @@ def test_the_operator_sees_the_refusal_on_the_bottles_page(
     fits_every_look(page)
 
 
-@in_every_look
+@with_script_and_plain_phone
 def test_what_was_refused_and_never_asked_for_is_opened_from_the_queue(
     window: Window, island: Island, bottles: Bottles, origin: None, look: Look
 ) -> None:

@@ -43,14 +43,21 @@ class Look:
 
 
 DESK = Look()
-# A flow meets each two of size, scheme and script together. It need not meet all three, because dark changes
-# colours, nothing else: `is_alike_in_light_and_dark` holds that on every page, at every form, at every end.
+# A flow meets each size, each scheme, and script or none. It need not meet all of them together: dark changes
+# colours, nothing else, which `is_alike_in_light_and_dark` holds on every page and at the forms of flows.
 SCRIPTED = [Look(), Look(is_phone=True, is_dark=True)]
-PLAIN = [Look(is_dark=True, script=False), Look(is_phone=True, script=False)]
+PLAIN_PHONE = Look(is_phone=True, is_dark=True, script=False)
 # For pages that are only read: one window takes on all four looks, see `every_size_and_scheme`.
 with_script_and_without = pytest.mark.parametrize(
     "script", [DESK, Look(script=False)], ids=["all-looks", "all-looks-plain"]
 )
+
+
+def every_size(page: Any) -> Iterator[Look]:
+    """Ends as it begins, on a desk."""
+    for look in (Look(is_phone=True), DESK):
+        page.set_viewport_size({"width": look.width, "height": look.height})
+        yield look
 
 
 def every_size_and_scheme(page: Any) -> Iterator[Look]:
@@ -63,6 +70,10 @@ def every_size_and_scheme(page: Any) -> Iterator[Look]:
 
 
 # For a flow that has to work without script.
-in_every_look = pytest.mark.parametrize("look", [*SCRIPTED, *PLAIN], ids=str)
-# For a flow that is made by script.
+with_script_and_plain_phone = pytest.mark.parametrize("look", [DESK, PLAIN_PHONE], ids=str)
+# The same, where a phone's layout of what script shows matters too.
+in_every_look = pytest.mark.parametrize("look", [*SCRIPTED, PLAIN_PHONE], ids=str)
+# For a flow that is made by script, where the layout matters.
 in_every_scripted_look = pytest.mark.parametrize("look", SCRIPTED, ids=str)
+# For a flow that is made by script, where it does not.
+on_the_desk = pytest.mark.parametrize("look", [DESK], ids=str)
