@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,9 +23,11 @@ from egress.data_plane import EgressProcess
 from tests.support import ROOT
 from tests.support import request_load as load
 from tests.support.agent import Agent, Operator, crowd
+from tests.support.bottle_cli import Bottles
 from tests.support.proxy_harness import Client, request
 from tests.support.request_load import Counts
-from tests.support.server import is_running, running_server, stop
+from tests.support.requirements import require
+from tests.support.server import RunningServer, running_server, stop
 from tests.support.site import HOST, Site, running_site
 from tests.support.timeouts import wait_until
 
@@ -260,27 +263,29 @@ def test_a_port_in_use_stops_everything_with_one_sentence(tmp_path: Path) -> Non
     ]
 
 
-def test_no_child_survives_a_killed_supervisor(tmp_path: Path) -> None:
-    with running_server(tmp_path / "h") as server:
-        up = server.process.pid
-        wait_until(lambda: "console  http://" in server.log(), what="the start")
-        children = [int(pid) for pid in Path(f"/proc/{up}/task/{up}/children").read_text().split()]
-        assert len(children) == 2
-        server.process.kill()
-        server.process.wait()
-        wait_until(lambda: not [pid for pid in children if is_running(pid)], what="the children's end")
+@pytest.fixture(scope="module")
+def web_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """It should have a proxy at its side, but nobody started one."""
+    with running_server(tmp_path_factory.mktemp("alone"), "web", EGRESS_PROXY="1") as server:
+        yield server
 
 
-def test_a_proxy_that_hangs_does_not_hold_up_the_servers_end(tmp_path: Path) -> None:
-    """The time to stop must not grow with the bottles that wait for the proxy's word."""
-    home = tmp_path / "h"
-    with running_server(home, "web", EGRESS_PROXY="1") as server:
-        server.manage("migrate", "--verbosity", "0")
-        server.manage("shell", "-c", MANY_BOTTLES)
-        with _silent(home / "run" / "egress.sock") as asked:
-            wait_until(lambda: any(line.startswith(b"POST /reload/") for line in asked), what="the caretaker")
-            stop(server.process, 30)
-    assert server.process.returncode == 0
+def test_without_the_egress_process_nothing_starts(web_alone: RunningServer) -> None:
+    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
+    bottles = Bottles(web_alone)
+    bottles.manifest("alone")
+    refused = bottles.command("run", "alone", "--", "true")
+    assert refused.code == 1
+    assert "make up" in refused.error
+
+
+def test_a_proxy_that_hangs_does_not_hold_up_the_servers_end(web_alone: RunningServer) -> None:
+    """The time to stop must not grow with the bottles that wait for the proxy's word. It ends the server."""
+    web_alone.manage("shell", "-c", MANY_BOTTLES)
+    with _silent(web_alone.home / "run" / "egress.sock") as asked:
+        wait_until(lambda: any(line.startswith(b"POST /reload/") for line in asked), what="the caretaker")
+        stop(web_alone.process, 30)
+    assert web_alone.process.returncode == 0
 
 
 MANY_BOTTLES = """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,25 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support import ROOT
 from tests.support.server import RunningServer
 from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
 OPERATORS = ("olivia", "otto")
-
-# `manage.py` itself, but held back until a line arrives, so that both commands start in the same instant.
-HELD_COMMAND = """
-import os, sys
-os.environ["DJANGO_SETTINGS_MODULE"] = "botbottle.settings"
-import django
-from django.core.management import execute_from_command_line
-django.setup()
-import supervise.management.commands.proposals
-print("ready", flush=True)
-sys.stdin.readline()
-execute_from_command_line(["manage.py", *sys.argv[1:]])
-"""
 
 
 @dataclass
@@ -43,7 +27,7 @@ class Result:
 
 
 class ByCommand:
-    """One operator at a terminal: a process of its own."""
+    """One operator at a terminal: a process of its own, forked when it has to begin."""
 
     def __init__(self, server: RunningServer, username: str, key: str) -> None:
         self.server, self.username = server, username
@@ -51,22 +35,11 @@ class ByCommand:
     def prepare(self, proposal: dict[str, Any]) -> Callable[[], Result]:
         digest = proposal["review"]["seen_digest"]
         arguments = ["proposals", "approve", proposal["id"], "--as", self.username, "--digest", digest]
-        process = subprocess.Popen(
-            [sys.executable, "-c", HELD_COMMAND, *arguments],
-            cwd=ROOT,
-            env=self.server.environment,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
 
         def go() -> Result:
-            _, errors = process.communicate("go\n", timeout=60)
-            assert process.returncode in {0, 1}, errors
-            return Result(process.returncode == 0, errors)
+            ended = self.server.command(*arguments)
+            assert ended.returncode in {0, 1}, ended.stderr
+            return Result(ended.returncode == 0, ended.stderr)
 
         return go
 

@@ -18,7 +18,7 @@ from tests.support.site import command_of
 from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
-CALLS = 200
+CALLS = 100
 
 
 def worker_pids(server: RunningServer) -> list[int]:
@@ -41,7 +41,7 @@ def patient_server(tmp_path_factory):
         yield server
 
 
-async def test_two_hundred_waiting_calls_each_get_their_own_answer(patient_server) -> None:
+async def test_a_hundred_waiting_calls_each_get_their_own_answer(patient_server) -> None:
     """Decided in random order; some modified, rejected, withdrawn; some clients gone."""
     server = patient_server
     tokens = [server.create_bottle(f"crowd-{number}")["token"] for number in range(4)]
@@ -116,51 +116,50 @@ async def test_a_decision_by_a_management_command_wakes_the_call(patient_server)
     async with crowd() as client:
         operator = Operator(client, server.console_url, api_key(server))
         call = asyncio.create_task(Agent(client, server.mcp_url, bottle["token"]).ask("command.example.com"))
-        await operator.pending(1)
-        rows = json.loads(server.manage("proposals", "list", "--json"))
-        mine = next(row["id"] for row in rows if row["bottle"] == "by-command")
+        [mine] = [row["id"] for row in await operator.pending(1, "by-command")]
         await asyncio.to_thread(server.manage, "proposals", "approve", mine, "--note", "from the shell")
         answer = await call
     assert (answer["status"], answer["notes"]) == ("approved", "from the shell")
 
 
-async def test_stopping_the_server_answers_pending_to_every_waiter(tmp_path) -> None:
-    with running_server(tmp_path / "home", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="300") as server:
-        bottle = server.create_bottle("patient")
-        async with crowd() as client:
-            agent = Agent(client, server.mcp_url, bottle["token"])
-            operator = Operator(client, server.console_url, api_key(server))
-            calls = [asyncio.create_task(agent.ask(f"s{number}.example.com")) for number in range(20)]
-            await operator.pending(20)
-            await asyncio.to_thread(stop, server.process, 30)
-            answers = await asyncio.gather(*calls)
-        assert {answer["status"] for answer in answers} == {"pending"}
-        assert server.process.returncode == 0
-        assert not (server.home / ".http.port").exists()
+async def test_a_killed_worker_is_restarted_and_nothing_asked_is_lost(patient_server) -> None:
+    server = patient_server
+    bottle = server.create_bottle("survivor")
+    async with crowd() as client:
+        agent = Agent(client, server.mcp_url, bottle["token"])
+        operator = Operator(client, server.console_url, api_key(server))
+        call = asyncio.create_task(agent.ask("again.example.com"))
+        [row] = await operator.pending(1, "survivor")
+        [worker] = worker_pids(server)
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises(httpx.HTTPError):
+            await call
+    wait_until(lambda: _healthy(server), what="the restarted worker")
+    async with crowd() as client:
+        agent = Agent(client, server.mcp_url, bottle["token"])
+        operator = Operator(client, server.console_url, operator.key)
+        call = asyncio.create_task(agent.ask("again.example.com"))
+        await operator.joined(row["id"])
+        response = await operator.decide(row["id"], "approve")
+        assert response.status_code == 200
+        answer = await call
+    assert (answer["status"], answer["proposal_id"]) == ("approved", row["id"])
 
 
-async def test_a_killed_worker_is_restarted_and_nothing_asked_is_lost(tmp_path) -> None:
-    with running_server(tmp_path / "home", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="300") as server:
-        bottle = server.create_bottle("survivor")
-        async with crowd() as client:
-            agent = Agent(client, server.mcp_url, bottle["token"])
-            operator = Operator(client, server.console_url, api_key(server))
-            call = asyncio.create_task(agent.ask("again.example.com"))
-            [row] = await operator.pending(1)
-            [worker] = worker_pids(server)
-            os.kill(worker, signal.SIGKILL)
-            with pytest.raises(httpx.HTTPError):
-                await call
-        wait_until(lambda: _healthy(server), what="the restarted worker")
-        async with crowd() as client:
-            agent = Agent(client, server.mcp_url, bottle["token"])
-            operator = Operator(client, server.console_url, operator.key)
-            call = asyncio.create_task(agent.ask("again.example.com"))
-            await operator.joined(row["id"])
-            response = await operator.decide(row["id"], "approve")
-            assert response.status_code == 200
-            answer = await call
-        assert (answer["status"], answer["proposal_id"]) == ("approved", row["id"])
+async def test_stopping_the_server_answers_pending_to_every_waiter(patient_server) -> None:
+    """The last one: it ends the server."""
+    server = patient_server
+    bottle = server.create_bottle("patient")
+    async with crowd() as client:
+        agent = Agent(client, server.mcp_url, bottle["token"])
+        operator = Operator(client, server.console_url, api_key(server))
+        calls = [asyncio.create_task(agent.ask(f"s{number}.example.com")) for number in range(20)]
+        await operator.pending(20, "patient")
+        await asyncio.to_thread(stop, server.process, 30)
+        answers = await asyncio.gather(*calls)
+    assert {answer["status"] for answer in answers} == {"pending"}
+    assert server.process.returncode == 0
+    assert not (server.home / ".http.port").exists()
 
 
 def _healthy(server: RunningServer) -> bool:

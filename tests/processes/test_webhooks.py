@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent import Agent, crowd
-from tests.support.server import free_port, running_server
+from tests.support.server import RunningServer, is_running, running_server
 from tests.support.timeouts import wait_until
 from tests.support.webhook_receiver import Receiver
 
@@ -35,15 +35,26 @@ def hosts(receiver: Receiver) -> set[str]:
     return {json.loads(body)["host"] for _, _, body in receiver.got}
 
 
-def test_what_happened_while_the_receiver_and_the_server_were_down_is_told(tmp_path: Path) -> None:
-    receiver = Receiver(free_port())
+def kill(server: RunningServer) -> None:
+    """The supervisor. None of its children survives that."""
+    up = server.process.pid
+    wait_until(lambda: "console  http://" in server.log(), what="the start")
+    children = [int(pid) for pid in Path(f"/proc/{up}/task/{up}/children").read_text().split()]
+    assert len(children) == 2
+    server.process.kill()
+    server.process.wait()
+    wait_until(lambda: not [pid for pid in children if is_running(pid)], what="the children's end")
+
+
+def test_what_happened_while_the_receiver_and_a_killed_server_were_down_is_told(tmp_path: Path) -> None:
+    with Receiver().running() as receiver:
+        pass  # it has a port now, and nobody listens there
     quick = {"SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "0.2"}
     with running_server(tmp_path, **quick) as server:
         server.manage("shell", "-c", SET_UP.replace("{url}", receiver.url))
         bottle = server.create_bottle("chatty")
         ask(server.mcp_url, bottle["token"], "one.example.com")
-        server.process.kill()
-        server.process.wait()
+        kill(server)
     with receiver.running(), running_server(tmp_path, **quick) as server:
         ask(server.mcp_url, bottle["token"], "two.example.com")
         wait_until(lambda: len(hosts(receiver)) >= 2, what="both messages")

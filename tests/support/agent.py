@@ -11,6 +11,8 @@ import httpx
 
 from tests.support.timeouts import PATIENCE, until_patience_ends
 
+PENDING = "/api/proposals/?status=pending"
+
 
 def crowd() -> httpx.AsyncClient:
     """For many requests at once, each over a connection of its own.
@@ -63,12 +65,13 @@ class Operator:
     url: str
     key: str
 
-    async def pending(self, expected: int) -> list[dict[str, Any]]:
-        """The pending proposals, once there are as many as expected."""
+    async def pending(self, expected: int, bottle: str = "") -> list[dict[str, Any]]:
+        """The pending proposals (of one bottle, if it is named), once there are as many as expected."""
+        which = f"{PENDING}&bottle={bottle}" if bottle else PENDING
         for _ in until_patience_ends():
-            count = (await self._get("/api/proposals/?status=pending&page_size=1")).json()["count"]
+            count = (await self._get(f"{which}&page_size=1")).json()["count"]
             if count >= expected:
-                return await self._all_pending()
+                return await self._all(which)
             await asyncio.sleep(0.1)
         raise AssertionError(f"only {count} of {expected} proposals arrived")
 
@@ -89,10 +92,10 @@ class Operator:
             timeout=PATIENCE,
         )
 
-    async def _all_pending(self) -> list[dict[str, Any]]:
+    async def _all(self, which: str) -> list[dict[str, Any]]:
         found, page = [], 1
         while True:
-            body = (await self._get(f"/api/proposals/?status=pending&page_size=200&page={page}")).json()
+            body = (await self._get(f"{which}&page_size=200&page={page}")).json()
             found += body["results"]
             if not body["next"]:
                 return found

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.requirements import require
-from tests.support.server import free_port, stop
+from tests.support.server import stop
 from tests.support.timeouts import PATIENCE, wait_until
 
 
@@ -23,21 +23,21 @@ def running_redis(directory: Path) -> Iterator[str]:
     binary = shutil.which("redis-server")
     require(binary, "redis-server", "apt-get install redis-server")
     directory.mkdir(parents=True)
-    port = free_port()
+    address = directory / "s"
     process = subprocess.Popen(
-        [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)],
+        [str(binary), "--port", "0", "--unixsocket", str(address), "--save", "", "--dir", str(directory)],
         stdout=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: _connects(port), what="Redis")
-        yield f"redis://127.0.0.1:{port}/0"
+        wait_until(lambda: _connects(address), what="Redis")
+        yield f"unix://{address}?db=0"
     finally:
         stop(process)
 
 
-def _connects(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def _connects(address: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(address)) == 0
 
 
 @contextmanager

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,6 +28,18 @@ from tests.support.forkserver import Warm
 from tests.support.timeouts import wait_until
 
 WARMING = Lock()
+# What `up` does first in an empty home. Its own migrations then find nothing to do.
+PREPARE = """
+import os
+os.umask(0o077)
+import django
+django.setup()
+from django.core.management import call_command
+from supervise.management.commands.up import Command
+call_command("migrate", verbosity=0, interactive=False)
+Command()._first_operator(quietly=True)
+"""
+PREPARED = ("bot-bottle.sqlite3", "operator.txt")
 KEPT_VARIABLES = ("PATH", "LANG", "VIRTUAL_ENV")
 PENDING = """
 select proposal.id
@@ -87,6 +103,8 @@ class RunningServer:
 def running_server(home: Path, command: str = "up", **variables: str) -> Iterator[RunningServer]:
     """`manage.py up` (or `web`) as a user would start it, stopped by its own id."""
     home.mkdir(parents=True, exist_ok=True)
+    if "DATABASE_URL" not in variables:
+        prepare(home)
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     environment |= {
         "BOTTLE_HOME": str(home),
@@ -116,6 +134,41 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
         yield server
     finally:
         server.close()
+
+
+def prepare(home: Path) -> None:
+    """Gives a new home a migrated database with its first operator: a copy costs two seconds less."""
+    if (home / PREPARED[0]).exists():
+        return
+    template = _shared_directory(home) / "template"
+    with template.with_name("template.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not template.exists():
+            _make_template(template)
+    home.chmod(0o700)
+    for name in PREPARED:
+        shutil.copy(template / name, home / name)
+
+
+def _make_template(template: Path) -> None:
+    unfinished = template.with_name("template.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    environment |= {"BOTTLE_HOME": str(unfinished), "DJANGO_SETTINGS_MODULE": "botbottle.settings"}
+    subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=environment, check=True)
+    unfinished.rename(template)
+
+
+def _shared_directory(home: Path) -> Path:
+    """The directory of the test run, if all workers of pytest-xdist have one; else one of this process."""
+    workers = [parent for parent in home.parents if parent.name.startswith("popen-gw")]
+    return workers[0].parent if workers else Path(_own_directory().name)
+
+
+@functools.cache
+def _own_directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="bottle-template-")
 
 
 def _ports(home: Path, process: subprocess.Popen[str]) -> dict[str, int] | None:

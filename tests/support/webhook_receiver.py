@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Receiver:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.port = port
         self.status = 200
         self.headers: dict[str, str] = {}
@@ -48,6 +48,7 @@ class Receiver:
                 return
 
         server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.port = server.server_port
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
