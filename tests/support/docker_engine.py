@@ -1,33 +1,65 @@
-"""A real Docker engine for tests: in a network namespace without a way out, with its own directories."""
+"""A real Docker engine for tests: in a network namespace without a way out, with its own directories.
+
+There is one for all workers of a test run (`shared_engine.py` keeps it), so nobody has it alone:
+names of bottles, containers and tags of images are a test's own, and what a test says about containers it
+says about those of its own home, which carry the label `bot-bottle.home` (`containers_of`). A test that kills
+the engine, or says something about all that is in it, takes `own_engine`.
+"""
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import docker
 import pytest
+from docker.models.containers import Container
 
+from botbottle.backends.accounts import HOME_LABEL, home_mark
 from tests.support.docker_images import python_image, shell_image
 from tests.support.requirements import require
+from tests.support.server import is_running
 from tests.support.timeouts import wait_until
 
 HINT = "apt-get install --no-install-recommends docker.io busybox-static, and run the tests as root"
 
 
 class Engine:
+    """Where it is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = f"unix://{root}/docker.sock"
+
+    @contextmanager
+    def client(self) -> Iterator[docker.DockerClient]:
+        client = docker.DockerClient(base_url=self.url, timeout=120)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def containers_of(self, home: Path) -> list[Container]:
+        """Those of one bot-bottle, whether they run or not."""
+        with self.client() as client:
+            filters = {"label": f"{HOME_LABEL}={home_mark(home)}"}
+            return list(client.containers.list(all=True, filters=filters, ignore_removed=True))
+
+
+class OwnEngine(Engine):
     """Start, kill and start again; `close` leaves nothing of it behind."""
 
-    def __init__(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="bottle-dockerd-"))
-        self.url = f"unix://{self.root}/docker.sock"
+    def __init__(self, root: Path | None = None) -> None:
+        super().__init__(root or Path(tempfile.mkdtemp(prefix="bottle-dockerd-")))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -43,6 +75,11 @@ class Engine:
                 stderr=log,
             )
         wait_until(self._answers, what="the engine's start")
+
+    def make_images(self) -> None:
+        with self.client() as client:
+            python_image(client)
+            shell_image(client)
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -79,13 +116,14 @@ class Engine:
             self.start()  # only an engine ends what a killed one left running
         self.stop()
         for pid in _processes_that_name(self.root):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a shim ends by itself, too
+                os.kill(pid, signal.SIGKILL)
         for line in reversed(Path("/proc/mounts").read_text().splitlines()):
             if line.split()[1].startswith(f"{self.root}/"):
                 subprocess.run(["umount", "-l", line.split()[1]], check=False)
         for place in ("", "*/"):  # the second and the first version of control groups
             for group in Path("/sys/fs/cgroup").glob(f"{place}{self.root.name}"):
-                group.rmdir()
+                wait_until(functools.partial(_is_removed, group), what=f"the end of {group}")
         shutil.rmtree(self.root, ignore_errors=True)
 
 
@@ -106,24 +144,44 @@ def _processes_that_name(root: Path) -> list[int]:
 def _wait_for_the_end_of_containerd(root: Path) -> None:
     """It ends with its parent; a new engine that finds it dying would try to use it."""
     path = root / "exec" / "containerd" / "containerd.pid"
-    deadline = time.monotonic() + 10
-    while (
-        path.exists() and Path(f"/proc/{path.read_text().strip()}").exists() and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
+    if path.exists():
+        pid = int(path.read_text())
+        wait_until(lambda: not is_running(pid), what="the end of containerd")
+
+
+def _is_removed(group: Path) -> bool:
+    """A control group is busy until the last of its processes has been buried."""
+    try:
+        group.rmdir()
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    return True
+
+
+def _require_an_engine() -> None:
+    able = os.geteuid() == 0 and all(shutil.which(name) for name in ("dockerd", "unshare", "busybox"))
+    require(able, "a Docker engine", HINT)
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
-    able = os.geteuid() == 0 and all(shutil.which(name) for name in ("dockerd", "unshare", "busybox"))
-    require(able, "a Docker engine", HINT)
-    running = Engine()
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The one of the whole run."""
+    from tests.support.shared_engine import in_use  # which imports this module
+
+    _require_an_engine()
+    base = tmp_path_factory.getbasetemp()
+    with in_use(base.parent if base.name.startswith("popen-gw") else base) as root:
+        yield Engine(root)
+
+
+@pytest.fixture(scope="module")
+def own_engine() -> Iterator[OwnEngine]:
+    """For the tests of one file that kill it."""
+    _require_an_engine()
+    running = OwnEngine()
     try:
         running.start()
-        client = docker.DockerClient(base_url=running.url, timeout=60)
-        python_image(client)
-        shell_image(client)
-        client.close()
+        running.make_images()
         yield running
     finally:
         running.close()
