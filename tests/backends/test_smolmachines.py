@@ -204,7 +204,35 @@ def no_progress(_line: str) -> None:
 def test_a_start_asks_for_what_a_bottle_is(
     recorded: Recorded, backend: SmolmachinesBackend, plan: Plan, tmp_path: Path
 ) -> None:
-    backend.start(plan, no_progress)
+    """One start for all that it asks for: each of its calls is a program."""
+    said: list[str] = []
+    backend.start(plan, said.append)
+    check_the_machine(recorded, tmp_path)
+    check_what_is_copied(recorded)
+    (register,) = [call for call in recorded.calls("exec") if "mcp" in call["command"]]
+    assert " ".join(register["command"]).endswith(REGISTER), "the server is registered"
+    assert register["options"]["-u"] == ["1000:1000"], "as the agent's user"
+    assert not [line for line in said if "Warning: the supervise" in line]
+    with pytest.raises(BackendError, match="runs already"):
+        backend.start(plan, no_progress)
+    assert backend.exec("demo", ["exit", "7"], tty=False) == 7
+    check_a_copy_in(recorded, backend, tmp_path)
+    with pytest.raises(BackendError, match="bottle logs --follow demo"):
+        backend.attach("demo")
+    with pytest.raises(Unavailable, match="docker save"):
+        backend.rebuild("demo", "FROM x\n", no_progress)
+    assert backend.life("demo").alive
+    backend.stop("demo")
+    assert not backend.life("demo").alive
+    assert b"".join(backend.logs("demo", follow=False)) == b"what it printed\n"
+    backend.remove("demo")
+    assert backend.orphans([]) == []
+    for call in recorded.calls():
+        assert call["options"]["--state-dir"] == [f"{tmp_path}/home/smolmachines"]
+        assert not {"--net", "-p", "--port"} & set(call["argv"])
+
+
+def check_the_machine(recorded: Recorded, tmp_path: Path) -> None:
     (create,) = recorded.calls("create")
     options = create["options"]
     assert options["--name"] == [sandbox_name(tmp_path / "home", "demo")]
@@ -222,28 +250,10 @@ def test_a_start_asks_for_what_a_bottle_is(
     assert "-d" in launch["options"]
     assert launch["command"][-2:] == ["claude", "--continue"]
     assert launch["options"]["-u"] == ["1000:1000"]
-    assert backend.life("demo").alive
-    backend.stop("demo")
-    assert not backend.life("demo").alive
-    assert b"".join(backend.logs("demo", follow=False)) == b"what it printed\n"
-    backend.remove("demo")
-    assert backend.orphans([]) == []
 
 
-def test_every_call_keeps_its_state_under_the_home_and_none_asks_for_a_network(
-    recorded: Recorded, backend: SmolmachinesBackend, plan: Plan, tmp_path: Path
-) -> None:
-    backend.start(plan, no_progress)
-    backend.remove("demo")
-    for call in recorded.calls():
-        assert call["options"]["--state-dir"] == [f"{tmp_path}/home/smolmachines"]
-        assert not {"--net", "-p", "--port"} & set(call["argv"])
-
-
-def test_variables_are_copied_and_never_an_argument(
-    recorded: Recorded, backend: SmolmachinesBackend, plan: Plan
-) -> None:
-    backend.start(plan, no_progress)
+def check_what_is_copied(recorded: Recorded) -> None:
+    """Variables are, and are never an argument."""
     assert not [call for call in recorded.calls() if SECRET in " ".join(call["argv"])]
     copies = {call["positionals"][1].split(":")[1]: call for call in recorded.calls("cp")}
     variables = copies["/run/bot-bottle/variables.json"]
@@ -254,6 +264,15 @@ def test_variables_are_copied_and_never_an_argument(
     assert copies["/etc/bot-bottle/note"]["content"] == "note"
     index = json.loads(copies["/run/bot-bottle/files/index.json"]["content"])
     assert index == [{"name": "0", "path": "/home/agent/.claude.json", "mode": 0o600}]
+
+
+def check_a_copy_in(recorded: Recorded, backend: SmolmachinesBackend, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    backend.copy_in("demo", tmp_path / "file", "/workspace")
+    call = recorded.calls("exec")[-1]
+    assert call["options"]["-u"] == ["1000:1000"]
+    assert call["command"][-2:] == ["/workspace", "file"]
+    assert call["stdin"] > 512
 
 
 def test_the_proxy_knows_what_it_was_handed_until_it_ends(
@@ -273,17 +292,6 @@ def test_the_proxy_knows_what_it_was_handed_until_it_ends(
     with pytest.raises(BackendError):
         backend.start(plan, no_progress)
     assert not told.exists()
-
-
-def test_the_server_is_registered_as_the_agents_user(
-    recorded: Recorded, backend: SmolmachinesBackend, plan: Plan
-) -> None:
-    said: list[str] = []
-    backend.start(plan, said.append)
-    (register,) = [call for call in recorded.calls("exec") if "mcp" in call["command"]]
-    assert " ".join(register["command"]).endswith(REGISTER)
-    assert register["options"]["-u"] == ["1000:1000"]
-    assert not [line for line in said if "Warning: the supervise" in line]
 
 
 @pytest.mark.parametrize("change", [{"supervise": False}, {"agent": "codex"}])
@@ -307,15 +315,12 @@ def test_a_failed_registration_is_a_warning_with_the_command(
     assert "claude: command [31m crashed" in warning
     assert warning.endswith(f"bottle exec demo -- {REGISTER}")
     assert backend.life("demo").alive
-
-
-def test_a_server_that_is_there_already_is_no_failure(
-    recorded: Recorded, backend: SmolmachinesBackend, plan: Plan
-) -> None:
+    backend.remove("demo")
     recorded.fail("mcp", "MCP server supervise already exists in user config\n")
-    said: list[str] = []
-    backend.start(plan, said.append)
-    assert not [line for line in said if "supervise tools" in line]
+    said.clear()
+    assert backend.run(replace(plan, command=("exit", "42")), said.append) == 42, "the foreground's own code"
+    assert not [line for line in said if "supervise tools" in line], "one that is there is no failure"
+    assert not backend.life("demo").alive
 
 
 def test_a_machine_that_reports_a_network_is_deleted(
@@ -355,29 +360,6 @@ def test_what_it_cannot_do_is_refused_before_anything_is_made(
     assert recorded.calls("create") == []
 
 
-def test_exit_codes_and_the_end_of_the_foreground(
-    recorded: Recorded, backend: SmolmachinesBackend, plan: Plan
-) -> None:
-    assert backend.run(replace(plan, command=("exit", "42")), no_progress) == 42
-    assert not backend.life("demo").alive
-    backend.start(plan, no_progress)
-    assert backend.exec("demo", ["exit", "7"], tty=False) == 7
-    with pytest.raises(BackendError, match="runs already"):
-        backend.start(plan, no_progress)
-
-
-def test_files_are_copied_as_the_agents_user(
-    recorded: Recorded, backend: SmolmachinesBackend, plan: Plan, tmp_path: Path
-) -> None:
-    backend.start(plan, no_progress)
-    (tmp_path / "file").write_text("content")
-    backend.copy_in("demo", tmp_path / "file", "/workspace")
-    call = recorded.calls("exec")[-1]
-    assert call["options"]["-u"] == ["1000:1000"]
-    assert call["command"][-2:] == ["/workspace", "file"]
-    assert call["stdin"] > 512
-
-
 @pytest.mark.parametrize(
     "verb",
     [
@@ -391,16 +373,6 @@ def test_a_machine_that_does_not_run_is_said_to(
 ) -> None:
     with pytest.raises(NotRunning, match="bottle start demo"):
         verb(backend)
-
-
-def test_the_main_command_cannot_be_joined_and_images_not_built(
-    recorded: Recorded, backend: SmolmachinesBackend, plan: Plan
-) -> None:
-    backend.start(plan, no_progress)
-    with pytest.raises(BackendError, match="bottle logs --follow demo"):
-        backend.attach("demo")
-    with pytest.raises(Unavailable, match="docker save"):
-        backend.rebuild("demo", "FROM x\n", no_progress)
 
 
 def test_what_a_killed_start_had_yet_to_copy_in_is_put_away_and_what_one_copies_is_not(
