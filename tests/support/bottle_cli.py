@@ -18,7 +18,7 @@ HEALTH = (
     "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:9100/health').read().decode())"
 )
 
-QUICK = ("run", "exec", "attach")  # these start without Django
+WHOLE = ("run", "attach")  # a process of their own, as a user has it
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Bottles:
         return self.server.environment
 
     def command(self, verb: str, *words: str, **variables: str) -> Ran:
-        if verb not in QUICK and not variables:
+        if verb not in WHOLE and not variables:
             warm = self.server.command("bottle", verb, *words)
             return Ran(warm.returncode, warm.stdout, warm.stderr)
         ran = subprocess.run(

@@ -142,11 +142,12 @@ def _processes_that_name(root: Path) -> list[int]:
 
 
 def _wait_for_the_end_of_containerd(root: Path) -> None:
-    """It ends with its parent; a new engine that finds it dying would try to use it."""
+    """It ends with its parent; a new engine that finds it dying, or dead and not yet buried, would use it."""
     path = root / "exec" / "containerd" / "containerd.pid"
     if path.exists():
         pid = int(path.read_text())
         wait_until(lambda: not is_running(pid), what="the end of containerd")
+        path.unlink()
 
 
 def _is_removed(group: Path) -> bool:
