@@ -59,8 +59,8 @@ FULL = Plan(
     throughput_seconds=3.0, bottles=100,
 )  # fmt: skip
 QUICK = Plan(
-    sizes=(1, 20), rounds=1, decisions=3, idle_at=20, idle_seconds=0.5, held=40,
-    throughput_seconds=0.3, bottles=4,
+    sizes=(4,), rounds=1, decisions=2, idle_at=4, idle_seconds=0.2, held=8,
+    throughput_seconds=0.1, bottles=2,
 )  # fmt: skip
 
 

@@ -97,7 +97,6 @@ hosts = (f"contested-{number}.example.com" for number in count())
 @pytest.mark.parametrize(
     "ways", [(ByCommand, ByCommand), (ByApi, ByApi), (ByCommand, ByApi)], ids=["commands", "api", "mixed"]
 )
-@pytest.mark.parametrize("attempt", [1, 2, 3])
 def test_one_succeeds_and_the_other_sees_who_decided(
     server: RunningServer,
     keys: dict[str, str],
@@ -105,7 +104,6 @@ def test_one_succeeds_and_the_other_sees_who_decided(
     *,
     threads: ThreadPoolExecutor,
     ways: tuple[Any, Any],
-    attempt: int,
 ) -> None:
     host = next(hosts)
     call = threads.submit(_ask, server, token, host)
