@@ -9,7 +9,7 @@ import socketserver
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def gateways() -> list[str]:
 def listening_on_the_host() -> Iterator[dict[str, list[Any]]]:
     """Stand-ins that can all be reached from here, as escape.py is given them: what it finds is no accident.
 
-    One listens everywhere, one where the console would, one in the host's /run, where engines have theirs.
+    One listens everywhere, one on loopback as the console does, one in the host's /run as engines do.
     """
     with ExitStack() as stack:
         anywhere = stack.enter_context(
@@ -64,9 +64,8 @@ def listening_on_the_host() -> Iterator[dict[str, list[Any]]]:
             if socket.has_dualstack_ipv6()
             else socket.create_server(("0.0.0.0", 0))
         )
-        ports = [anywhere.getsockname()[1], 8000]
-        with suppress(OSError):  # somebody has a console there: as good as ours
-            stack.enter_context(socket.create_server(("127.0.0.1", 8000)))
+        loopback = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ports = [anywhere.getsockname()[1], loopback.getsockname()[1]]
         sockets = [stack.enter_context(_unix(place)) for place in _runtime_directories()]
         for port in ports:
             socket.create_connection(("127.0.0.1", port), timeout=10).close()

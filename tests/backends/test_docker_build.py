@@ -14,7 +14,7 @@ import docker
 import pytest
 
 from botbottle.backends import docker_build, docker_sources
-from botbottle.backends.accounts import sandbox_labels, sandbox_name
+from botbottle.backends.accounts import HOME_LABEL, home_mark, sandbox_labels, sandbox_name
 from botbottle.backends.base import BackendError, Plan
 from botbottle.backends.docker import DockerBackend
 from botbottle.backends.docker_build import Bounds, DockerImages
@@ -23,7 +23,7 @@ from tests.support.docker_engine import Engine, docker_host, engine
 from tests.support.docker_images import PYTHON_IMAGE, SHELL_IMAGE
 
 __all__ = ["docker_host", "engine"]
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("docker_host")]
+pytestmark = [pytest.mark.process, pytest.mark.docker, pytest.mark.usefixtures("docker_host")]
 SLUG = "demo"
 FORGED = "LABEL bot-bottle.dockerfile=forged bot-bottle.slug=other bot-bottle.home=other\n"
 
@@ -40,7 +40,18 @@ class Builds:
         return docker_build.rebuild(self.client, self.home, SLUG, text, self.said.append, **more)
 
     def leftovers(self) -> list[str]:
-        return [container.name for container in self.client.containers.list(all=True)]
+        """Containers of this home's builds and their gates; others use the same engine."""
+        own = sandbox_name(self.home, SLUG)
+        gate = own.replace("bot-bottle-", "bot-bottle-gate-", 1)
+        return [
+            each.name
+            for each in self.client.containers.list(all=True, ignore_removed=True)
+            if each.name in (own, gate)
+        ]
+
+    def images(self) -> list[str]:
+        filters = {"label": f"{HOME_LABEL}={home_mark(self.home)}"}
+        return sorted(image.id for image in self.client.images.list(all=True, filters=filters))
 
 
 @pytest.fixture
@@ -221,14 +232,14 @@ def test_a_moved_name_is_told_of_without_a_build(builds: Builds, moving: Callabl
     text = f"FROM {PYTHON_IMAGE}\nCOPY --from=moving:1 /etc/passwd /p\n"
     assert own.compare(text, image, 10) == []
     new = moving(SHELL_IMAGE)
-    before = len(builds.client.images.list(all=True))
+    before = builds.images()
     (told,) = own.compare(text, image, 10)
     assert told.startswith(
         "moved tag: moving:1 is another image than the bottle's present one was built on: "
     )
     assert told.endswith(f": {new}, so far {old}")
     assert own.compare(f"FROM {PYTHON_IMAGE}\n", image, 10) == []
-    assert len(builds.client.images.list(all=True)) == before
+    assert builds.images() == before
     own.build(text, builds.said.append, image=image)
     assert [line for line in builds.said if line.startswith("moved tag: ")] == own.compare(text, image, 10)
 

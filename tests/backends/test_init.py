@@ -234,9 +234,13 @@ def test_signals_go_to_the_command(home, number):
 
 
 def test_it_reaps_what_the_command_leaves_behind(init):
-    orphan = "(sh -c 'exit 0' & )"
-    script = f"{orphan}; {orphan}; sleep 0.3; grep -l '^State:.Z' /proc/[0-9]*/status; echo none"
-    assert init("--", *SH, script).stdout == "none\n"
+    orphan = "(sh -c 'echo $$' &)"
+    script = f"""
+        set -- $( {orphan}; {orphan} )  # which ends when both have
+        for pid; do while test -e /proc/$pid; do sleep 0.02; done; done
+        echo $# are gone
+    """
+    assert init("--", *SH, script).stdout == "2 are gone\n"
 
 
 def test_without_a_command_it_stays_until_it_is_asked_to_end(home):
