@@ -18,7 +18,7 @@ from tests.support.site import command_of
 from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
-CALLS = 100
+CALLS = 40
 
 
 def worker_pids(server: RunningServer) -> list[int]:
@@ -41,7 +41,7 @@ def patient_server(tmp_path_factory):
         yield server
 
 
-async def test_a_hundred_waiting_calls_each_get_their_own_answer(patient_server) -> None:
+async def test_many_waiting_calls_each_get_their_own_answer(patient_server) -> None:
     """Decided in random order; some modified, rejected, withdrawn; some clients gone."""
     server = patient_server
     tokens = [server.create_bottle(f"crowd-{number}")["token"] for number in range(4)]
