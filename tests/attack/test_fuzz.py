@@ -23,8 +23,8 @@ from tests.attack.conftest import ALLOWED
 from tests.attack.test_authority import hello, records
 from tests.attack.test_identity import credentials
 from tests.support.proxy_harness import TOKENS, Lab, get
+from tests.support.strategies import examples
 
-pytestmark = pytest.mark.fuzz
 HOST = "api.example.com"
 OWN = credentials("agent-a", TOKENS["agent-a"]).encode()
 STARTS = [
@@ -122,7 +122,7 @@ def accepted(raw: bytes) -> tuple[RequestHead, str, bytes] | None:
     return head, target.host, request_bytes(head, target.origin_form, target.host.encode(), head.end_to_end())
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(200))
 @given(heads | usual_heads)
 @example(b"GET /allowed HTTP/1.1\r\nHost: api.example.com\r\nX-A: b\r\n\r\n")
 def test_what_is_sent_on_means_the_same_to_other_parsers(raw: bytes) -> None:
@@ -164,7 +164,7 @@ def _llhttp_target(sent: bytes) -> bytes:
     return reader.url
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(150))
 @given(mutated(st.sampled_from(STARTS)))
 @example(b"GET /allowed?a=b HTTP/1.1")
 @example(b"HEAD /%2e HTTP/1.1")
@@ -183,7 +183,7 @@ def test_a_usual_line_means_what_it_means_in_a_whole_head(line: bytes) -> None:
     assert usual == (head.method, target.path, target.origin_form, len(line) + 2)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(150))
 @given(heads | connects)
 def test_a_head_is_accepted_only_if_h11_accepts_it_too(raw: bytes) -> None:
     try:
@@ -201,7 +201,7 @@ def authority(text: bytes) -> tuple[str, int]:
     return host.lower().removesuffix("."), int(port or 0)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(200))
 @given(connects | usual_connects)
 @example(head_of(CONNECTS[0], [HOSTS[0]]))
 @example(head_of(CONNECTS[0], [HOSTS[1]]))
@@ -220,7 +220,7 @@ def test_a_connect_leads_to_the_host_that_other_parsers_read(raw: bytes) -> None
         assert (host, port or aim[1]) == aim
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(150))
 @given(connects | usual_connects | heads)
 @example(head_of(CONNECTS[0], [HOSTS[0], OWN]))
 @example(head_of(CONNECTS[0], [HOSTS[0], OWN, CREDENTIALS[1]]))
@@ -252,7 +252,7 @@ bodies = mutated(
 )
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(150))
 @given(bodies, st.lists(st.integers(1, 30), max_size=20))
 def test_a_chunked_body_means_the_same_however_it_is_cut(raw: bytes, cuts: list[int]) -> None:
     whole, pieces = _decode([raw]), _decode(_cut(raw, cuts))
@@ -295,7 +295,7 @@ def _as_h11_reads_it(raw: bytes, length: int) -> bytes:
     return payload
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(150))
 @given(mutated(st.sampled_from([hello("bare.example.com"), hello(None)])), st.integers(0, 600))
 def test_a_hello_is_read_or_refused_and_nothing_else(raw: bytes, length: int) -> None:
     whole = _name_of(raw)
@@ -360,8 +360,7 @@ def named(raw: bytes) -> bytes:
 
 
 in_the_process = settings(
-    max_examples=100,
-    deadline=None,
+    max_examples=examples(30),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

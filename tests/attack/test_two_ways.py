@@ -17,8 +17,9 @@ from tests.attack.test_framing import HEADS, LINES
 from tests.attack.test_fuzz import STARTS, heads, mutated, usual_heads
 from tests.attack.test_paths import PATHS
 from tests.support.proxy_harness import SECRET, Answer, Client, Lab, eventually, get, pinned, request
+from tests.support.strategies import examples
 
-pytestmark = [pytest.mark.process, pytest.mark.fuzz]
+pytestmark = pytest.mark.process
 HOST = "api.example.com"
 ROUTES = [
     pinned(HOST, path_allowlist=["/allowed"], methods=["GET", "HEAD", "POST"]),
@@ -198,7 +199,7 @@ lines = mutated(st.sampled_from([*STARTS[:2], b"HEAD /allowed/x HTTP/1.1", b"OPT
 
 
 @settings(
-    max_examples=100,
+    max_examples=examples(30),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(heads | usual_heads | lines.map(lambda line: line + b"\r\nHost: api.example.com"))

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egress.decoding import FREE, Decoding, Unreadable, codings_of, memory_of
+from tests.support.strategies import examples
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -35,7 +36,7 @@ def undo(coded: bytes, *codings: str, step: int = 0) -> bytes:
 
 
 @CODINGS
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(size=st.integers(0, 300_000), step=st.integers(1, 70_000), dull=st.booleans())
 def test_it_undoes_a_coding_in_any_pieces(coding: str, size: int, step: int, dull: bool) -> None:
     data = b"lorem ipsum " * (size // 12) if dull else random.Random(size).randbytes(size)

@@ -36,6 +36,7 @@ from egress.dlp import (
 )
 from egress.token_shapes import INJECTIONS, SHAPES
 from tests.support.steps import finish
+from tests.support.strategies import examples
 from tests.support.token_examples import EXAMPLES, mixed, private_key
 
 SECRET = 'Tr0ub4dor&3/"pa55word"+\\x?'
@@ -328,7 +329,7 @@ PLACES = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(PLACES, st.integers(0, 70_000), st.sampled_from(NEEDLES), CUTS)
 def test_a_finding_does_not_depend_on_the_pieces(
     before: int, after: int, needle: bytes, cuts: list[int]
@@ -340,7 +341,7 @@ def test_a_finding_does_not_depend_on_the_pieces(
     assert len(left) <= body.index(needle), "a part of it had left"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.integers(0, 250_000), CUTS)
 def test_a_clean_body_leaves_unchanged(size: int, cuts: list[int]) -> None:
     body = (b"0123456789 lorem ipsum " * (size // 20 + 1))[:size]
@@ -390,7 +391,7 @@ PACKED: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 
 @pytest.mark.parametrize("name", PACKED)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(before=st.integers(0, 400_000), cuts=CUTS)
 def test_a_compressed_secret_is_found(name: str, before: int, cuts: list[int]) -> None:
     coding, pack = PACKED[name]

@@ -13,6 +13,7 @@ from egress.decoding import Unreadable
 from egress.dlp import OVERLAP, PROVISIONED, WINDOW, Found, Scanner
 from egress.websocket_frames import MEMORY_OF_FRAMES, FrameScan, FrameScrub
 from tests.support.steps import finish
+from tests.support.strategies import examples
 
 SECRET = b"canary-secret-1"
 SCANNER = Scanner([SECRET.decode()])
@@ -31,7 +32,7 @@ def frame(payload: bytes, *, mask: bytes = b"\x01\xfe\x33\x80", first: int = 0x8
     return head + mask + bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(SIZES, MASKS), max_size=5), st.lists(st.integers(0, 200_000), max_size=20))
 def test_frames_arrive_as_they_were_sent(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
     sent = b"".join(frame(b"." * size, mask=mask) for size, mask in frames)
@@ -197,7 +198,7 @@ def test_two_messages_are_two_texts() -> None:
     assert cleaned(messages) == messages
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.lists(
         st.lists(

@@ -26,7 +26,6 @@ from egress.proxy.wire import Doorbell, Watch, Wire
 from egress.routes import Route
 from tests.support.timeouts import PATIENCE
 
-pytestmark = pytest.mark.fuzz
 MEGABYTE = 1024 * 1024
 
 

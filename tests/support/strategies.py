@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import strategies as st
 
 from egress.policy import Auth, Dlp, Lease, Request, Route, RouteTable
+
+SOAK = 50 if os.environ.get("BOTTLE_SOAK") == "1" else 1
+
+
+def examples(small: int) -> int:
+    """How many a property test tries: few in every run, many in `make soak`."""
+    return small * SOAK
+
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 
