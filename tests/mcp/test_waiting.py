@@ -391,3 +391,15 @@ async def test_ready_answers_leave_before_the_wait(agent: Agent) -> None:
     await stream.aclose()
     chunks = [chunk async for chunk in json_body([ready], [_waiting_call(task["taskId"])], is_batch=True)]
     assert [answer["id"] for answer in json.loads(b"".join(chunks))] == [0, 1]
+
+
+async def test_a_decision_that_nobody_told_is_read_from_the_database(
+    agent: Agent, operator: User, waiting_hub: WaiterHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process decided: this one hears that there is something, and not what."""
+    monkeypatch.setattr(waiting_hub, "tell", lambda outcome: None)
+    reading = asyncio.create_task(read_all(await agent.apost(ask())))
+    await someone_waits(waiting_hub)
+    await decide(operator, await only_proposal(), note="go ahead")
+    (answer,) = events(await reading)
+    assert answer["result"]["content"][0]["text"].startswith("status: approved\nnotes: go ahead\n")

@@ -226,3 +226,22 @@ decisions.approve("{proposal.pk}", actor=User.objects.get(pk={operator.pk}), see
         timeout=60,
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
     )
+
+
+async def test_what_is_decided_before_the_sweep_begins_is_found(hub, agent_a, operator, monkeypatch) -> None:
+    """By another process, after the call's first look: no message tells of it, and its number is not new."""
+    monkeypatch.setattr("supervise.events._send", lambda event: None)
+    proposal, looked, newest_seq = await sync_to_async(ask)(agent_a), asyncio.Event(), waiting._newest_seq
+
+    async def after_a_decision() -> int:
+        await looked.wait()
+        await sync_to_async(approve)(proposal, operator)
+        return await newest_seq()
+
+    monkeypatch.setattr(waiting, "_newest_seq", after_a_decision)
+    async with hub.waiter(proposal.pk) as waiter:
+        assert await waiter.wait(LONG)  # the subscription is new
+        assert (await queries.aoutcome(proposal.pk)).status == "pending"
+        looked.set()
+        assert await waiter.wait(LONG)
+        assert (await queries.aoutcome(proposal.pk)).status == "approved"
