@@ -200,12 +200,10 @@ def test_signing_in_leads_back_to_the_page(client: Client, agent_a: Bottle, oper
     assert client.post("/admin/login/", entered).headers["Location"] == path
 
 
-@pytest.mark.parametrize("path", ["/", "/queue/state", "/queue/list", "/queue/cards?", "/history/"])
 def test_the_number_of_queries_does_not_grow_with_the_cards(
     olivia: Client,
     operator: User,
     two_bottles: tuple[Bottle, Bottle],
-    path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     agent_a, agent_b = two_bottles
@@ -219,7 +217,7 @@ def test_the_number_of_queries_does_not_grow_with_the_cards(
         done = ask(agent_a, f"d{last}.example.com")
         decisions.reject(done.pk, actor=operator, seen_digest=seen(done), note="no")
 
-    def queries() -> int:
+    def queries(path: str) -> int:
         ids = Proposal.objects.values_list("pk", flat=True)
         address = path + "&".join(f"id={pk}" for pk in ids) if path.endswith("?") else path
         with CaptureQueriesContext(connection) as captured:
@@ -227,9 +225,10 @@ def test_the_number_of_queries_does_not_grow_with_the_cards(
         return len(captured)
 
     fill(0, 5)
-    few = queries()
-    fill(5, 200)
-    assert queries() == few
+    pages = ("/", "/queue/state", "/queue/list", "/queue/cards?", "/history/")
+    few = [queries(path) for path in pages]
+    fill(5, 40)
+    assert [queries(path) for path in pages] == few
 
 
 def test_more_cards_than_fit_are_counted_and_have_pages(
