@@ -4,12 +4,12 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-REAL   := browser or services or clients or process or tools or fuzz
+REAL   := process or browser or services or clients or docker or tools
 
 # pytest keeps the tests it has rewritten only where bytecode may be kept: a third of the fast loop.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo test unit real lint types clients bench screenshots clean
+.PHONY: up demo test unit soak lint types clients bench screenshots clean
 .DEFAULT_GOAL := up
 
 $(VENV)/.runtime: requirements.txt
@@ -28,18 +28,19 @@ up: $(VENV)/.runtime
 demo: $(VENV)/.runtime
 	@exec $(BIN)/python manage.py demo $(if $(AUTO),--auto)
 
-test: lint types unit real
+# Whole files side by side, more of them than there are cores, as those with real programs wait more than they
+# work. They begin in the order of tests/conftest.py. Their place is short, because the paths of sockets must be.
+test: lint types
+	@place=$$(mktemp -d /tmp/b.XXXX) && trap 'rm -rf "$$place"' EXIT && \
+	$(BIN)/python -m pytest -q -n 4 --dist=loadfile --no-loadscope-reorder --basetemp="$$place" -p tests.support.time_table
 
 # Everything that starts no program of its own: the fast loop.
 unit: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto --maxschedchunk=20 -m "not ($(REAL))"
+	@$(BIN)/python -m pytest -q -n auto --maxschedchunk=20 -m "not ($(REAL))" -p tests.support.time_table
 
-# Real server processes, PostgreSQL and Redis, Chromium, the MCP clients: whole files side by side, also more of them
-# than there are cores, as they wait more than they work. They begin in the order of tests/conftest.py, the longest
-# first. Their place is short, because the paths of sockets must be.
-real: $(VENV)/.dev
-	@place=$$(mktemp -d /tmp/b.XXXX) && trap 'rm -rf "$$place"' EXIT && \
-	$(BIN)/python -m pytest -n 4 --dist=loadfile --no-loadscope-reorder --basetemp="$$place" -m "$(REAL)"
+# The property tests, with fifty times as many examples as in `make test`.
+soak: $(VENV)/.dev
+	@BOTTLE_SOAK=1 $(BIN)/python -m pytest -q -n auto -m fuzz
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,24 +20,31 @@ from botbottle.models import Bottle
 from supervise import bottles, named_images
 from tests.support.database_reset import DatabaseReset
 from tests.support.databases import running_postgres, running_redis
+from tests.support.leftovers import control_groups, leftovers
+from tests.support.requirements import MISSING
 from tests.support.server import RunningServer, running_server
 from tests.support.shared_state import SharedState
+from tests.support.strategies import examples
 
 # Machines are busy: how long an example takes says nothing about what it shows.
 hypothesis.settings.register_profile(
-    "steady", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "steady",
+    deadline=None,
+    max_examples=examples(50),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("steady")
 
-
 ON_BOTH_DATABASES = {"supervise", "waiting", "api", "commands", "egress_control"}
 
-# These take longest, in this order. Begun first, they do not keep one worker busy when the others are done.
+CONTROL_GROUPS = pytest.StashKey[set[str]]()
+
+# These take longest, in this order.
 LONGEST = (
-    "tests/services/",
     "tests/processes/test_capability.py",
     "tests/browser/test_every_page.py",
     "tests/browser/test_decide.py",
+    "tests/processes/test_three_workers.py",
     "tests/managed/test_local.py",
     "tests/processes/test_bottle_life.py",
     "tests/browser/",
@@ -61,7 +69,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Property tests take their time: the fast loop leaves them out."""
+    """The longest files begin first, so that no worker is busy with one when the others are done."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("fuzz")
@@ -77,6 +85,26 @@ def _place(item: pytest.Item) -> int:
         if item.nodeid.startswith(beginning):
             return place
     return len(LONGEST)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[CONTROL_GROUPS] = control_groups()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """When all workers have ended: their bottles' control groups are gone too."""
+    left = control_groups() - session.config.stash[CONTROL_GROUPS]
+    if left and not hasattr(session.config, "workerinput"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.config.get_terminal_writer().line(f"Left behind: control groups {sorted(left)}")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line for each real part that this machine does not have."""
+    reasons = Counter(report.longrepr[2] for report in terminalreporter.getreports("skipped"))
+    for reason, tests in sorted(reasons.items()):
+        if MISSING in reason:
+            terminalreporter.write_line(f"Left out {tests} tests: {reason.removeprefix('Skipped: ')}")
 
 
 RESET = DatabaseReset()
@@ -105,7 +133,14 @@ def shared_state(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def database(request: pytest.FixtureRequest) -> Iterator[None]:
+def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each worker checks at its end that nothing of its tests is left. All other fixtures end before."""
+    yield
+    assert leftovers(tmp_path_factory.getbasetemp()) == []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def database(nothing_left_behind: None, request: pytest.FixtureRequest) -> Iterator[None]:
     """SQLite and memory, or PostgreSQL and Redis: see `pytest_generate_tests`."""
     if getattr(request, "param", "sqlite") == "sqlite":
         yield

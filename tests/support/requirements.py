@@ -7,10 +7,13 @@ import os
 import pytest
 
 
+MISSING = " is missing: "
+
+
 def require(condition: object, what: str, hint: str) -> None:
     if condition:
         return
-    message = f"{what} is missing: {hint}"
+    message = f"{what}{MISSING}{hint}"
     if os.environ.get("BOTTLE_REQUIRE_ALL") == "1":
         pytest.fail(message)
     pytest.skip(message)
