@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-
 MISSING = " is missing: "
 
 
