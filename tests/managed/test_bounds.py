@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +11,9 @@ from botbottle.backends import limits
 from botbottle.backends.base import Limits
 from botbottle.servers.bounds import Bounds
 from tests.support.bottle_cli import Bottles
-from tests.support.docker_engine import Engine, engine
-from tests.support.docker_images import PYTHON_IMAGE
 from tests.support.mcp_server_site import Managed
-from tests.support.requirements import require
-from tests.support.server import running_server
 from tests.support.timeouts import wait_until
 
-__all__ = ["engine"]
 pytestmark = pytest.mark.process
 MOST, PROCESSES = 160, 20  # megabytes
 WANTED = Limits(memory=MOST << 20, pids=PROCESSES, cpus=1)
@@ -54,16 +46,6 @@ def started(bottles: Bottles, slug: str, **more: object) -> Managed:
     return managed
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bottles]:
-    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
-    with running_server(tmp_path_factory.mktemp("bounds") / "h") as server:
-        bottles = Bottles(server)
-        yield bottles
-        for line in json.loads(bottles.ok("ps", "--json")):
-            bottles.ok("delete", line["slug"])
-
-
 def check(managed: Managed, *, together: bool) -> None:
     assert managed.state("greedy")["limits"] == (TOGETHER if together else EACH)
     assert managed.state("other")["limits"] == ""
@@ -88,30 +70,18 @@ def check(managed: Managed, *, together: bool) -> None:
 
 
 @pytest.mark.parametrize("own", [{}, {"limits": {"memory": "2g", "pids": 200}}], ids=["bare", "limited"])
-def test_in_a_local_bottle(local: Bottles, own: dict[str, object]) -> None:
+def test_in_a_local_bottle(bottles: Bottles, own: dict[str, object]) -> None:
     slug = f"greedy-{len(own)}"
     together = groups_can_be_made()
-    managed = started(local, slug, **own)
+    managed = started(bottles, slug, **own)
     check(managed, together=together)
     assert len(groups_of(slug)) == (3 if together else 0)
-    local.server.manage("servers", "stop", slug, "greedy")
+    bottles.server.manage("servers", "stop", slug, "greedy")
     assert groups_of(slug) == []
-    local.server.manage("servers", "start", slug, "greedy")
+    bottles.server.manage("servers", "start", slug, "greedy")
     managed.wait("greedy", condition="running")
-    local.ok("stop", slug)
+    bottles.ok("stop", slug)
     wait_until(lambda: groups_of(slug) == [], what="the groups' removal")
-
-
-def test_in_a_container(engine: Engine, tmp_path: Path) -> None:
-    with running_server(tmp_path / "h", DOCKER_HOST=engine.url) as server:
-        bottles = Bottles(server)
-        try:
-            managed = started(bottles, "greedy-box", backend="docker", image=PYTHON_IMAGE)
-            check(managed, together=groups_can_be_made())
-            bottles.ok("stop", "greedy-box")
-            wait_until(lambda: groups_of("greedy-box") == [], what="the groups' removal")
-        finally:
-            bottles.ok("delete", "greedy-box")
 
 
 def test_without_groups_each_process_is_limited_and_that_is_said() -> None:

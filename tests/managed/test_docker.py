@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 import websockets
 
+from tests.managed.test_bounds import check, groups_can_be_made, groups_of, started
 from tests.support.bottle_cli import Bottles
-from tests.support.docker_engine import Engine, engine  # noqa: F401 - a fixture
 from tests.support.docker_images import PYTHON_IMAGE
 from tests.support.mcp_relay_client import HTTP, WEBSOCKET, speaking
 from tests.support.mcp_server_site import Managed, everything, inspector, with_sdk
-from tests.support.server import running_server
 from tests.support.timeouts import wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.docker]
 FAILING = {
     "outside": ({"command": "true", "host_path": "/usr/share"}, "session_create"),
     "uninstallable": ({"command": "python3", "host_path": "needs"}, "dep_install"),
@@ -26,40 +24,37 @@ FAILING = {
 
 
 @pytest.fixture(scope="module")
-def boxed(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Managed]:  # noqa: F811
-    with running_server(tmp_path_factory.mktemp("boxed") / "h", DOCKER_HOST=engine.url) as server:
-        wait_until(lambda: "console  http://" in server.log(), what="the start")
-        managed = Managed(Bottles(server), "boxed")
-        managed.stage("sdk", "sdk_server.py")
-        managed.stage("plain", "plain_server.py")
-        (managed.stage("needs") / "requirements.txt").write_text("no-such-package-here==1\n")
-        managed.workspace.mkdir(parents=True)
-        managed.workspace.chmod(0o777)  # where the tests run as root, the bottle does not
-        npm, mounts = everything(image=True)
-        sdk, mount = with_sdk()
-        sdk["env"]["LD_LIBRARY_PATH"] = "/usr/lib:/shared-objects"  # the image has an interpreter of its own
-        plain = {
-            "command": "python3",
-            "args": ["plain_server.py"],
-            "host_path": "plain",
-            "env": {"K": "hush"},
-        }
-        for entry in (sdk, npm, plain):
-            entry["startup_timeout"] = 180  # many start at once
-        failing = {name: entry for name, (entry, _) in FAILING.items()}
-        failing["leaving"] = {
-            **plain,
-            "args": ["plain_server.py"],
-            "env": {"LEAVES_AFTER": "0.3"},
-        }
-        managed.start(
-            {"sdk": sdk, "npm": npm, "plain": plain, **failing},
-            backend="docker",
-            image=PYTHON_IMAGE,
-            mounts=[mount, *mounts, inspector()],
-        )
-        yield managed
-        managed.bottles.ok("delete", managed.slug)
+def boxed(boxes: Bottles) -> Managed:
+    managed = Managed(boxes, "boxed")
+    managed.stage("sdk", "sdk_server.py")
+    managed.stage("plain", "plain_server.py")
+    (managed.stage("needs") / "requirements.txt").write_text("no-such-package-here==1\n")
+    managed.workspace.mkdir(parents=True)
+    managed.workspace.chmod(0o777)  # where the tests run as root, the bottle does not
+    npm, mounts = everything(image=True)
+    sdk, mount = with_sdk()
+    sdk["env"]["LD_LIBRARY_PATH"] = "/usr/lib:/shared-objects"  # the image has an interpreter of its own
+    plain = {
+        "command": "python3",
+        "args": ["plain_server.py"],
+        "host_path": "plain",
+        "env": {"K": "hush"},
+    }
+    for entry in (sdk, npm, plain):
+        entry["startup_timeout"] = 180  # many start at once
+    failing = {name: entry for name, (entry, _) in FAILING.items()}
+    failing["leaving"] = {
+        **plain,
+        "args": ["plain_server.py"],
+        "env": {"LEAVES_AFTER": "0.3"},
+    }
+    managed.start(
+        {"sdk": sdk, "npm": npm, "plain": plain, **failing},
+        backend="docker",
+        image=PYTHON_IMAGE,
+        mounts=[mount, *mounts, inspector()],
+    )
+    return managed
 
 
 @pytest.mark.parametrize("relay", [HTTP, WEBSOCKET])
@@ -76,21 +71,10 @@ async def test_the_sdks_client_lists_and_calls_tools(boxed: Managed, relay: str)
 
 
 @pytest.mark.clients
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_the_inspector_lists_and_calls_tools_from_inside(boxed: Managed, era: str) -> None:
-    listed = boxed.inspect("sdk", "--method", "tools/list", era=era, libraries="/shared-objects")
+def test_the_inspector_lists_tools_from_inside(boxed: Managed) -> None:
+    """In one era, over one relay: all of them are tried in a local bottle."""
+    listed = boxed.inspect("sdk", "--method", "tools/list", libraries="/shared-objects")
     assert {tool["name"] for tool in listed["tools"]} == {"add", "where"}
-    wish = ("--method", "tools/call", "--tool-name", "echo", "--tool-args-json", '{"message": "hello"}')
-    called = boxed.inspect("npm", *wish, era=era, libraries="/shared-objects")
-    assert "hello" in called["content"][0]["text"]
-
-
-@pytest.mark.clients
-def test_the_inspector_lists_and_calls_tools_over_the_websocket(boxed: Managed) -> None:
-    listed = boxed.inspect_over_websocket("sdk", "--method", "tools/list")
-    assert {tool["name"] for tool in listed["tools"]} == {"add", "where"}
-    wish = ("--method", "tools/call", "--tool-name", "echo", "--tool-args-json", '{"message": "hello"}')
-    assert "hello" in boxed.inspect_over_websocket("npm", *wish)["content"][0]["text"]
 
 
 def test_one_that_is_killed_comes_back_and_one_that_is_stopped_leaves_the_others(boxed: Managed) -> None:
@@ -139,3 +123,10 @@ def test_a_bottle_that_is_stopped_is_final(boxed: Managed) -> None:
     wait_until(lambda: not boxed.workspace.joinpath(".bot-bottle").exists(), what="the copies' removal")
     boxed.bottles.ok("start", boxed.slug)
     assert boxed.call("plain", "echo", again=1) == {"again": 1}, "a new start has them again"
+
+
+def test_limits_hold_with_all_that_a_server_forks(boxes: Bottles) -> None:
+    managed = started(boxes, "greedy-box", backend="docker", image=PYTHON_IMAGE)
+    check(managed, together=groups_can_be_made())
+    boxes.ok("stop", "greedy-box")
+    wait_until(lambda: groups_of("greedy-box") == [], what="the groups' removal")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,26 +22,11 @@ from tests.support import ROOT
 from tests.support.bottle_cli import Bottles
 from tests.support.mcp_relay_client import HTTP, WEBSOCKET, speaking
 from tests.support.mcp_server_site import Managed, everything, inspector, with_sdk
-from tests.support.requirements import require
-from tests.support.server import running_server
 from tests.support.site import command_of
 from tests.support.timeouts import wait_until
 from tests.support.wheels import wheel_of
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def bottles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bottles]:
-    require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
-    with running_server(
-        tmp_path_factory.mktemp("managed") / "h", SUPERVISE_RESPONSE_TIMEOUT_SECONDS="60"
-    ) as up:
-        wait_until(lambda: "console  http://" in up.log(), what="the start")
-        made = Bottles(up)
-        yield made
-        for line in json.loads(made.ok("ps", "--json")):
-            made.ok("delete", line["slug"])
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +67,6 @@ async def test_the_http_relay_speaks_the_modern_era_for_servers_that_do_not(two:
 def test_the_inspector_lists_and_calls_tools_from_inside(two: Managed, era: str) -> None:
     listed = two.inspect("sdk", "--method", "tools/list", era=era)
     assert {tool["name"] for tool in listed["tools"]} == {"add", "where"}
-    wish = ("--method", "tools/call", "--tool-name", "add", "--tool-args-json", '{"a": 40, "b": 2}')
-    assert two.inspect("sdk", *wish, era=era)["content"][0]["text"] == "42"
     wish = ("--method", "tools/call", "--tool-name", "echo", "--tool-args-json", '{"message": "hello"}')
     assert "hello" in two.inspect("npm", *wish, era=era)["content"][0]["text"]
 
@@ -94,8 +75,6 @@ def test_the_inspector_lists_and_calls_tools_from_inside(two: Managed, era: str)
 def test_the_inspector_lists_and_calls_tools_over_the_websocket(two: Managed) -> None:
     listed = two.inspect_over_websocket("sdk", "--method", "tools/list")
     assert {tool["name"] for tool in listed["tools"]} == {"add", "where"}
-    wish = ("--method", "tools/call", "--tool-name", "add", "--tool-args-json", '{"a": 40, "b": 2}')
-    assert two.inspect_over_websocket("sdk", *wish)["content"][0]["text"] == "42"
     wish = ("--method", "tools/call", "--tool-name", "echo", "--tool-args-json", '{"message": "hello"}')
     assert "hello" in two.inspect_over_websocket("npm", *wish)["content"][0]["text"]
 
@@ -321,7 +300,10 @@ def test_each_failure_says_its_phase_and_a_bottle_that_ends_is_final(bottles: Bo
     managed.stage("plain", "plain_server.py")
     (managed.stage("needs") / "requirements.txt").write_text("no-such-package-here==1\n")
     good = {"command": "python3", "args": ["plain_server.py"], "host_path": "plain"}
-    managed.start({"good": good, **{name: entry for name, (entry, _, _) in PHASES.items()}})
+    leaving = {**good, "args": ["plain_server.py"], "env": {"LEAVES_AFTER": "0.3"}}
+    failing = {name: entry for name, (entry, _, _) in PHASES.items()}
+    managed.start({"good": good, "leaving": leaving, **failing})
+    managed.fails_at_runtime("leaving")
     for name, (_, phase, says) in PHASES.items():
         managed.fails(name, phase, says)
         managed.wait(name, phase=phase)
@@ -329,7 +311,7 @@ def test_each_failure_says_its_phase_and_a_bottle_that_ends_is_final(bottles: Bo
     rows = wait_until(lambda: bottles.rows(ROWS, "phases"), what="the rows")
     wait_until(
         lambda: (
-            {row["name"]: row["phase"] for row in bottles.rows(ROWS, "phases")}
+            {row["name"]: row["phase"] for row in bottles.rows(ROWS, "phases") if row["name"] != "leaving"}
             == {"good": "", **{name: phase for name, (_, phase, _) in PHASES.items()}}
         ),
         what=f"the rows, not {rows}",
@@ -342,16 +324,6 @@ def test_each_failure_says_its_phase_and_a_bottle_that_ends_is_final(bottles: Bo
     wait_until(
         lambda: {row["condition"] for row in bottles.rows(ROWS, "phases")} == {"stopped"}, what="the rows"
     )
-
-
-def test_one_that_leaves_by_itself_fails_at_runtime(bottles: Bottles) -> None:
-    managed = Managed(bottles, "leaving")
-    managed.stage("plain", "plain_server.py")
-    env = {"LEAVES_AFTER": "0.3"}
-    managed.start(
-        {"plain": {"command": "python3", "args": ["plain_server.py"], "host_path": "plain", "env": env}}
-    )
-    managed.fails_at_runtime("plain")
 
 
 ROWS = (

@@ -22,8 +22,6 @@ from botbottle.servers.process import INSTALL
 from botbottle.servers.session import Session
 from botbottle.servers.spec import Spec
 
-pytestmark = pytest.mark.fuzz
-
 
 class Wire:
     """A process as far as a session sees it."""

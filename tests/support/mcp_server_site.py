@@ -10,16 +10,20 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import yaml
 
+from botbottle.demo.internet import Site
 from tests.support import PROGRAMS, ROOT
 from tests.support.bottle_cli import Bottles
 from tests.support.requirements import require
 from tests.support.timeouts import wait_until
+from tests.support.wheels import wheel_of
 
+INDEX = "index.example.com"
+WHEEL = "dependency-1.0-py3-none-any.whl"
 NPM = Path(os.environ.get("BOTTLE_SERVERS_DIR", ROOT / ".cache" / "managed")) / "node_modules"
 EVERYTHING = "@modelcontextprotocol/server-everything/dist/index.js"
 LIBRARIES = Path("/usr/lib") / f"{os.uname().machine}-linux-gnu"
@@ -59,6 +63,25 @@ def inspector() -> dict[str, str]:
     found = (folder / "node_modules" / ".bin" / "mcp-inspector").exists()
     require(found, "the MCP Inspector", "tests/clients/install")
     return {"path": str(folder), "target": "/clients"}
+
+
+class PackageIndex(Site):
+    """A package index of one package."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+    fetched: ClassVar[list[str]] = []
+
+    @classmethod
+    def make(cls, directory: Path) -> None:
+        cls.files["/simple/dependency/"] = f'<a href="/simple/{WHEEL}">{WHEEL}</a>'.encode()
+        cls.files[f"/simple/{WHEEL}"] = wheel_of(directory, "dependency").read_bytes()
+
+    def do_GET(self) -> None:
+        self.fetched.append(self.path)
+        if self.path in self.files:
+            self.answer(200, self.files[self.path], "text/html")
+        else:
+            self.answer(404, b"")
 
 
 @dataclass

@@ -21,6 +21,7 @@ def fork(count, megabytes):
         except OSError:
             break
         if child == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             kept = b"x" * (megabytes << 20)
             os.write(tell, b"." if kept is not None else b"")
             time.sleep(60)
@@ -29,11 +30,11 @@ def fork(count, megabytes):
         children[child] = told
     for told in children.values():
         os.read(told, 1)  # it has its memory, or is gone
-    lived = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
-    for child in lived:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    return len(lived)
+    for child in children:
+        os.kill(child, signal.SIGTERM)
+    # One that ran out of memory dies of SIGKILL; its pipe closes before it can be waited for.
+    ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    return ended.count(-signal.SIGTERM)
 
 
 def say(message):
