@@ -20,7 +20,7 @@ from botbottle.models import Bottle
 from supervise import bottles, named_images
 from tests.support.database_reset import DatabaseReset
 from tests.support.databases import running_postgres, running_redis
-from tests.support.leftovers import control_groups, leftovers
+from tests.support.leftovers import leftovers
 from tests.support.requirements import MISSING
 from tests.support.server import RunningServer, running_server
 from tests.support.shared_state import SharedState
@@ -36,8 +36,6 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("steady")
 
 ON_BOTH_DATABASES = {"supervise", "waiting", "api", "commands", "egress_control"}
-
-CONTROL_GROUPS = pytest.StashKey[set[str]]()
 
 # These take longest, in this order.
 LONGEST = (
@@ -85,18 +83,6 @@ def _place(item: pytest.Item) -> int:
         if item.nodeid.startswith(beginning):
             return place
     return len(LONGEST)
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[CONTROL_GROUPS] = control_groups()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """When all workers have ended: their bottles' control groups are gone too."""
-    left = control_groups() - session.config.stash[CONTROL_GROUPS]
-    if left and not hasattr(session.config, "workerinput"):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        session.config.get_terminal_writer().line(f"Left behind: control groups {sorted(left)}")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

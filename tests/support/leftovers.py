@@ -7,13 +7,16 @@ environment or its working directory.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from botbottle.backends import limits
+from botbottle.backends.local import LocalBackend
 from tests.support.timeouts import until_patience_ends
 
 LISTENING = "0A"  # in /proc/net/tcp
+DEPTH_OF_HOMES = 3
 A_WHILE = 20.0  # seconds; what was told to end may need a moment
 
 
@@ -21,7 +24,7 @@ def leftovers(directory: Path) -> list[str]:
     """What there still is of the run in this directory, after a while."""
     found: list[str] = []
     for _ in until_patience_ends(A_WHILE):
-        found = [*_processes(directory), *_sockets(), *_mounts(directory)]
+        found = [*_processes(directory), *_sockets(), *_mounts(directory), *_control_groups(directory)]
         if not found:
             break
     return found
@@ -51,10 +54,10 @@ def _is_of(entry: Path, directory: Path) -> bool:
     try:
         if _stat(int(entry.name))[0] == "Z":
             return False
-        where = f"{entry.joinpath('cwd').readlink()}/ {_text(entry / 'cmdline')}/ {_text(entry / 'environ')}/"
+        where = f"{entry.joinpath('cwd').readlink()} {_text(entry / 'cmdline')} {_text(entry / 'environ')} "
     except (OSError, IndexError):  # it has ended meanwhile, or it is somebody else's
         return False
-    return f"{directory}/" in where
+    return re.search(rf"{re.escape(str(directory))}[/\s:]", where) is not None
 
 
 def _text(path: Path) -> str:
@@ -84,6 +87,18 @@ def _mounts(directory: Path) -> Iterator[str]:
             yield f"mount {line.split()[4]}"
 
 
-def control_groups() -> set[str]:
-    """Those of all bottles on this machine. They have nothing of the run's directory in their names."""
-    return set(limits.leftovers("bot-bottle-"))
+def _control_groups(directory: Path) -> Iterator[str]:
+    """Those of bottles whose home is in this directory: a mark of the home is in their names."""
+    groups = limits.leftovers("bot-bottle-")
+    homes = {LocalBackend(Path(home)).tag for home in _directories(directory)} if groups else set()
+    for group in groups:
+        if any(Path(group).name.startswith(tag) for tag in homes):
+            yield f"control group {group}"
+
+
+def _directories(directory: Path) -> Iterator[str]:
+    """Homes are not far down."""
+    for path, names, _ in os.walk(directory):
+        yield path
+        if len(Path(path).relative_to(directory).parts) >= DEPTH_OF_HOMES:
+            names.clear()
