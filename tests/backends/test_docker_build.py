@@ -12,6 +12,7 @@ from pathlib import Path
 
 import docker
 import pytest
+from docker.models.containers import Container
 
 from botbottle.backends import docker_build, docker_sources
 from botbottle.backends.accounts import HOME_LABEL, home_mark, sandbox_labels, sandbox_name
@@ -40,14 +41,23 @@ class Builds:
         return docker_build.rebuild(self.client, self.home, SLUG, text, self.said.append, **more)
 
     def leftovers(self) -> list[str]:
-        """Containers of this home's builds and their gates; others use the same engine."""
+        """This home's containers and its gate, and steps whose gate is gone; others use the same engine."""
         own = sandbox_name(self.home, SLUG)
         gate = own.replace("bot-bottle-", "bot-bottle-gate-", 1)
-        return [
-            each.name
-            for each in self.client.containers.list(all=True, ignore_removed=True)
-            if each.name in (own, gate)
-        ]
+        found = self.client.containers.list(all=True, ignore_removed=True)
+        return [each.name for each in found if each.name in (own, gate) or self._has_lost_its_gate(each)]
+
+    def _has_lost_its_gate(self, container: Container) -> bool:
+        """A step of a build has no label of ours, but the network of its gate."""
+        kind, _, gate = container.attrs["HostConfig"]["NetworkMode"].partition(":")
+        return kind == "container" and not self._exists(gate) and self._exists(container.id)
+
+    def _exists(self, container: str) -> bool:
+        try:
+            self.client.containers.get(container)
+        except docker.errors.NotFound:
+            return False
+        return True
 
     def images(self) -> list[str]:
         filters = {"label": f"{HOME_LABEL}={home_mark(self.home)}"}
