@@ -51,11 +51,11 @@ types: $(VENV)/.dev
 	BOTTLE_TEST_HOME="$$home" $(BIN)/mypy --no-error-summary botbottle supervise egress manage.py
 
 # The programs that tests run: MCP clients, the conformance suite, Node's HTTP and WebSocket clients, smolvm.
-clients: $(VENV)/.dev
-	@tests/clients/install
-	@tests/tools/install
-	@tests/backends/install
-	@tests/managed/npm/install
+# `make -j4 clients` installs them side by side.
+INSTALLS := tests/clients/install tests/tools/install tests/backends/install tests/managed/npm/install
+clients: $(INSTALLS:%=run-%)
+run-%: $(VENV)/.dev
+	@$*
 
 screenshots: $(VENV)/.dev
 	@$(BIN)/python -m tests.support.screenshots
