@@ -54,7 +54,7 @@ types: $(VENV)/.dev
 # `make -j4 clients` installs them side by side.
 INSTALLS := tests/clients/install tests/tools/install tests/backends/install tests/managed/npm/install
 clients: $(INSTALLS:%=run-%)
-run-%: $(VENV)/.dev
+$(INSTALLS:%=run-%): run-%: $(VENV)/.dev
 	@$*
 
 screenshots: $(VENV)/.dev
