@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.console_page import Agent
+from tests.support.identity_provider import CLIENT
 from tests.support.isolated_browser import QUIET_BROWSER, Island, require_island, running_island
 from tests.support.requirements import require
 from tests.support.server_shell import Errands, running_errands
@@ -23,18 +25,28 @@ viewer = User.objects.create_user("vera", password=given["password"], is_staff=T
 viewer.groups.add(Group.objects.get(name="viewer"))
 """
 FILE = """
+from django.db import transaction
 from egress.ask import parse_egress_ask
 from supervise import bottles
 from supervise.filing import file_proposal
 bottle = bottles.get(given["slug"])
-for number in range(given["count"]):
-    ask = {"host": f"{given['name']}{number}.example.com", "path_allowlist": ["/x"], "methods": ["GET"]}
-    file_proposal(bottle, "egress-block", parse_egress_ask(ask | given["more"]), "filed by a test")
+with transaction.atomic():
+    for number in range(given["count"]):
+        ask = {"host": f"{given['name']}{number}.example.com", "path_allowlist": ["/x"], "methods": ["GET"]}
+        file_proposal(bottle, "egress-block", parse_egress_ask(ask | given["more"]), "filed by a test")
 """
 # Chromium calls these errors; for a form that was refused they are the answer.
 REFUSED_FORM = ("status of 400 (Bad Request)", "status of 409 (Conflict)")
 # Nothing happens on it, and it is of the same site: from elsewhere the way back costs a new process.
 RESTING_PLACE = "/static/supervise/icon.svg"
+# The console knows a provider: `localhost` is another site than `127.0.0.1`.
+PROVIDER_PORT = 8100
+ORGANISATION = {
+    "OIDC_ISSUER": f"http://localhost:{PROVIDER_PORT}",
+    "OIDC_CLIENT_ID": CLIENT,
+    "OIDC_CLIENT_SECRET": "of-the-client",
+    "OIDC_OPERATOR_GROUP": "ops",
+}
 Window = Callable[..., Any]
 Bottles = Callable[[str], dict[str, str]]
 Asked = Callable[..., dict[str, str]]
@@ -44,7 +56,7 @@ Asked = Callable[..., dict[str, str]]
 def island(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Island]:
     require_island()
     root = tmp_path_factory.mktemp("island")
-    with running_island(root, SUPERVISE_RESPONSE_TIMEOUT_SECONDS="600") as running:
+    with running_island(root, SUPERVISE_RESPONSE_TIMEOUT_SECONDS="600", **ORGANISATION) as running:
         yield running
 
 
@@ -53,7 +65,7 @@ def calls_end(request: pytest.FixtureRequest) -> Iterator[None]:
     """Also those of a test that failed before it read their answers."""
     yield
     if "island" in request.fixturenames:
-        request.getfixturevalue("island").hang_up()
+        request.getfixturevalue("island").agents.hang_up()
 
 
 @pytest.fixture(scope="session")
@@ -103,8 +115,9 @@ def asked(bottles: Bottles, errands: Errands) -> Asked:
     return ask
 
 
-@pytest.fixture(scope="module")  # it may not stay open while other modules run event loops of their own
-def browser(island: Island) -> Iterator[Any]:
+@pytest.fixture(scope="session")
+def chromium(island: Island) -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
+    """One for all modules, with the event loop that it leaves running between two calls."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -113,8 +126,19 @@ def browser(island: Island) -> Iterator[Any]:
         browser = playwright.chromium.launch(
             executable_path=str(island.browser_command()), args=list(QUIET_BROWSER), headless=True
         )
-        yield browser
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield browser, loop
+        asyncio._set_running_loop(loop)
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: tuple[Any, asyncio.AbstractEventLoop]) -> Iterator[Any]:
+    """Its loop is the running one only in modules that use it: others run loops of their own."""
+    asyncio._set_running_loop(chromium[1])
+    yield chromium[0]
+    asyncio._set_running_loop(None)
 
 
 def is_fault(said: Any) -> bool:
@@ -194,12 +218,14 @@ class Windows:
         assert problems == []
 
 
-@pytest.fixture(scope="module")
-def windows(browser: Any, island: Island, errands: Errands, signed_in: dict[str, Any]) -> Windows:
-    return Windows(browser, island, signed_in)
+@pytest.fixture(scope="session")
+def windows(
+    chromium: tuple[Any, Any], island: Island, errands: Errands, signed_in: dict[str, Any]
+) -> Windows:
+    return Windows(chromium[0], island, signed_in)
 
 
 @pytest.fixture
-def window(windows: Windows) -> Iterator[Window]:
+def window(browser: Any, windows: Windows) -> Iterator[Window]:
     yield windows.open
     windows.put_away()

@@ -9,7 +9,6 @@ import pytest
 from tests.browser.conftest import Asked, Window
 from tests.support.console_page import (
     Agent,
-    answer_to,
     card_about,
     fits,
     open_panel,
@@ -40,7 +39,7 @@ def test_an_approval_wakes_the_waiting_call(window: Window, agent: Agent, look: 
     call = agent.asks("approve.example.com", path_allowlist=["/docs"], methods=["GET"])
     page = window(look=look)
     card = card_about(page, "approve.example.com")
-    assert call.poll() is None, "the call waits"
+    assert call.waits, "the call waits"
     panel = open_panel(card, "Approve")
     within_reach(page, look)
     assert fits(page)
@@ -83,7 +82,7 @@ def test_a_modification_grants_less(window: Window, agent: Agent, look: Look) ->
     assert fits(page)
     page.get_by_role("button", name="Approve with these changes").click()
     assert "Modified: modify.example.com" in said(page)
-    answer = answer_to(call)
+    answer = call.result()
     assert answer["content"][0]["text"].startswith("status: modified")
     granted = answer["structuredContent"]["granted"]
     assert (granted["path_allowlist"], granted["methods"]) == (["/and/that", "/only/this"], ["GET"])
@@ -103,7 +102,7 @@ def test_a_rejection_tells_the_reason_and_the_history_keeps_it(
     panel.locator("textarea").fill("Use the mirror instead.")
     panel.get_by_role("button", name="Reject").click()
     assert "Rejected: reject.example.com" in said(page)
-    answer = answer_to(call)
+    answer = call.result()
     assert answer["isError"] is True
     assert "Use the mirror instead." in answer["content"][0]["text"]
     page.get_by_role("link", name="History", exact=True).click()
@@ -147,7 +146,7 @@ def test_stop_asking_answers_the_next_ask_at_once(
     panel.get_by_role("button", name="Reject").click()
     assert "Rejected" in said(page)
     text_of(call)
-    again = answer_to(agent.asks("enough.example.com", justification="Please, please."))
+    again = agent.asks("enough.example.com", justification="Please, please.").result()
     assert again["isError"] and "We have a mirror for that." in again["content"][0]["text"]
     page.goto(f"{island.server.console_url}/refusals/")
     line = page.locator(".line-item", has_text=agent.slug)
@@ -241,7 +240,7 @@ def test_the_preview_follows_the_edit(window: Window, agent: Agent, look: Look) 
     panel.locator("textarea[name=note]").fill("less will do")
     panel.locator("textarea[name=note]").press("Control+Enter")
     assert "Modified: edit.example.com" in said(page)
-    granted = answer_to(call)["structuredContent"]["granted"]
+    granted = call.result()["structuredContent"]["granted"]
     assert (granted["path_allowlist"], granted["methods"]) == (["/only/this"], ["GET"])
 
 
@@ -297,7 +296,7 @@ def test_one_key_never_approves(window: Window, agent: Agent, look: Look) -> Non
     panel.wait_for(state="attached")
     page.keyboard.press("Enter")
     assert panel.locator("textarea").input_value() == "\n", "the note has the focus"
-    assert call.poll() is None
+    assert call.waits
     page.keyboard.press("Control+Enter")
     assert "Approved: keys.example.com" in said(page)
     assert text_of(call).startswith("status: approved")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Bottles, Window
-from tests.support.console_page import answer_to, card_about, fits, fits_every_look, open_panel, said, until
+from tests.support.console_page import card_about, fits, fits_every_look, open_panel, said, until
 from tests.support.isolated_browser import ORIGIN, Island
 from tests.support.viewports import Look, with_script_and_plain_phone, with_script_and_without
 
@@ -59,16 +59,16 @@ def test_what_curl_is_refused_it_gets_as_soon_as_an_operator_says_yes(
     card = card_about(page, ORIGIN)
     assert f"GET on {ORIGIN} under /docs/guide" in card.inner_text()
     assert refusal(island, bottle, URL)["reason"] == "no-route", "asking alone opens nothing"
-    assert waiting.poll() is None, "the call waits for the operator"
+    assert waiting.waits, "the call waits for the operator"
 
     assert "→ live v2 in" in approve(page, ORIGIN)
-    answer = answer_to(waiting)
+    answer = waiting.result()
     assert island.curl(bottle, URL) == (200, "the origin answers for /docs/guide?page=2\n"), "at once"
     assert answer["content"][0]["text"].startswith("status: approved")
     assert (answer["isError"], answer["structuredContent"]["live_version"]) == (False, 2)
 
     assert refusal(island, bottle, f"https://{ORIGIN}/elsewhere")["reason"] == "path"
-    shown = answer_to(island.ask(bottle, "list-egress-routes"))["structuredContent"]
+    shown = island.ask(bottle, "list-egress-routes").result()["structuredContent"]
     assert (shown["source"], shown["version"]) == ("proxy", 2)
     assert [route["host"] for route in shown["routes"]] == [ORIGIN]
 

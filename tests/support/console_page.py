@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+from tests.support.island_agents import Call
 from tests.support.isolated_browser import Island
-from tests.support.timeouts import PATIENCE, until_patience_ends
+from tests.support.timeouts import until_patience_ends
 from tests.support.viewports import every_size
 
 
@@ -18,21 +17,16 @@ class Agent:
     def __init__(self, island: Island, bottle: dict[str, str]) -> None:
         self.island, self.bottle, self.slug = island, bottle, bottle["slug"]
 
-    def asks(self, host: str, **more: Any) -> subprocess.Popen[str]:
+    def asks(self, host: str, **more: Any) -> Call:
         arguments = {"host": host, "justification": "The task needs it.", **more}
         return self.island.ask(self.bottle, "egress-block", **arguments)
 
     def says(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        return answer_to(self.island.ask(self.bottle, tool, **arguments))
+        return self.island.ask(self.bottle, tool, **arguments).result()
 
 
-def answer_to(call: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = call.communicate(timeout=PATIENCE)
-    return dict(json.loads(out)["result"])
-
-
-def text_of(call: subprocess.Popen[str]) -> str:
-    return str(answer_to(call)["content"][0]["text"])
+def text_of(call: Call) -> str:
+    return str(call.result()["content"][0]["text"])
 
 
 def card_about(page: Any, host: str) -> Any:
@@ -87,6 +81,12 @@ def fits_every_look(page: Any) -> None:
         assert fits(page), f"{page.url} in {look}"
 
 
+def is_narrow_in_every_size(page: Any) -> None:
+    """For a page whose colours are compared elsewhere: without script it has the same style."""
+    for look in every_size(page):
+        assert is_narrow(page), f"{page.url} in {look}"
+
+
 def fits(page: Any) -> bool:
     """Nothing makes the page wider than the screen, in light or dark, which are alike but for colours."""
     return is_narrow(page) and is_alike_in_light_and_dark(page)
@@ -114,8 +114,10 @@ def is_alike_in_light_and_dark(page: Any) -> bool:
         page.emulate_media(color_scheme=other)
         changed = page.evaluate(SHAPE)
         page.emulate_media(color_scheme=own)
+        if changed == before:
+            return True
         if page.evaluate(SHAPE) == before:  # or something happened meanwhile: a time was told anew
-            return bool(changed == before)
+            return False
     raise AssertionError(f"{page.url} does not come to rest")
 
 

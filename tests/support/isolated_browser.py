@@ -6,21 +6,22 @@ and steer the browser through pipes.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tests.support import PROGRAMS, ROOT
+from tests.support.island_agents import Agents, Call
 from tests.support.origins import TestAuthority
 from tests.support.requirements import require
-from tests.support.server import KEPT_VARIABLES, RunningServer, stop
+from tests.support.server import KEPT_VARIABLES, RunningServer, prepare, stop
 from tests.support.timeouts import PATIENCE, wait_until
 
 # An address that looks public, led to the loopback without being the host's own (which is never dialled):
@@ -41,7 +42,10 @@ QUIET_BROWSER = (
 class Island:
     server: RunningServer
     root: Path
-    _calls: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @cached_property
+    def agents(self) -> Agents:
+        return Agents(self.inside, self.server.environment)
 
     def inside(self, *command: str) -> list[str]:
         """The command line that runs a command in the server's namespace."""
@@ -92,27 +96,9 @@ class Island:
         body, _, status = finished.stdout.rpartition("\n")
         return int(status), body
 
-    def ask(self, bottle: dict[str, str], tool: str, **arguments: Any) -> subprocess.Popen[str]:
-        """An agent's tool call over real MCP; its answer is what the process prints."""
-        command = self.inside(sys.executable, str(PROGRAMS / "mcp_call.py"))
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.server.environment
-        )
-        self._calls.append(process)
-        assert process.stdin
-        call = {"url": bottle["mcp_url"], "token": bottle["token"], "tool": tool, "arguments": arguments}
-        process.stdin.write(json.dumps(call))
-        process.stdin.close()
-        process.stdin = None
-        return process
-
-    def hang_up(self) -> None:
-        while self._calls:
-            call = self._calls.pop()
-            stop(call)
-            for pipe in (call.stdin, call.stdout):
-                if pipe:
-                    pipe.close()
+    def ask(self, bottle: dict[str, str], tool: str, **arguments: Any) -> Call:
+        """An agent's tool call over real MCP."""
+        return self.agents.ask(bottle, tool, arguments)
 
 
 def require_island() -> None:
@@ -132,6 +118,7 @@ def require_island() -> None:
 def running_island(root: Path, **variables: str) -> Iterator[Island]:
     home = root / "home"
     home.mkdir(mode=0o700)
+    prepare(home)
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     environment |= {
         "BOTTLE_HOME": str(home),
@@ -157,7 +144,7 @@ def running_island(root: Path, **variables: str) -> Iterator[Island]:
         wait_until(lambda: _serves(server), what="the server's start")
         yield island
     finally:
-        island.hang_up()
+        island.agents.close()
         server.close()
 
 
