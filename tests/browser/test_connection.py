@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Asked, Window
+from tests.browser.conftest import RESTING_PLACE, Asked, Window
 from tests.support import PROGRAMS
 from tests.support.console_page import Agent, card_about, fits, reject, text_of
 from tests.support.isolated_browser import Island
@@ -120,6 +120,7 @@ def test_500_pending_and_50_arrivals_a_second_leave_the_page_usable(
         page.locator("#new-cards").click()
         page.locator("#after strong:text-matches('7[0-9][0-9]|69[0-9]')").wait_for()
         assert page.locator("article.card").count() == 50
+        page.goto(island.server.console_url + RESTING_PLACE)  # or it would follow how 750 proposals go away
     finally:
         stop(flood)
         if flood.stdout:

@@ -26,7 +26,6 @@ def scene(errands: Errands) -> Iterator[Scene]:
 
 def read(page: Any, island: Island, scene: Scene, name: str) -> str:
     page.goto(island.server.console_url + scene.pages[name])
-    fits_every_look(page)
     return str(page.locator("article.detail").inner_text())
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Window
+from tests.browser.conftest import Bottles, Window
 from tests.support.image_build import Building, building
 from tests.support.isolated_browser import Island
 from tests.support.proposals import HOSTILE
 from tests.support.timeouts import wait_until
 from tests.support.viewports import Look
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.process]
 LOG = ".rebuild pre.log"
 KEEP_SOCKETS = """
 window.sockets = [];
@@ -31,9 +31,8 @@ ACTIVE = "<img src=x onerror=document.title='owned'> <b>bold</b>"
 
 
 @pytest.fixture
-def builder(island: Island) -> Iterator[Building]:
-    slug = f"built-{next(_numbers)}"
-    island.server.create_bottle(slug)
+def builder(island: Island, bottles: Bottles) -> Iterator[Building]:
+    slug = bottles(f"built-{next(_numbers)}")["slug"]
     with building(island.server, slug) as made:
         made.say("Step 1/2 : FROM debian:12")
         yield made
