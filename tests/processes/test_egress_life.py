@@ -27,20 +27,21 @@ from tests.support.bottle_cli import Bottles
 from tests.support.proxy_harness import Client, request
 from tests.support.request_load import Counts
 from tests.support.requirements import require
-from tests.support.server import RunningServer, running_server, stop
-from tests.support.site import HOST, Site, running_site
+from tests.support.server import RunningServer, prepare, running_server, stop
+from tests.support.site import HOST, Site
 from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
+SLUG = "life"
 LOST = r"Records of requests that were ever lost before they could be read: ([\d,]+)\."
 ALLOWED, FORBIDDEN = f"https://{HOST}/allowed/x", f"https://{HOST}/elsewhere"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running_site(tmp_path_factory.mktemp("life")) as site:
-        assert site.allow(path_allowlist=["/allowed"])["live_version"] == 2
-        yield site
+def site(shared_site: Site) -> Site:
+    site = shared_site.beside(SLUG)
+    assert site.allow(path_allowlist=["/allowed"])["live_version"] == 2
+    return site
 
 
 def answers(site: Site) -> bool:
@@ -57,8 +58,8 @@ def test_a_proxy_killed_under_load_comes_back_with_its_last_table_and_the_consol
     """Both kinds of requests on many connections, allowed and refused in turn."""
     site.allow(load.HOST, path_allowlist=["/allowed"], pinned_addresses=[load.ADDRESS])
     killed, version = site.pid("egress"), site.fetch("http://_egress.local/allowlist").json()["version"]
-    bottle = site.server.home / "bottles" / site.bottle["slug"]
-    with load.under_way(bottle, site.origins, site.authority, rate=0) as under_way:
+    so_far, gaps = len(site.server.log()), known_gaps(site)
+    with load.under_way(site.directory, site.origins, site.authority, rate=0) as under_way:
         wait_until(lambda: is_flowing(under_way, Counts(0, 0, 0)), what="traffic")
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: under_way.counts().dropped, what="the gap")
@@ -72,10 +73,16 @@ def test_a_proxy_killed_under_load_comes_back_with_its_last_table_and_the_consol
     assert site.pid("egress") != killed
     assert site.fetch("http://_egress.local/allowlist").json()["version"] == version
     with site.console() as browser:
-        wait_until(lambda: "the egress proxy answers again" in browser.get("/").text, what="the news")
-        events = browser.get("/admin/egress/dataplaneevent/").text
-        assert "Bottles reach nothing while it is away" in events
-    assert f"egress ended with code -{int(signal.SIGKILL)}; restarting" in site.server.log()
+        wait_until(lambda: known_gaps(site) > gaps, what="the news")
+        wait_until(lambda: "the egress proxy answers again" in browser.get("/").text, what="its end")
+    assert f"egress ended with code -{int(signal.SIGKILL)}; restarting" in site.server.log()[so_far:]
+
+
+def known_gaps(site: Site) -> int:
+    """How many times the console's list says that the proxy was away."""
+    with site.console() as browser:
+        listed = browser.get("/admin/egress/dataplaneevent/").text
+    return listed.count("Bottles reach nothing while it is away")
 
 
 def is_flowing(under_way: load.UnderWay, before: Counts) -> bool:
@@ -86,7 +93,7 @@ def is_flowing(under_way: load.UnderWay, before: Counts) -> bool:
 
 def test_records_of_both_runs_are_in_the_database(site: Site) -> None:
     def kept() -> str:
-        return browser.get("/admin/egress/trafficrecord/?q=agent-a&verdict=allowed").text
+        return browser.get(f"/admin/egress/trafficrecord/?q={SLUG}&verdict=allowed").text
 
     with site.console() as browser:
         site.fetch(f"{ALLOWED}/first-run")
@@ -100,13 +107,13 @@ def test_records_of_both_runs_are_in_the_database(site: Site) -> None:
 
 def test_a_proxy_that_is_stopped_loses_no_record(site: Site) -> None:
     """What is under way ends one by one, and each end is noted while the next is still to come."""
-    stopped = site.pid("egress")
+    stopped, so_far = site.pid("egress"), len(site.server.log())
     with site.console() as browser, ExitStack() as opened:
         uploads = {f"/allowed/upload-{n}": opened.enter_context(proxy_socket(site)) for n in range(3)}
         for path, client in uploads.items():
             client.send(request("POST", f"http://{HOST}{path}", HOST, "Content-Length: 4", body=b"ab"))
         os.kill(stopped, signal.SIGTERM)
-        wait_until(lambda: "egress INFO stopping" in site.server.log(), what="the stop")
+        wait_until(lambda: "egress INFO stopping" in site.server.log()[so_far:], what="the stop")
         for path, client in uploads.items():
             client.send(b"cd")
             assert client.answer().json["body"] == "abcd"
@@ -116,7 +123,7 @@ def test_a_proxy_that_is_stopped_loses_no_record(site: Site) -> None:
 
 def test_records_that_a_held_reader_lost_are_counted_on_the_page_that_lists_the_others(site: Site) -> None:
     """More than the proxy keeps, while the web process cannot read."""
-    flood, web = 30_000, site.pid("web")
+    flood, web = 22_000, site.pid("web")
 
     def told() -> list[int]:
         """How many are listed, and how many were lost."""
@@ -143,12 +150,12 @@ def test_records_that_a_held_reader_lost_are_counted_on_the_page_that_lists_the_
 @contextmanager
 def proxy_socket(site: Site) -> Iterator[Client]:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(site.server.home / "bottles" / site.bottle["slug"] / "sockets" / "proxy.sock"))
+        connection.connect(str(site.directory / "sockets" / "proxy.sock"))
         yield Client(connection)
 
 
 def is_noted(browser: httpx.Client, path: str) -> bool:
-    return path in browser.get("/admin/egress/trafficrecord/?q=agent-a").text
+    return path in browser.get(f"/admin/egress/trafficrecord/?q={SLUG}").text
 
 
 def test_the_proxy_serves_on_while_the_web_process_is_dead(site: Site) -> None:
@@ -177,9 +184,7 @@ def test_a_change_made_while_the_proxy_is_dead_is_live_soon_after(site: Site) ->
 @pytest.mark.parametrize("left", ["", "older"])
 def test_what_a_power_cut_may_leave_of_the_table_is_mended(site: Site, left: str) -> None:
     """The files are not synced to the disk: after one, they can be those of before, or empty."""
-    files = [
-        site.server.home / "bottles" / site.bottle["slug"] / name for name in ("gate.yaml", "routes.yaml")
-    ]
+    files = [site.directory / name for name in ("gate.yaml", "routes.yaml")]
     before = [file.read_text() for file in files]
     site.ask(host=HOST, path_allowlist=["/elsewhere"], grant={
         "host": HOST, "path_allowlist": ["/allowed", "/since"], "pinned_addresses": ["127.0.0.2"],
@@ -199,7 +204,8 @@ def test_a_bad_file_is_on_the_consoles_pages_for_as_long_as_it_is_bad(site: Site
 
     def shown() -> list[bool]:
         sentence = "routes.yaml is not valid YAML. Version 1 stays live."
-        return [sentence in browser.get(path).text for path in ("/", "/bottles/torn/", "/bottles/agent-a/")]
+        pages = ("/", "/bottles/torn/", f"/bottles/{SLUG}/")
+        return [sentence in browser.get(page).text for page in pages]
 
     with site.console() as browser:
         routes.write_text("routes: [")
@@ -216,7 +222,7 @@ async def test_a_call_is_answered_only_when_the_proxy_has_taken_the_table(site: 
         agent = Agent(client, site.server.mcp_url, site.bottle["token"])
         operator = Operator(client, site.server.console_url, site.key)
         call = asyncio.create_task(agent.ask(HOST, path_allowlist=["/held"]))
-        (proposal,) = await operator.pending(1)
+        (proposal,) = await operator.pending(1, SLUG)
         os.kill(proxy, signal.SIGSTOP)
         try:
             deciding = asyncio.create_task(operator.decide(proposal["id"], "approve"))
@@ -243,6 +249,7 @@ def served(site: Site, url: str) -> int:
 
 
 def test_a_port_in_use_stops_everything_with_one_sentence(tmp_path: Path) -> None:
+    prepare(tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -35,7 +35,7 @@ def processes(site: Site) -> dict[int, int]:
 def refused(site: Site) -> int:
     """What agent-b, which has no routes, is answered; 0 without an answer."""
     try:
-        with httpx.Client(proxy=site.other["proxy_url"], timeout=PATIENCE, trust_env=False) as client:
+        with httpx.Client(proxy=site.proxy_url(site.other), timeout=PATIENCE, trust_env=False) as client:
             return client.get("http://nothing.example.com/of-b").status_code
     except httpx.TransportError:
         return 0

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.bottle_cli import Bottles
 from tests.support.requirements import require
-from tests.support.site import ADDRESS, HOST, Site, running_site
+from tests.support.site import ADDRESS, HOST, Site
 from tests.support.timeouts import wait_until
 
 pytestmark = pytest.mark.process
@@ -51,11 +51,10 @@ print(json.dumps([send(word) for word in sys.argv[2:]]))
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(shared_site: Site) -> Site:
     require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
-    with running_site(tmp_path_factory.mktemp("handed")) as site:
-        site.origins.add(UNSEARCHED, "127.0.0.3", site.authority.context([UNSEARCHED]))
-        yield site
+    shared_site.origins.add(UNSEARCHED, "127.0.0.3", shared_site.authority.context([UNSEARCHED]))
+    return shared_site
 
 
 @pytest.fixture

@@ -10,24 +10,24 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from tests.support.site import HOST, Site, running_site
+from tests.support.site import HOST, Site
 from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
-OTHER, OTHER_ADDRESS = "other.example.com", "127.0.0.3"
+SLUG = "withdrawn"
+OTHER, OTHER_ADDRESS = "other.example.com", "127.0.0.4"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running_site(tmp_path_factory.mktemp("withdrawn")) as site:
-        site.origins.add(OTHER, OTHER_ADDRESS, site.authority.context([OTHER]))
-        yield site
+def site(shared_site: Site) -> Site:
+    shared_site.origins.add(OTHER, OTHER_ADDRESS, shared_site.authority.context([OTHER]))
+    return shared_site.beside(SLUG)
 
 
 @contextmanager
 def download(site: Site, host: str) -> Iterator[Iterator[str]]:
     """The lines of an answer that goes on for minutes."""
-    options = {"proxy": site.bottle["proxy_url"], "verify": site.tls, "timeout": PATIENCE, "trust_env": False}
+    options = {"proxy": site.proxy_url(), "verify": site.tls, "timeout": PATIENCE, "trust_env": False}
     with (
         httpx.Client(**options) as client,
         client.stream("GET", f"https://{host}/events") as answer,
@@ -46,7 +46,7 @@ def is_cut(lines: Iterator[str]) -> bool:
 
 def send(site: Site, host: str, verb: str, **fields: str) -> httpx.Response:
     """The form of the route's page, as a browser sends it."""
-    address = f"/bottles/agent-a/routes/{host}/"
+    address = f"/bottles/{SLUG}/routes/{host}/"
     with site.console() as browser:
         page = browser.get(f"{address}?open={verb}").text
         carried = dict(re.findall(r'name="(csrfmiddlewaretoken|seen_version)" value="([^"]+)"', page))
@@ -71,7 +71,7 @@ def test_a_withdrawal_cuts_the_downloads_of_that_route_and_no_others(site: Site,
         assert len([next(kept) for _ in range(50)]) == 50, "the other one goes on"
     refused = site.fetch(f"http://{HOST}/events")
     assert (refused.status_code, refused.json()["reason"]) == (403, "no-route")
-    listed = json.loads(site.server.manage("routes", "list", "agent-a", "--json"))
+    listed = json.loads(site.server.manage("routes", "list", SLUG, "--json"))
     assert [route["host"] for route in listed["routes"]] == listed["gate_hosts"] == [OTHER]
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,31 +14,29 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.site import HOST, Site, running_site
+from tests.support.site import HOST, Site
 from tests.support.timeouts import PATIENCE, wait_until
 
 pytestmark = pytest.mark.process
-PENDING = "pending.example.com"
+SLUG, PENDING = "context", "pending.example.com"
 ASK = {"name": "egress-block", "arguments": {"host": PENDING, "justification": "Still open.\n# bot-bottle"}}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(shared_site: Site) -> Site:
     """A bottle with one decided and one open proposal; the client of the open one has left."""
-    with running_site(tmp_path_factory.mktemp("context")) as site:
-        site.allow(path_allowlist=["/reflect"])
-        with connected(site) as leaving:
-            leaving.sendall(
-                request("POST /rpc", json.dumps({"method": "tools/call", "params": ASK}).encode())
-            )
-            assert leaving.recv(1)  # it waits
-            reset(leaving)
-        wait_until(lambda: gone(site), what="the line about the client that left")
-        yield site
+    site = shared_site.beside(SLUG)
+    site.allow(path_allowlist=["/reflect"])
+    with connected(site) as leaving:
+        leaving.sendall(request("POST /rpc", json.dumps({"method": "tools/call", "params": ASK}).encode()))
+        assert leaving.recv(1)  # it waits
+        reset(leaving)
+    wait_until(lambda: gone(site), what="the line about the client that left")
+    return site
 
 
 def agent_socket(site: Site) -> Path:
-    return site.server.home / "bottles" / "agent-a" / "sockets" / "agent.sock"
+    return site.directory / "sockets" / "agent.sock"
 
 
 def connected(site: Site) -> socket.socket:
@@ -66,7 +63,8 @@ def in_bottle(site: Site) -> httpx.Client:
 
 def lines(site: Site, path: str) -> list[dict[str, Any]]:
     raw = [line for line in site.server.log().splitlines() if line.startswith('{"method"')]
-    return [line for line in map(json.loads, raw) if line["path"] == path]
+    mine = [line for line in map(json.loads, raw) if line.get("bottle") == SLUG]
+    return [line for line in mine if line["path"] == path]
 
 
 def gone(site: Site) -> bool:
@@ -87,7 +85,7 @@ def test_every_depth_in_both_formats(site: Site, path: str, depth: str, layers: 
     assert [key for key in body if key.startswith("l")] == layers
     assert [one["status"] for one in body["handles"]["proposals"]] == ["pending", "modified"]
     assert text.headers["content-type"] == "text/plain; charset=utf-8"
-    assert text.text.startswith(f"# bot-bottle: session context of bottle agent-a, {depth}")
+    assert text.text.startswith(f"# bot-bottle: session context of bottle {SLUG}, {depth}")
     assert text.text.endswith("\n# bot-bottle: end of session context\n")
     assert "Session: session-1\n" in text.text
     if layers:
@@ -153,13 +151,14 @@ def test_a_truncated_body_changes_nothing(site: Site, sent: bytes, ending: str) 
 
 
 def test_clients_that_do_not_read_their_answer_harm_nobody(site: Site) -> None:
+    so_far = len(site.server.log())
     for _ in range(50):
         with connected(site) as connection:
             connection.sendall(request("GET /session-context?depth=deep", b""))
             reset(connection)
     with in_bottle(site) as client:
         assert client.get("/session-context").status_code == 200
-    assert "Traceback" not in site.server.log()
+    assert "Traceback" not in site.server.log()[so_far:]
 
 
 @pytest.mark.parametrize("size", [20_000, 200_000, 2_000_000])
@@ -178,7 +177,7 @@ def test_every_request_is_in_the_log(site: Site) -> None:
     with in_bottle(site) as client:
         client.get("/session-context?session_id=looked-for")
     last = lines(site, "/session-context")[-1]
-    assert (last["bottle"], last["mcp"], last["status"]) == ("agent-a", "session/context", 200)
+    assert (last["bottle"], last["mcp"], last["status"]) == (SLUG, "session/context", 200)
 
 
 def test_the_discovery_file_is_private_and_names_the_ports(site: Site) -> None:

@@ -15,7 +15,7 @@ import httpx
 
 from tests.support.agent import Agent, Operator, crowd
 from tests.support.origins import Origins, TestAuthority
-from tests.support.server import RunningServer, free_port, running_server
+from tests.support.server import RunningServer, running_server
 from tests.support.timeouts import PATIENCE
 
 HOST, ADDRESS = "api.example.com", "127.0.0.2"
@@ -23,23 +23,45 @@ WHY = "tests need it"
 
 
 class Site:
-    def __init__(self, server: RunningServer, origins: Origins, authority: TestAuthority) -> None:
+    """One bottle of a running bot-bottle. Several can have the same server and the same origins."""
+
+    def __init__(
+        self, server: RunningServer, origins: Origins, authority: TestAuthority, slug: str = "agent-a"
+    ) -> None:
         self.server = server
         self.origins = origins
         self.authority = authority
+        self.slug = slug
         self.told: list[str] = []  # everything that the agent was ever answered
-        self.bottle = server.create_bottle("agent-a")
-        created = server.manage("apikey", "create", "--user", "operator", "--name", "tests", "--json")
+        self.bottle = server.create_bottle(slug)
+        created = server.manage("apikey", "create", "--user", "operator", "--name", slug, "--json")
         self.key = json.loads(created)["key"]
         self.tls = ssl.create_default_context(cafile=str(authority.path))
-        self.tls.load_verify_locations(server.home / "bottles" / "agent-a" / "ca.pem")
+        self.tls.load_verify_locations(self.directory / "ca.pem")
+
+    def beside(self, slug: str) -> Site:
+        """Another bottle of the same server."""
+        return Site(self.server, self.origins, self.authority, slug)
+
+    @property
+    def directory(self) -> Path:
+        return self.server.home / "bottles" / self.slug
 
     # --- the agent
+
+    def proxy_url(self, bottle: dict[str, str] | None = None) -> str:
+        """Where the proxy listens now: one that is started anew has another port."""
+        bottle = bottle or self.bottle
+        try:
+            port = json.loads((self.server.home / "run" / "egress.json").read_text())["port"]
+        except (OSError, ValueError) as away:
+            raise httpx.ConnectError("there is no proxy now") from away
+        return f"http://{bottle['slug']}:{bottle['token']}@127.0.0.1:{port}"
 
     def fetch(self, url: str, **options: Any) -> httpx.Response:
         """As a program in the bottle would: through the proxy, trusting the bottle's CA."""
         with httpx.Client(
-            proxy=self.bottle["proxy_url"], verify=self.tls, timeout=PATIENCE, trust_env=False
+            proxy=self.proxy_url(), verify=self.tls, timeout=PATIENCE, trust_env=False
         ) as client:
             answer = client.get(url, **options)
         self.told.append(f"{answer.status_code} {answer.reason_phrase} {answer.headers!r} {answer.text}")
@@ -53,7 +75,7 @@ class Site:
                 agent = Agent(client, self.server.mcp_url, self.bottle["token"])
                 operator = Operator(client, self.server.console_url, self.key)
                 call = asyncio.create_task(agent.call("egress-block", justification=WHY, **arguments))
-                (proposal,) = await operator.pending(1)
+                (proposal,) = await operator.pending(1, self.slug)
                 answer = await operator.decide(proposal["id"], "modify", payload=grant)
                 assert answer.status_code == 200, answer.text
                 return await call
@@ -135,7 +157,6 @@ def running_site(home: Path, **variables: str) -> Iterator[Site]:
     authority, origins = TestAuthority(home), Origins()
     origins.add(HOST, ADDRESS, authority.context([HOST]))
     settings = {
-        "EGRESS_PORT": str(free_port()),
         "EGRESS_UPSTREAM_CA": str(authority.path),
         "EGRESS_PINNED_PORTS": f"443={origins.tls_port},80={origins.http_port}",
         "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": "180",
