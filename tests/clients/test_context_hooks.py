@@ -33,7 +33,7 @@ def provision(home: Path, kind: str) -> None:
 
 def turn(island: Island, home: Path, *command: str, bridged: bool, **env: str) -> list[str]:
     """What the model was sent in one turn of the agent."""
-    path = Path(island.env["BOTTLE_HOME"]) / "bottles" / "island" / "sockets" / "agent.sock"
+    path = island.server_home / "bottles" / "island" / "sockets" / "agent.sock"
     finished = island.run(
         *(sys.executable, str(PROGRAMS / "agent_turn.py"), str(path) if bridged else "", *command),
         home=home,

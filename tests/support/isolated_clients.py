@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import PROGRAMS
+from tests.support.forkserver import Warm
+from tests.support.server import pending, prepare
 from tests.support.timeouts import PATIENCE
 
 PROJECT = Path(__file__).parents[2]
@@ -85,22 +87,25 @@ class Island:
             "SUPERVISE_PORT": "0",
             "CONSOLE_PORT": "0",
         }
+        self.server_home = Path(self.env["BOTTLE_HOME"])
+        self.server_home.mkdir(mode=0o700)
+        prepare(self.server_home)
+        self._commands = Warm(self.env)
         self.process = subprocess.Popen(
             [*UNSHARE, sys.executable, str(PROGRAMS / "namespace_server.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            bottle = self._ask(self._plan())["bottle"]
+            self._ask(self._plan())
+            bottle = self.manage("bottle", "create", "island")
         except BaseException:
             self.close()
             raise
         self.bottle = Bottle(bottle["mcp_url"], bottle["token"])
 
     def _plan(self) -> dict[str, Any]:
-        Path(self.env["BOTTLE_HOME"]).mkdir(mode=0o700)
         return {
             "server": [*MANAGE, "up"],
-            "create": [*MANAGE, "bottle", "create", "island", "--json"],
             "env": self.env,
             "cwd": str(PROJECT),
             "log": str(self.log),
@@ -108,14 +113,7 @@ class Island:
 
     def manage(self, *arguments: str) -> Any:
         """A management command as the operator runs it: beside the server, on the same database."""
-        finished = subprocess.run(
-            [*MANAGE, *arguments, "--json"],
-            env=self.env,
-            cwd=PROJECT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        finished = self._commands.run([*arguments, "--json"])
         assert finished.returncode == 0, finished.stderr
         return json.loads(finished.stdout)
 
@@ -160,7 +158,12 @@ class Island:
         }
         return Finished(**self._ask(job))
 
+    def pending(self) -> list[str]:
+        """Which proposals wait, for polling."""
+        return pending(self.server_home, "island")
+
     def close(self) -> None:
+        self._commands.close()
         assert self.process.stdin
         self.process.stdin.close()
         try:

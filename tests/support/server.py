@@ -92,8 +92,7 @@ class RunningServer:
 
     def pending(self, slug: str) -> list[str]:
         """Which proposals of a bottle wait, for polling: a command takes a second to start."""
-        with closing(sqlite3.connect(self.home / "bot-bottle.sqlite3", timeout=30)) as database:
-            return [str(UUID(number)) for (number,) in database.execute(PENDING, [slug])]
+        return pending(self.home, slug)
 
     def log(self) -> str:
         return (self.home / "server.log").read_text()
@@ -134,6 +133,11 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
         yield server
     finally:
         server.close()
+
+
+def pending(home: Path, slug: str) -> list[str]:
+    with closing(sqlite3.connect(home / "bot-bottle.sqlite3", timeout=30)) as database:
+        return [str(UUID(number)) for (number,) in database.execute(PENDING, [slug])]
 
 
 def prepare(home: Path) -> None:

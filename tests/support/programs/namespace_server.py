@@ -1,5 +1,5 @@
-"""Runs inside a network namespace that has only loopback: starts the server, makes one bottle, then runs the
-client commands it reads from stdin, one JSON line each, until stdin ends. It is the first process of its own
+"""Runs inside a network namespace that has only loopback: starts the server, then runs the client
+commands it reads from stdin, one JSON line each, until stdin ends. It is the first process of its own
 PID namespace: nothing it starts can outlive it, and nothing in here can reach another machine."""
 
 import contextlib
@@ -92,21 +92,10 @@ def main() -> None:
         )  # fmt: skip
     try:
         ports = ports_of(Path(plan["env"]["BOTTLE_HOME"]), server)
-        made = subprocess.run(
-            plan["create"],
-            env=plan["env"],
-            cwd=plan["cwd"],
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-            check=False,
-        )
-        if made.returncode:
-            raise RuntimeError(f"making the bottle failed: {made.stderr or made.stdout}")
-        answer({"ports": ports, "bottle": json.loads(made.stdout)})
+        answer({"ports": ports})
         for line in sys.stdin:
             answer(run(json.loads(line)))
-    except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as problem:
+    except (OSError, RuntimeError, ValueError) as problem:
         answer({"problem": str(problem)})
     finally:
         end_group(server, signal.SIGTERM)
