@@ -149,10 +149,11 @@ def settle(bottle: Bottle) -> None:
     for name in rows.keys() - specs.keys():
         rows[name].delete()
     for name, spec in specs.items():
-        row = rows.get(name) or ManagedServer(bottle=bottle, name=name)
+        # Another process may do the same at this moment: one of them makes the row.
+        row = rows.get(name) or ManagedServer.objects.get_or_create(bottle=bottle, name=name)[0]
         before = _facts(row)
         _fill(row, known.get(name) or {}, spec, alive=alive)
-        if row.pk is None or _facts(row) != before:
+        if _facts(row) != before:
             row.save()
 
 
