@@ -61,17 +61,17 @@ def test_every_shape_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("around", ["{}", "token={}&x", '"{}"', "a\\n{}\\n", "?q%3D{}", "x: {}\r\n", "({})"])
-@pytest.mark.parametrize("kind", EXAMPLES)
-def test_it_finds_a_token(kind: str, around: str) -> None:
-    text = around.format(EXAMPLES[kind])
-    assert Scanner().kind_in(text.encode()) == kind
+def test_it_finds_a_token(around: str) -> None:
+    scanner = Scanner()
+    found = {kind: scanner.kind_in(around.format(EXAMPLES[kind]).encode()) for kind in EXAMPLES}
+    assert found == {kind: kind for kind in EXAMPLES}
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
-def test_it_leaves_a_near_miss_alone(kind: str) -> None:
-    example = EXAMPLES[kind]
-    assert Scanner().kind_in(f" {example[:-1]} ".encode()) is None
-    assert Scanner().kind_in(f" {example[:4]}!{example[5:]} ".encode()) is None
+def test_it_leaves_a_near_miss_alone() -> None:
+    scanner = Scanner()
+    for kind, example in EXAMPLES.items():
+        assert scanner.kind_in(f" {example[:-1]} ".encode()) is None, kind
+        assert scanner.kind_in(f" {example[:4]}!{example[5:]} ".encode()) is None, kind
 
 
 VARIANTS = {
@@ -363,13 +363,13 @@ def test_little_of_a_large_body_is_held() -> None:
         assert sent - left <= WINDOW + OVERLAP
 
 
-@pytest.mark.parametrize("split", range(64))
-def test_a_form_is_searched_by_its_values(split: int) -> None:
+def test_a_form_is_searched_by_its_values() -> None:
     """Wherever between two windows it stands."""
     token = "".join(f"%{byte:02x}" for byte in EXAMPLES["aws-key-id"].encode()).encode()
-    body = b"a" * (WINDOW - split) + b"&k=" + token + b"&z=" + b"b" * 100
-    assert scan(body, form=True) == Finding("aws-key-id", "body")
-    assert scan(body) is None
+    for split in range(64):
+        body = b"a" * (WINDOW - split) + b"&k=" + token + b"&z=" + b"b" * 100
+        assert scan(body, form=True) == Finding("aws-key-id", "body"), split
+        assert scan(body) is None, split
 
 
 # --- compressed bodies

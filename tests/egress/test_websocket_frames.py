@@ -168,10 +168,10 @@ def cleaned(stream: bytes, cuts: Sequence[int] = ()) -> bytes:
 STARS = b"*" * len(SECRET)
 
 
-@pytest.mark.parametrize("letter", [bytes([code]) for code in range(256)])
-def test_a_message_that_ends_as_a_secret_begins_is_not_held_back(letter: bytes) -> None:
-    for message in (served(b"ends in " + letter), served(b"", first=0x01) + served(letter, first=0x80)):
-        assert read(cleaned(message)) == read(message)
+def test_a_message_that_ends_as_a_secret_begins_is_not_held_back() -> None:
+    for letter in (bytes([code]) for code in range(256)):
+        for message in (served(b"ends in " + letter), served(b"", first=0x01) + served(letter, first=0x80)):
+            assert read(cleaned(message)) == read(message), letter
 
 
 @pytest.mark.parametrize("cut", range(1, len(SECRET)))

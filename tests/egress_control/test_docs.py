@@ -42,14 +42,12 @@ def test_these_lists_are_real() -> None:
     assert {"EGRESS_PORT", "EGRESS_DEBUG", "EGRESS_RECORD_DAYS"} <= settings()
 
 
-@pytest.mark.parametrize("reason", sorted(reasons()))
-def test_every_reason_is_explained(reason: str) -> None:
-    assert f"`{reason}`" in DOCUMENT
+def test_every_reason_is_explained() -> None:
+    assert [reason for reason in sorted(reasons()) if f"`{reason}`" not in DOCUMENT] == []
 
 
-@pytest.mark.parametrize("name", sorted(settings()))
-def test_every_setting_is_listed(name: str) -> None:
-    assert f"`{name}`" in DOCUMENT
+def test_every_setting_is_listed() -> None:
+    assert [name for name in sorted(settings()) if f"`{name}`" not in DOCUMENT] == []
 
 
 @pytest.mark.parametrize("scheme", OPERATOR_SCHEMES)

@@ -49,14 +49,12 @@ HARMLESS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CREDENTIALS)
-def test_a_header_that_could_log_in_is_a_credential(name: str) -> None:
-    assert is_credential_header(name.lower().encode())
+def test_a_header_that_could_log_in_is_a_credential() -> None:
+    assert [name for name in CREDENTIALS if not is_credential_header(name.lower().encode())] == []
 
 
-@pytest.mark.parametrize("name", HARMLESS)
-def test_a_header_that_others_need_is_none(name: str) -> None:
-    assert not is_credential_header(name.encode())
+def test_a_header_that_others_need_is_none() -> None:
+    assert [name for name in HARMLESS if is_credential_header(name.encode())] == []
 
 
 def test_a_long_name_is_judged_like_a_short_one() -> None:
@@ -90,15 +88,13 @@ PASSING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_parameter_that_could_log_in_is_refused(name: str) -> None:
-    assert credential_in_query(f"{name}=x".encode())
-    assert credential_in_query(f"{name}{'&a=1' * 100}".encode())
+def test_a_parameter_that_could_log_in_is_refused() -> None:
+    assert [name for name in REFUSED if not credential_in_query(f"{name}=x".encode())] == []
+    assert [name for name in REFUSED if not credential_in_query(f"{name}{'&a=1' * 100}".encode())] == []
 
 
-@pytest.mark.parametrize("name", PASSING)
-def test_a_parameter_that_names_a_thing_or_a_place_passes(name: str) -> None:
-    assert credential_in_query(f"{name}=access_token".encode()) is None
+def test_a_parameter_that_names_a_thing_or_a_place_passes() -> None:
+    assert [name for name in PASSING if credential_in_query(f"{name}=access_token".encode())] == []
 
 
 @pytest.mark.parametrize(

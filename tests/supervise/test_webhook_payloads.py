@@ -79,14 +79,15 @@ def test_a_name_keeps_nothing_active(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["slack", "discord", "matrix"])
-@pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("field", ["host", "by", "bottle"])
-def test_a_hostile_name_adds_no_markup_to_a_message(kind: str, field: str, name: str) -> None:
+def test_a_hostile_name_adds_no_markup_to_a_message(kind: str, field: str) -> None:
     facts = {**FILED, "event": "decided", "decision": "approved", "by": "olivia"}
-    tame, wild = sent(kind, {**facts, field: "x"}), sent(kind, {**facts, field: name})
-    for key, text in tame.items():
-        if isinstance(text, str):
-            assert [c for c in wild[key] if c in ACTIVE] == [c for c in text if c in ACTIVE]
+    tame = sent(kind, {**facts, field: "x"})
+    for name in HOSTILE:
+        wild = sent(kind, {**facts, field: name})
+        for key, text in tame.items():
+            if isinstance(text, str):
+                assert [c for c in wild[key] if c in ACTIVE] == [c for c in text if c in ACTIVE], name
 
 
 def test_our_own_json_holds_the_facts_and_one_line_names() -> None:
