@@ -123,19 +123,15 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- The layers
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(
-    ("depth", "layers"), [("minimal", set()), ("standard", {"l0", "l1"}), ("deep", {"l0", "l1", "l2"})]
-)
-def test_each_depth_adds_a_layer(
-    agent: Agent, history: None, path: str, depth: str, layers: set[str]
-) -> None:
-    response = get(agent, f"depth={depth}", path)
-    assert response.status_code == 200
-    body = response.json()
-    assert {key for key in body if re.fullmatch(r"l\d", key)} == layers
-    assert (body["bottle"], body["depth"], body["session_id"]) == ("agent-a", depth, None)
-    assert len(body["handles"]["proposals"]) == 9
+def test_each_depth_adds_a_layer(agent: Agent, history: None) -> None:
+    depths: dict[str, set[str]] = {"minimal": set(), "standard": {"l0", "l1"}, "deep": {"l0", "l1", "l2"}}
+    for path, (depth, layers) in itertools.product(PATHS, depths.items()):
+        response = get(agent, f"depth={depth}", path)
+        assert response.status_code == 200
+        body = response.json()
+        assert {key for key in body if re.fullmatch(r"l\d", key)} == layers
+        assert (body["bottle"], body["depth"], body["session_id"]) == ("agent-a", depth, None)
+        assert len(body["handles"]["proposals"]) == 9
 
 
 def test_a_calls_arguments_are_told_and_bounded(agent: Agent, operator: User) -> None:
@@ -192,21 +188,19 @@ def test_an_episode_tells_what_was_asked_and_what_came_of_it(agent: Agent, histo
     assert (uploads["applied"], uploads["live_version"]) == ("live", 3)
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_no_name_of_a_secret_is_told(agent: Agent, history: None, depth: str) -> None:
-    both = json.dumps(told(agent, depth)) + text(agent, depth)
-    assert "UPLOAD_TOKEN" not in both
-    assert "OTHER_TOKEN" not in both
-    assert "token_ref" not in both
+def test_no_name_of_a_secret_is_told(agent: Agent, history: None) -> None:
+    for depth in DEPTHS:
+        both = json.dumps(told(agent, depth)) + text(agent, depth)
+        assert "UPLOAD_TOKEN" not in both
+        assert "OTHER_TOKEN" not in both
+        assert "token_ref" not in both
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_another_bottles_history_is_not_told(
-    agent: Agent, other_agent: Agent, history: None, depth: str
-) -> None:
-    body = told(other_agent, depth)
-    assert body["handles"]["proposals"] == []
-    assert "example.com" not in json.dumps(body)
+def test_another_bottles_history_is_not_told(agent: Agent, other_agent: Agent, history: None) -> None:
+    for depth in DEPTHS:
+        body = told(other_agent, depth)
+        assert body["handles"]["proposals"] == []
+        assert "example.com" not in json.dumps(body)
 
 
 def test_an_approval_that_is_not_live_says_why(agent: Agent, history: None) -> None:
@@ -244,16 +238,16 @@ def test_what_others_wrote_stays_inside_its_quotes(agent: Agent, operator: User,
     assert "⟦U+202E⟧" in block
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_the_text_has_a_limit_whatever_was_filed(agent: Agent, depth: str, settings: Any) -> None:
+def test_the_text_has_a_limit_whatever_was_filed(agent: Agent, settings: Any) -> None:
     settings.SUPERVISE_MAX_PENDING = settings.SUPERVISE_MAX_PER_MINUTE = 1000
     for number in range(context.MAX_HANDLES + 5):
         filed = ask(agent.bottle, f"{'n' * 60}{number}.example.com", why="\u202e\n" * 3000)
         if number % 2:
             decisions.expire(filed.pk, reason="\u202e" * 5000)
-    block = text(agent, depth)
-    assert len(block) <= context_text.MAX_TEXT[depth]
-    assert "more are left out here" in block
+    for depth in DEPTHS:
+        block = text(agent, depth)
+        assert len(block) <= context_text.MAX_TEXT[depth]
+        assert "more are left out here" in block
 
 
 words = st.text(max_size=3000)
@@ -415,14 +409,13 @@ def test_a_fault_is_a_500_without_detail_and_never_an_empty_answer(
 # --- One dispatch
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("version", ["2025-06-18", MODERN])
-def test_mcp_has_it_as_a_method(agent: Agent, history: None, depth: str, version: str) -> None:
-    result = agent.call("session/context", {"depth": depth}, version)["result"]
-    plain = told(agent, depth)
-    assert {key: result[key] for key in plain if key != "generated_at"} == {
-        key: value for key, value in plain.items() if key != "generated_at"
-    }
+def test_mcp_has_it_as_a_method(agent: Agent, history: None) -> None:
+    for depth, version in itertools.product(DEPTHS, ["2025-06-18", MODERN]):
+        result = agent.call("session/context", {"depth": depth}, version)["result"]
+        plain = told(agent, depth)
+        assert {key: result[key] for key in plain if key != "generated_at"} == {
+            key: value for key, value in plain.items() if key != "generated_at"
+        }
 
 
 def test_mcp_refuses_junk_in_its_own_way(agent: Agent) -> None:
@@ -441,12 +434,12 @@ def kept(path: Path, content: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_the_golden_texts_and_values_hold(steady: None, agent: Agent, history: None, depth: str) -> None:
-    block = text(agent, depth)
-    value = json.dumps(told(agent, depth), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
-    assert block == kept(GOLDEN / f"{depth}.txt", block)
-    assert value == kept(GOLDEN / f"{depth}.json", value)
+def test_the_golden_texts_and_values_hold(steady: None, agent: Agent, history: None) -> None:
+    for depth in DEPTHS:
+        block = text(agent, depth)
+        value = json.dumps(told(agent, depth), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+        assert block == kept(GOLDEN / f"{depth}.txt", block)
+        assert value == kept(GOLDEN / f"{depth}.json", value)
 
 
 def test_the_document_shows_the_golden_text() -> None:

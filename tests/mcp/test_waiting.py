@@ -243,17 +243,31 @@ async def test_at_the_time_limit_the_ask_stays_queued(agent: Agent, settings: An
     assert str(proposal.pk) in text
 
 
+async def read_until_three(response: Any, sign: bytes, operator: User) -> bytes:
+    """The whole answer. The operator approves once the sign of life has come three times."""
+    raw = b""
+    async with asyncio.timeout(PATIENCE):
+        async for chunk in response:
+            raw += chunk
+            if raw.count(sign) >= 3 and await only_pending():
+                await decide(operator, await only_proposal())
+    return raw
+
+
+async def only_pending() -> bool:
+    return (await only_proposal()).status == Proposal.Status.PENDING
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_progress_increases_while_a_call_waits(
-    agent: Agent, settings: Any, monkeypatch: pytest.MonkeyPatch, version: str
+    agent: Agent, operator: User, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS = 2
     monkeypatch.setattr(streams, "TICK_SECONDS", 0.02)
     body, headers = ask(_meta={"progressToken": "p-7"}), {"MCP-Protocol-Version": version}
     if version == MODERN:
         body, headers = modern_message("tools/call", body["params"])
-    *progress, answer = events(await read_all(await agent.apost(body, **headers)))
-    assert len(progress) >= 3
+    response = await agent.apost(body, **headers)
+    *progress, answer = events(await read_until_three(response, b"notifications/progress", operator))
     assert {note["method"] for note in progress} == {"notifications/progress"}
     assert {note["params"]["progressToken"] for note in progress} == {"p-7"}
     numbers = [note["params"]["progress"] for note in progress]
@@ -261,26 +275,24 @@ async def test_progress_increases_while_a_call_waits(
     assert all(("message" in note["params"]) is (version != "2024-11-05") for note in progress)
     for note in progress:
         methods.parse_server_notification(note["method"], version, note["params"])
-    assert "status: pending" in answer["result"]["content"][0]["text"]
+    assert "status: approved" in answer["result"]["content"][0]["text"]
 
 
 async def test_without_a_token_only_comments_keep_the_line_open(
-    agent: Agent, settings: Any, monkeypatch: pytest.MonkeyPatch
+    agent: Agent, operator: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS = 2
     monkeypatch.setattr(streams, "TICK_SECONDS", 0.02)
-    raw = await read_all(await agent.apost(ask()))
+    raw = await read_until_three(await agent.apost(ask()), b": waiting for an operator\n\n", operator)
     assert raw.startswith(b": ")
-    assert raw.count(b": waiting for an operator\n\n") >= 3
     assert len(events(raw)) == 1
 
 
 async def test_white_space_keeps_a_json_answer_open(
-    agent: Agent, settings: Any, monkeypatch: pytest.MonkeyPatch
+    agent: Agent, operator: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS = 3
     monkeypatch.setattr(streams, "TICK_SECONDS", 0.02)
-    raw = await read_all(await agent.apost(ask(), Accept="application/json"))
+    response = await agent.apost(ask(), Accept="application/json")
+    raw = await read_until_three(response, b" ", operator)
     assert raw.startswith(b"   ")
     assert json.loads(raw)["result"]
 
