@@ -73,7 +73,7 @@ def test_a_head_that_drips_in_is_ended_however_it_is_dripped(lab: Lab) -> None:
     with pytest.raises(OSError):
         for byte in get("http://api.example.com/allowed", "api.example.com", "X: " + "y" * 500):
             client.send(bytes([byte]))
-            client.socket.settimeout(0.05)
+            client.socket.settimeout(0.05)  # the pace; what has to end it is the proxy
             try:
                 received = client.socket.recv(1000)
             except TimeoutError:

@@ -17,7 +17,7 @@ import pytest
 from tests.support import ROOT
 from tests.support.bottle_cli import HEALTH, Bottles, family, is_gone
 from tests.support.requirements import require
-from tests.support.server import RunningServer, running_server
+from tests.support.server import RunningServer
 from tests.support.site import command_of, post_form
 from tests.support.timeouts import PATIENCE, wait_until
 
@@ -26,15 +26,15 @@ PYTHON = str(Path(sys.base_prefix) / "bin" / "python3")
 
 
 @pytest.fixture(scope="module")
-def bottles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bottles]:
+def bottles(server: RunningServer) -> Iterator[Bottles]:
     require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
-    with running_server(tmp_path_factory.mktemp("bottles") / "h") as server:
-        wait_until(lambda: "console  http://" in server.log(), what="the start")
-        made = Bottles(server)
-        yield made
-        for line in json.loads(made.ok("ps", "--json")):
+    made = Bottles(server)
+    yield made
+    directory = server.home / "bottles"
+    for line in json.loads(made.ok("ps", "--json")):
+        if (directory / f"{line['slug']}.yaml").exists():  # all that have a manifest, and no others
             made.ok("delete", line["slug"])
-        assert processes_about(server.home / "bottles") == [], "nothing is left behind"
+    assert processes_about(directory) == [], "nothing is left behind"
 
 
 def processes_about(directory: Path) -> list[int]:

@@ -7,12 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
 
 from tests.support import ROOT
-from tests.support.server import RunningServer, free_port, running_server
+from tests.support.server import RunningServer, running_server
 from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
@@ -102,10 +104,25 @@ def test_the_agents_endpoints_do_not_exist_on_the_operator_plane(server, token, 
     assert httpx.post(server.console_url + path, headers=headers, json={}).status_code in {403, 404}
 
 
+@contextmanager
+def held_port(*addresses: str) -> Iterator[int]:
+    """The same one on each address. Only who asks for it by its number can listen there."""
+    with ExitStack() as held:
+        port = 0
+        for address in addresses:
+            holder = held.enter_context(socket.socket())
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind((address, port))
+            port = holder.getsockname()[1]
+        yield port
+
+
 def test_one_port_on_two_addresses_is_still_two_planes(tmp_path) -> None:
-    port = free_port()
-    ports = {"SUPERVISE_PORT": str(port), "CONSOLE_PORT": str(port)}
-    with running_server(tmp_path / "h", "web", CONSOLE_BIND="127.0.0.2", **ports):
+    ports = ("SUPERVISE_PORT", "CONSOLE_PORT")
+    with (
+        held_port("127.0.0.1", "127.0.0.2") as port,
+        running_server(tmp_path / "h", "web", CONSOLE_BIND="127.0.0.2", **dict.fromkeys(ports, str(port))),
+    ):
         agents, console = f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}"
         assert httpx.get(f"{agents}/health").text == "ok"
         assert httpx.get(f"{agents}/admin/login/").status_code == 404

@@ -16,13 +16,14 @@ import httpx
 import pytest
 
 from tests.support import ROOT
-from tests.support.server import KEPT_VARIABLES, stop
+from tests.support.server import KEPT_VARIABLES, prepare, stop
 
 pytestmark = pytest.mark.process
 
 
 @contextmanager
 def started(home: Path, command: str) -> Iterator[dict[str, Any]]:
+    prepare(home)
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     environment |= {"BOTTLE_HOME": str(home), "HOME": str(home)}
     environment |= dict.fromkeys(("SUPERVISE_PORT", "CONSOLE_PORT", "EGRESS_PORT"), "0")

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.proxy_harness import ADDRESSES, Lab, connect, eventually, get, pinned, running_lab
-from tests.support.server import free_port
+from tests.support.proxy_harness import (
+    ADDRESSES,
+    Lab,
+    connect,
+    eventually,
+    get,
+    nobody_listens,
+    pinned,
+    running_lab,
+)
 
 pytestmark = pytest.mark.process
 ROUTES = [
@@ -26,9 +34,9 @@ ROUTES = [
 class OperatorsProxy:
     """Opens CONNECT tunnels to the test origins, refuses some, and keeps the heads it was sent."""
 
-    def __init__(self, tls_port: int) -> None:
+    def __init__(self) -> None:
         self.heads: list[bytes] = []
-        self._tls_port = tls_port
+        self.tls_port = 0  # of the origins
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -60,7 +68,7 @@ class OperatorsProxy:
             connection.sendall(f"CONNECT blocked: {reason}".encode())
         else:
             connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-            with socket.create_connection((ADDRESSES[host], self._tls_port)) as origin:
+            with socket.create_connection((ADDRESSES[host], self.tls_port)) as origin:
                 back = threading.Thread(target=_pump, args=[origin, connection], daemon=True)
                 back.start()
                 _pump(connection, origin)
@@ -82,11 +90,10 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 @pytest.fixture(scope="module")
 def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, OperatorsProxy]]:
-    tls_port = free_port()
-    proxy = OperatorsProxy(tls_port)
+    proxy = OperatorsProxy()
     home: Path = tmp_path_factory.mktemp("gateway") / "h"
     with running_lab(home, EGRESS_UPSTREAM_PROXY=f"http://127.0.0.1:{proxy.port}") as lab:
-        proxy._tls_port = lab.origins.tls_port
+        proxy.tls_port = lab.origins.tls_port
         lab.publish("agent-a", ROUTES)
         yield lab, proxy
     proxy.close()
@@ -164,7 +171,10 @@ def test_its_configuration_follows_the_gate(lab: Lab) -> None:
 
 
 def test_a_proxy_that_is_down_is_told(tmp_path: Path) -> None:
-    with running_lab(tmp_path / "h", EGRESS_UPSTREAM_PROXY=f"http://127.0.0.1:{free_port()}") as lab:
+    with (
+        nobody_listens() as gate,
+        running_lab(tmp_path / "h", EGRESS_UPSTREAM_PROXY=f"http://127.0.0.1:{gate}") as lab,
+    ):
         lab.publish("agent-a", ROUTES)
         answers = [
             lab.client().ask(connect("bare.example.com")),

@@ -41,13 +41,8 @@ def events(lab: Lab, host: str) -> Client:
     client.send(get("/events", host))
     while client.line():
         pass
-    assert next_event(client)
+    assert client.event()
     return client
-
-
-def next_event(client: Client) -> bytes:
-    size = int(client.line(), 16)
-    return client.take(size + 2)
 
 
 def is_cut(client: Client) -> bool:
@@ -66,8 +61,8 @@ def test_an_addition_disturbs_nothing(lab: Lab) -> None:
     inspected, tunnelled = events(lab, "api.example.com"), events(lab, "bare.example.com")
     lab.publish("agent-a", [STREAMS, BARE, pinned("other.example.com")])
     for _ in range(10):
-        next_event(inspected)
-        next_event(tunnelled)
+        inspected.event()
+        tunnelled.event()
 
 
 def test_a_revoke_cuts_the_flows_of_that_route_and_no_others(lab: Lab) -> None:
@@ -75,7 +70,7 @@ def test_a_revoke_cuts_the_flows_of_that_route_and_no_others(lab: Lab) -> None:
     inspected, tunnelled = events(lab, "api.example.com"), events(lab, "bare.example.com")
     lab.publish("agent-a", [BARE])
     assert is_cut(inspected)
-    assert next_event(tunnelled)
+    assert tunnelled.event()
     lab.publish("agent-a", [])
     assert is_cut(tunnelled)
 
@@ -130,7 +125,7 @@ def test_a_flow_goes_on_when_another_route_allows_it_on_the_same_terms(lab: Lab)
     client = events(lab, "api.example.com")
     lab.publish("agent-a", [{**STREAMS, "host": "*.example.com", "methods": ["GET"]}])
     for _ in range(10):
-        next_event(client)
+        client.event()
 
 
 def test_a_tunnel_ends_when_its_route_needs_a_look_inside(lab: Lab) -> None:
@@ -144,7 +139,7 @@ def test_a_revoke_of_one_bottle_leaves_the_other_alone(lab: Lab) -> None:
     lab.publish("agent-a", [STREAMS])
     client = events(lab, "api.example.com")
     lab.publish("agent-b", [])
-    assert next_event(client)
+    assert client.event()
 
 
 def test_an_idle_connection_obeys_the_new_table(lab: Lab) -> None:
@@ -159,7 +154,7 @@ def test_the_end_of_a_lease_cuts_its_flows(lab: Lab) -> None:
     lab.publish("agent-a", [{**STREAMS, "lease": {"expires_at": end}}, BARE])
     leased, permanent = events(lab, "api.example.com"), events(lab, "bare.example.com")
     assert is_cut(leased)
-    assert next_event(permanent)
+    assert permanent.event()
     assert lab.client().ask(get("http://api.example.com/events", "api.example.com")).reason == "expired"
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bench.outbound.damage import DAMAGES, Files
-from tests.proxy.test_reloading import next_event
 from tests.support import request_load as load
 from tests.support.origins import big
 from tests.support.proxy_harness import Client, Lab, eventually, get, pinned, running_lab
@@ -79,7 +78,7 @@ class Stream:
         """Up to an event that the origin had not sent when this was called."""
         expected = b"".join(b"data: %d\n\n" % number for number in range(self._origin.sent + 1))
         while len(self._read) < len(expected):
-            self._read += next_event(self._client)[:-2]
+            self._read += self._client.event()
         return self._read.startswith(expected)
 
 

@@ -25,12 +25,13 @@ from tests.support.proxy_harness import (
     connect,
     eventually,
     get,
+    nobody_listens,
     numbered,
     pinned,
     request,
     running_lab,
 )
-from tests.support.server import free_port, is_running
+from tests.support.server import is_running
 from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.process
@@ -190,8 +191,12 @@ def test_sighup_has_every_process_read_its_tables_again(lab: Lab) -> None:
 
 
 def test_the_gates_file_has_the_hosts_of_all(tmp_path: Path) -> None:
-    gate = f"http://127.0.0.1:{free_port()}"
-    with running_lab(tmp_path / "h", EGRESS_PROCESSES="2", EGRESS_UPSTREAM_PROXY=gate) as lab:
+    with (
+        nobody_listens() as gate,
+        running_lab(
+            tmp_path / "h", EGRESS_PROCESSES="2", EGRESS_UPSTREAM_PROXY=f"http://127.0.0.1:{gate}"
+        ) as lab,
+    ):
 
         def hosts() -> set[str]:
             return set(yaml.safe_load((lab.home / "run" / "pipelock.yaml").read_text())["api_allowlist"])

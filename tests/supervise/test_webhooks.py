@@ -25,7 +25,6 @@ from supervise.models import AuditEvent, Decision, Delivery, Proposal, Webhook
 from supervise.webhooks import Sender
 from tests.console.conftest import browser_of
 from tests.support.proposals import ask, ask_image, seen
-from tests.support.server import free_port
 from tests.support.timeouts import wait_until
 from tests.support.webhook_receiver import Receiver
 
@@ -36,7 +35,7 @@ SECRET = "a-secret-of-ours-0001"
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver(free_port()).running() as running:
+    with Receiver().running() as running:
         yield running
 
 
@@ -239,7 +238,8 @@ def test_looking_when_nothing_happened_costs_three_small_queries(
 def test_one_that_is_down_is_told_everything_once_it_is_back(
     sender: Sender, agent_a: Bottle, operator: User
 ) -> None:
-    receiver = Receiver(free_port())
+    with Receiver().running() as receiver:
+        pass  # it has a port now, and nobody listens there
     hook(receiver)
     proposals = [ask(agent_a, f"n{number}.example.com") for number in range(5)]
     for proposal in proposals:
@@ -358,7 +358,7 @@ def test_the_log_is_forgotten_after_two_weeks(receiver: Receiver, sender: Sender
 
 
 def test_a_redirect_is_not_followed(receiver: Receiver, sender: Sender, agent_a: Bottle) -> None:
-    with Receiver(free_port()).running() as elsewhere:
+    with Receiver().running() as elsewhere:
         receiver.status, receiver.headers = 307, {"Location": elsewhere.url}
         hook(receiver, "filed")
         ask(agent_a)
@@ -437,7 +437,7 @@ def test_a_slow_one_slows_neither_a_decision_nor_another_receiver(
     go_on = threading.Event()
     receiver.answering = lambda handler: (go_on.wait(30), handler.send_response(200), handler.end_headers())  # type: ignore[assignment,return-value]
     hook(receiver, name="slow")
-    with Receiver(free_port()).running() as quick:
+    with Receiver().running() as quick:
         hook(quick, name="quick")
         ask(agent_a, "first.example.com")
         sender.round()

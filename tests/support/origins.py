@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+FIRST_ADDRESS = "127.0.0.2"  # all who run origins take their ports here, so that no two choose the same
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Seen:
     trailers: list[tuple[str, str]] = field(default_factory=list)
     whole: bool = False
     sent: int = 0  # how many answers or events have left
+    wanted: int = 1  # how many of those that come in turn may leave
 
     def values(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key == name.lower()]
@@ -110,7 +112,8 @@ class Origins:
     def __init__(self) -> None:
         self.requests: list[Seen] = []
         self.connections: list[Connection] = []
-        self.tls_port, self.http_port = _free_ports()
+        self._bound = [_bound(FIRST_ADDRESS, 0) for _ in range(2)]
+        self.tls_port, self.http_port = (int(each.getsockname()[1]) for each in self._bound)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -140,6 +143,8 @@ class Origins:
     async def _stop(self) -> None:
         for server in self._servers:
             server.close()
+        for bound in self._bound:
+            bound.close()
         current = asyncio.current_task()
         tasks = [task for task in asyncio.all_tasks() if task is not current]
         for task in tasks:
@@ -154,14 +159,18 @@ class Origins:
         return len(told)
 
     async def _listen(self, name: str, address: str, context: ssl.SSLContext) -> None:
-        for port, tls in ((self.tls_port, context), (self.http_port, None)):
+        if address == FIRST_ADDRESS:
+            bound, self._bound = self._bound, []
+        else:
+            bound = [_bound(address, port) for port in (self.tls_port, self.http_port)]
+        for listening, tls in zip(bound, (context, None), strict=True):
 
             async def accepted(
                 reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secured: bool = tls is not None
             ) -> None:
                 await self._serve(name, secured, reader, writer)
 
-            self._servers.append(await asyncio.start_server(accepted, address, port, ssl=tls))
+            self._servers.append(await asyncio.start_server(accepted, sock=listening, ssl=tls))
 
     async def _serve(
         self, name: str, tls: bool, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -357,6 +366,22 @@ async def _events(seen: Seen, send: Send) -> bool:
     return False
 
 
+async def _events_in_turn(seen: Seen, send: Send) -> bool:
+    """Each when the test wants it, so that no two travel together."""
+    await send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for number in range(10_000):
+        await _its_turn(seen)
+        event = f"data: {number}\n\n".encode()
+        await send(b"%x\r\n%b\r\n" % (len(event), event))
+        seen.sent += 1
+    return False
+
+
+async def _its_turn(seen: Seen) -> None:
+    while seen.sent >= seen.wanted:
+        await asyncio.sleep(0.005)
+
+
 async def _twice(seen: Seen, send: Send) -> bool:
     """Two answers to one request, in one piece."""
     await send(_plain(b"asked for") + UNASKED)
@@ -369,8 +394,10 @@ async def _twice_in_chunks(seen: Seen, send: Send) -> bool:
 
 
 async def _twice_apart(seen: Seen, send: Send) -> bool:
+    """The second when the test has the first."""
     await send(_plain(b"asked for"))
-    await asyncio.sleep(0.05)
+    seen.sent = 1
+    await _its_turn(seen)
     await send(UNASKED)
     seen.sent = 2
     return True
@@ -455,6 +482,7 @@ ANSWERS: dict[str, Callable[[Seen, Send], Awaitable[bool]]] = {
     "body-to-all": _body_to_all,
     "chunked": _chunked,
     "events": _events,
+    "events-in-turn": _events_in_turn,
     "twice": _twice,
     "twice-in-chunks": _twice_in_chunks,
     "twice-apart": _twice_apart,
@@ -491,9 +519,9 @@ RAW: dict[str, bytes] = {
 }
 
 
-def _free_ports() -> tuple[int, int]:
-    """On an address that all who run origins use, so that two at the same time do not choose the same."""
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.2", 0))
-        second.bind(("127.0.0.2", 0))
-        return int(first.getsockname()[1]), int(second.getsockname()[1])
+def _bound(address: str, port: int) -> socket.socket:
+    """Taken from now on; it listens later. Named as TCP: else asyncio would let small answers wait."""
+    bound = socket.socket(proto=socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((address, port))
+    return bound

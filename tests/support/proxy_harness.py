@@ -82,6 +82,7 @@ class Client:
         self.socket.settimeout(PATIENCE)
         self.received = bytearray()
         self._buffer = bytearray()
+        self._events = b""
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -133,6 +134,15 @@ class Client:
         while b"\r\n" not in self._buffer:
             self._more()
         return self.take(self._buffer.index(b"\r\n") + 2)[:-2]
+
+    def event(self) -> bytes:
+        """The next one of a stream in chunks: a busy proxy may pass on two in one chunk."""
+        while b"\n\n" not in self._events:
+            self._events += self.take(int(self.line(), 16))
+            assert self.line() == b""
+        end = self._events.index(b"\n\n") + 2
+        event, self._events = self._events[:end], self._events[end:]
+        return event
 
     def everything(self) -> bytes:
         """All that still comes, however the connection ends."""
@@ -428,6 +438,14 @@ def running_lab(home: Path, *, inside: Sequence[str] = (), **variables: str) -> 
     finally:
         lab.close()
         origins.close()
+
+
+@contextmanager
+def nobody_listens() -> Iterator[int]:
+    """A port that is taken, and refuses."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield int(bound.getsockname()[1])
 
 
 def eventually(condition: Any, what: str) -> Any:
