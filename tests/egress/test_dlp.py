@@ -452,7 +452,7 @@ def _kept(body: bytes, size: int, coding: str) -> tuple[int, int]:
     return between, within
 
 
-@pytest.mark.parametrize("size", [1000, 32 * 1024, 96 * 1024, 384 * 1024])  # as wires give them
+@pytest.mark.parametrize("size", [1000, 96 * 1024])  # as wires give them
 @pytest.mark.parametrize("name", ["plain", *PACKED])
 def test_no_more_is_kept_than_is_counted(name: str, size: int) -> None:
     coding, pack = PACKED.get(name, ("", bytes))

@@ -144,7 +144,7 @@ def test_what_cannot_be_read_has_no_instructions() -> None:
     ],
 )
 def test_a_hostile_text_is_bounded_in_time(filling: str) -> None:
-    text = f"FROM x:1\nRUN x {filling * (1_000_000 // len(filling))}\n"
+    text = f"FROM x:1\nRUN x {filling * (300_000 // len(filling))}\n"
     start = time.process_time()
     flags_of(text)
     assert time.process_time() - start < 10, "a quadratic step takes minutes here"
