@@ -146,15 +146,39 @@ async def test_a_decision_without_any_message_is_found_by_the_sweeper(
 
 
 async def test_nothing_runs_while_nobody_waits(hub, agent_a, monkeypatch) -> None:
-    sweeps = []
+    watch = _Watch()
+    sweeps: list[int] = []
+    monkeypatch.setattr(waiting, "_CommitWatch", lambda: watch)
+    monkeypatch.setattr(waiting, "_newest_seq", _zero)
     monkeypatch.setattr(waiting, "_after", partial(_count, sweeps))
     proposal = await sync_to_async(ask)(agent_a)
-    await answer(hub, proposal, timeout=0.01)
-    await asyncio.sleep(waiting.WATCH_INTERVAL * 3)  # the sweep that was under way ends
-    before = len(sweeps)
-    await sync_to_async(ask)(agent_a, "later.example.com")
-    await asyncio.sleep(waiting.WATCH_INTERVAL * 5)
-    assert len(sweeps) == before
+    async with hub.waiter(proposal.pk):
+        await watch.begun.wait()
+    watch.begun.clear()
+    watch.committed.set()  # the sweep that was under way ends
+    async with asyncio.timeout(LONG):
+        while not sweeps:
+            await asyncio.sleep(0)
+    for _ in range(10):  # no thread is involved: it has taken its next step by now
+        await asyncio.sleep(0)
+    assert not watch.begun.is_set()
+    assert len(sweeps) == 1
+
+
+class _Watch:
+    """Returns when the test says that something was committed."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.committed = asyncio.Event()
+
+    async def next_commit(self) -> None:
+        self.begun.set()
+        await self.committed.wait()
+
+
+async def _zero() -> int:
+    return 0
 
 
 async def _count(sweeps: list[int], seq: int) -> list[tuple[int, object]]:
