@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -35,7 +36,29 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("steady")
 
-ON_BOTH_DATABASES = {"supervise", "waiting", "api", "commands", "egress_control"}
+# Where the database itself matters: locks, commits, order, concurrent writers and queries of many rows.
+ON_BOTH_DATABASES = (
+    "tests/waiting/",
+    "tests/api/test_deciding.py",
+    "tests/api/test_reading.py",
+    "tests/commands/test_proposals.py",
+    "tests/egress_control/test_intake.py",
+    "tests/egress_control/test_publishing.py",
+    "tests/supervise/test_applying.py",
+    "tests/supervise/test_audit.py",
+    "tests/supervise/test_bottles.py",
+    "tests/supervise/test_caretaker.py",
+    "tests/supervise/test_decisions.py",
+    "tests/supervise/test_events.py",
+    "tests/supervise/test_exactly_once.py",
+    "tests/supervise/test_filing.py",
+    "tests/supervise/test_login.py",
+    "tests/supervise/test_migrations.py",
+    "tests/supervise/test_quorum.py",
+    "tests/supervise/test_snoozing.py",
+    "tests/supervise/test_store.py",
+    "tests/supervise/test_webhooks.py",
+)
 
 # These take longest, in this order.
 LONGEST = (
@@ -83,6 +106,22 @@ def _place(item: pytest.Item) -> int:
         if item.nodeid.startswith(beginning):
             return place
     return len(LONGEST)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.schedule import ScheduleByGroup
+
+    return ScheduleByGroup(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected items live until the end: the garbage collector need not visit them again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 50)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -142,8 +181,8 @@ def database(nothing_left_behind: None, request: pytest.FixtureRequest) -> Itera
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Deciding, waiting and publishing hold on both databases: each test that uses one runs on each."""
-    folder = Path(metafunc.module.__file__).parent.name
-    if folder in ON_BOTH_DATABASES and uses_database(metafunc.definition, metafunc.fixturenames):
+    on_both = metafunc.definition.nodeid.startswith(ON_BOTH_DATABASES)
+    if on_both and uses_database(metafunc.definition, metafunc.fixturenames):
         both = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
         metafunc.parametrize("database", both, indirect=True, scope="session")
 
