@@ -104,7 +104,7 @@ class Report:
                 samples = _of(verb, _pooled(self.steady[OURS, size]))
                 ratios = [_fraction(self._ratio(size, verb, kind)) for kind in (after_decision, after_action)]
                 rows.append([size, f"{OURS}, {verb}", *self._latencies(samples, *ratios)])
-        return _table(head, rows)
+        return table(head, rows)
 
     def _latencies(self, samples: Sequence[Sample], decided: str = "1", action: str = "1") -> list[str]:
         figures = {key: f"{value:.1f} ms" for key, value in _figures(samples).items()}
@@ -123,7 +123,7 @@ class Report:
             usage, rate = self._idle(name), median(self.throughput[name])
             processor, memory = f"{usage.cpu_percent:.2f} %", f"{usage.megabytes:.0f} MB"
             rows.append([name, processor, memory, usage.threads, f"{rate:.0f} /s"])
-        return _table(head, rows)
+        return table(head, rows)
 
     def _burst_table(self) -> str:
         held = f"{self.held} waiting, all decided"
@@ -136,7 +136,7 @@ class Report:
             latencies = [f"{figures[key]:.1f} ms" for key in ("decided_p50", "decided_p99")]
             missing = lost + self.held - len(samples)
             rows.append([name, self.held - missing, missing, *latencies, f"{took:.1f} s"])
-        return _table(head, rows)
+        return table(head, rows)
 
     def _idle(self, name: str) -> Usage:
         found = self.idle[name]
@@ -170,7 +170,7 @@ def _figures(samples: Sequence[Sample]) -> dict[str, Any]:
     figures: dict[str, Any] = {"decisions": len(samples), "lost": _lost(samples)}
     for name, kind in KINDS.items():
         for percent in (50, 99):
-            figures[f"{name}_p{percent}"] = round(_percentile(map(kind, answered), percent), 3)
+            figures[f"{name}_p{percent}"] = round(percentile(map(kind, answered), percent), 3)
     return figures
 
 
@@ -190,20 +190,20 @@ def _pooled(rounds: Iterable[Sequence[Sample]]) -> list[Sample]:
     return [sample for samples in rounds for sample in samples]
 
 
-def _percentile(values: Iterable[float], percent: int) -> float:
+def percentile(values: Iterable[float], percent: int) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else float("nan")
 
 
 def _p50(values: Iterable[float]) -> float:
-    return _percentile(values, 50)
+    return percentile(values, 50)
 
 
 def _fraction(times: float) -> str:
     return f"1/{times:.0f}" if times >= 10 else f"1/{times:.1f}"
 
 
-def _table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
 

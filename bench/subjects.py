@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from wire import Connection, request
+from wire import NO_HEADERS, Connection, request
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 90.0
 WAIT_SECONDS = "900"  # longer than any run: no call may end by itself
+META = "io.modelcontextprotocol"
+TASKS = {"extensions": {f"{META}/tasks": {}}}
 KEPT_VARIABLES = ("PATH", "LANG", "VIRTUAL_ENV")
 # Bottles and an operator's key, made in one process instead of one command each.
 PREPARE = """
@@ -72,9 +74,11 @@ class Subject(ABC):
     def list_tools(self) -> bytes:
         return self._agent_post("tools/list", {})
 
-    def _agent_post(self, method: str, params: Mapping[str, Any]) -> bytes:
+    def _agent_post(
+        self, method: str, params: Mapping[str, Any], more: Mapping[str, str] = NO_HEADERS
+    ) -> bytes:
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        headers = {"Accept": "application/json, text/event-stream", **self.agent_headers}
+        headers = {"Accept": "application/json, text/event-stream", **self.agent_headers, **more}
         return request("POST", "/mcp", message, headers)
 
     @abstractmethod
@@ -112,11 +116,22 @@ class BotBottle(Subject):
         self._operator_headers = {"Authorization": f"Bearer {prepared['key']}", "Accept": "application/json"}
         self._asked = 0
 
-    def _agent_post(self, method: str, params: Mapping[str, Any]) -> bytes:
+    def _agent_post(
+        self, method: str, params: Mapping[str, Any], more: Mapping[str, str] = NO_HEADERS
+    ) -> bytes:
         self._asked += 1
         token = self._tokens[self._asked % len(self._tokens)]  # as many agents, not one that asks for all
         self.agent_headers = {"Authorization": f"Bearer {token}", "MCP-Protocol-Version": "2025-11-25"}
-        return super()._agent_post(method, params)
+        return super()._agent_post(method, params, more)
+
+    def file(self, host: str) -> bytes:
+        """An ask whose call takes a task for an answer, so that it ends when the proposal is committed."""
+        name, version = "egress-block", "2026-07-28"
+        meta = {f"{META}/protocolVersion": version, f"{META}/clientCapabilities": TASKS}
+        arguments = {"host": host, "justification": "The build needs a package from there."}
+        params = {"name": name, "arguments": arguments, "_meta": meta}
+        headers = {"Mcp-Method": "tools/call", "Mcp-Name": name, "MCP-Protocol-Version": version}
+        return self._agent_post("tools/call", params, headers)
 
     def pending(self) -> dict[str, str]:
         rows = self._database.execute("select payload, id from supervise_proposal where status = 'pending'")
@@ -158,14 +173,14 @@ class BotBottle(Subject):
         home.mkdir()
         with (home / "server.log").open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "manage.py", "up"], cwd=ROOT, env=_environment(home), text=True,
+                [sys.executable, "manage.py", "up"], cwd=ROOT, env=environment(home), text=True,
                 stdout=log, stderr=log,
             )  # fmt: skip
         try:
             _wait_for_health(home, process)
             yield cls(home, process, bottles)
         finally:
-            _stop([process])
+            stop([process])
 
 
 class Baseline(Subject):
@@ -205,7 +220,7 @@ class Baseline(Subject):
         started = [
             subprocess.Popen(
                 [*command, role, str(directory)],
-                env=_environment(directory),
+                env=environment(directory),
                 text=True,
                 stdout=subprocess.PIPE,
             )
@@ -214,7 +229,7 @@ class Baseline(Subject):
         try:
             yield cls(directory, started)
         finally:
-            _stop(started)
+            stop(started)
 
 
 def _with_descendants(pid: int) -> list[int]:
@@ -223,7 +238,7 @@ def _with_descendants(pid: int) -> list[int]:
     return [pid, *(each for child in children for each in _with_descendants(int(child)))]
 
 
-def _environment(home: Path) -> dict[str, str]:
+def environment(home: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     return kept | {
         "HOME": str(home),
@@ -239,7 +254,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 def _prepare(home: Path, bottles: int) -> dict[str, Any]:
     finished = subprocess.run(
-        [sys.executable, "-c", PREPARE, str(bottles)], cwd=ROOT, env=_environment(home), text=True,
+        [sys.executable, "-c", PREPARE, str(bottles)], cwd=ROOT, env=environment(home), text=True,
         stdout=subprocess.PIPE, check=True, timeout=300,
     )  # fmt: skip
     prepared: dict[str, Any] = json.loads(finished.stdout)
@@ -265,7 +280,7 @@ def _printed_port(process: subprocess.Popen[str]) -> int:
     return int(process.stdout.readline())
 
 
-def _stop(processes: Iterable[subprocess.Popen[str]]) -> None:
+def stop(processes: Iterable[subprocess.Popen[str]]) -> None:
     for process in processes:
         process.send_signal(signal.SIGTERM)
         try:

@@ -25,9 +25,9 @@ class Usage:
 async def idle_usage(subject: Subject, seconds: float) -> Usage:
     """While nothing happens but waiting."""
     await asyncio.sleep(min(SETTLE_SECONDS, seconds))
-    before, began = _cpu_seconds(subject), time.monotonic()
+    before, began = cpu_seconds(subject), time.monotonic()
     await asyncio.sleep(seconds)
-    used = _cpu_seconds(subject) - before
+    used = cpu_seconds(subject) - before
     cpu_percent = 100 * used / (time.monotonic() - began)
     kilobytes = sum(_status(pid, "VmRSS") for pid in subject.processes())
     threads = sum(_status(pid, "Threads") for pid in subject.processes())
@@ -54,7 +54,7 @@ async def _list_tools(subject: Subject, until: float) -> int:
     return count
 
 
-def _cpu_seconds(subject: Subject) -> float:
+def cpu_seconds(subject: Subject) -> float:
     ticks = 0
     for pid in subject.processes():
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+SQLITE = "botbottle.sqlite"  # Django's backend, with turns for its writers
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
@@ -114,7 +115,7 @@ def database(name: str, sqlite_path: Path) -> dict[str, object]:
 
 def _sqlite(path: Path) -> dict[str, object]:
     return {
-        "ENGINE": "django.db.backends.sqlite3",
+        "ENGINE": SQLITE,
         "NAME": str(path),
         "CONN_MAX_AGE": None,
         "OPTIONS": {

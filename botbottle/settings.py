@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from egress import shards
@@ -18,6 +19,9 @@ BOTTLE_SERVER_ROOTS = [str(Path(root).expanduser()) for root in environment.word
 SECRET_KEY_IS_GIVEN = bool(environment.text("SECRET_KEY"))
 SECRET_KEY = environment.text("SECRET_KEY") or home.secret_key(BOTTLE_HOME)
 DATABASES = {"default": environment.database("DATABASE_URL", BOTTLE_HOME / "bot-bottle.sqlite3")}
+if DATABASES["default"]["ENGINE"] == environment.SQLITE:
+    # Where psycopg is installed, REST framework loads it for fields of PostgreSQL that no shape of ours has.
+    sys.modules.setdefault("django.contrib.postgres", None)  # type: ignore[arg-type]
 REDIS_URL = environment.text("REDIS_URL")
 if REDIS_URL and not REDIS_URL.startswith(("redis://", "rediss://", "unix://")):
     raise environment.BadSetting("REDIS_URL must look like redis://host:6379/0 (or rediss://, unix://).")
@@ -179,6 +183,7 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Read the queue and decide proposals from scripts and chat bots.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "PREPROCESSING_HOOKS": ["supervise.api_schema.describe"],
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
 }
 

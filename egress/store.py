@@ -10,7 +10,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F, Max, OuterRef, Subquery
 from django.dispatch import Signal
 from django.utils import timezone
@@ -45,6 +45,10 @@ def home_id() -> str:
 
 
 def is_ours(bottle: Bottle) -> bool:
+    if Bottle.publication.is_cached(
+        bottle
+    ):  # it may be out of date, but a bottle never moves to another home
+        return bottle.publication.home == home_id()
     return Publication.objects.filter(bottle=bottle, home=home_id()).exists()
 
 
@@ -69,15 +73,20 @@ def bottle_directory(bottle: Bottle) -> Path:
     return Path(settings.BOTTLE_HOME) / "bottles" / bottle.slug
 
 
-def current(bottle: Bottle) -> RouteTableVersion:
-    """The newest version. Every bottle has one: it is created with an empty table."""
-    return RouteTableVersion.objects.select_related("bottle").filter(bottle=bottle).latest("version")
+def current(bottle: Bottle, **also: Subquery) -> RouteTableVersion:
+    """The newest version, with its bottle. Every bottle has one: it is created with an empty table.
+
+    `also` are read by the same query, and become attributes of the version.
+    """
+    versions = RouteTableVersion.objects.select_related("bottle__publication").filter(bottle=bottle)
+    return versions.annotate(**also).latest("version")
 
 
-def lock(bottle: Bottle) -> RouteTableVersion:
+def lock(bottle: Bottle, **also: Subquery) -> RouteTableVersion:
     """The newest version, held until the transaction ends so that two changes cannot take one number."""
-    Bottle.objects.select_for_update().get(pk=bottle.pk)
-    return current(bottle)
+    if connection.features.has_select_for_update:  # on SQLite, the transaction itself is the lock
+        Bottle.objects.select_for_update().values_list("pk").get(pk=bottle.pk)
+    return current(bottle, **also)
 
 
 def hosts_reached() -> frozenset[str]:

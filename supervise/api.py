@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from django.contrib.auth.models import User
 from django.db.models import Count, Q, QuerySet
-from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import exceptions, generics
 from rest_framework.pagination import PageNumberPagination
 from rest_framework.permissions import BasePermission
@@ -27,7 +26,6 @@ from . import bottles, decisions, errors, permissions, queries
 from .api_shapes import (
     ApproveBody,
     BottleShape,
-    ErrorShape,
     HistoryLine,
     ModifyBody,
     ProposalLine,
@@ -69,21 +67,10 @@ class OperatorView(APIView):
         return answer_error
 
 
-def _choice(name: str, choices: list[str]) -> OpenApiParameter:
-    return OpenApiParameter(name, str, enum=choices)
-
-
-BOTTLE = OpenApiParameter("bottle", str, description="The bottle's slug.")
-TOOL = _choice("tool", Proposal.Tool.values)
-STATUS = _choice("status", Proposal.Status.values)
-REFUSALS = dict.fromkeys((400, 401, 403, 404, 409), ErrorShape)
-
-
 class ProposalList(OperatorView, generics.ListAPIView[Proposal]):
     serializer_class = ProposalLine
     pagination_class = Pages
 
-    @extend_schema(parameters=[STATUS, BOTTLE, TOOL])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Proposals, newest first."""
         return super().get(request, *args, **kwargs)
@@ -94,7 +81,6 @@ class ProposalList(OperatorView, generics.ListAPIView[Proposal]):
 
 
 class ProposalDetail(OperatorView):
-    @extend_schema(responses={200: ProposalShape, 404: ErrorShape})
     def get(self, request: Request, proposal_id: str) -> Response:
         """One proposal with its review: the change a yes would make now, and the digest to decide with."""
         return Response(ProposalShape(queries.get_proposal(proposal_id)).data)
@@ -119,7 +105,6 @@ class Decide(OperatorView):
         )
 
 
-@extend_schema(request=ApproveBody, responses={200: ProposalShape, 202: ProposalShape, **REFUSALS})
 class Approve(Decide):
     """Grant what was asked."""
 
@@ -127,7 +112,6 @@ class Approve(Decide):
     verb = staticmethod(decisions.approve)
 
 
-@extend_schema(request=ModifyBody, responses={200: ProposalShape, 202: ProposalShape, **REFUSALS})
 class Modify(Decide):
     """Grant something else for the same host, usually less."""
 
@@ -135,7 +119,6 @@ class Modify(Decide):
     verb = staticmethod(decisions.modify)
 
 
-@extend_schema(request=RejectBody, responses={200: ProposalShape, **REFUSALS})
 class Reject(Decide):
     """Refuse, with a reason that the agent reads."""
 
@@ -163,7 +146,6 @@ class BottleList(OperatorView, generics.ListAPIView[Bottle]):
 
 
 class BottleRoutes(OperatorView):
-    @extend_schema(responses={200: RoutesShape, 404: ErrorShape})
     def get(self, request: Request, slug: str) -> Response:
         """What the bottle can reach now: its published table, as its agent sees it."""
         return Response(RoutesShape(queries.live_routes(bottles.get(slug))).data)
@@ -173,7 +155,6 @@ class History(OperatorView, generics.ListAPIView[Decision]):
     serializer_class = HistoryLine
     pagination_class = Pages
 
-    @extend_schema(parameters=[STATUS, BOTTLE, TOOL])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Decisions, newest first."""
         return super().get(request, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The shapes of the operator API's bodies, for reading them, for writing them, and for its schema.
+"""The shapes of the operator API's bodies, for reading them and for writing them.
 
 Agents' text goes out as it was sent: what makes it inert is the renderer in `supervise.api`.
 """
@@ -8,9 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
-from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from botbottle.models import Bottle
@@ -18,16 +15,6 @@ from botbottle.models import Bottle
 from . import queries
 from .models import Decision, Proposal
 from .outcomes import outcome_of
-
-
-class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    """How the schema describes API keys; drf-spectacular finds it by its base class."""
-
-    target_class = "supervise.api_keys.ApiKeyAuthentication"
-    name = "apiKey"
-
-    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
-        return {"type": "http", "scheme": "bearer", "bearerFormat": "bbk_…"}
 
 
 class RiskShape(serializers.Serializer[Any]):
@@ -112,18 +99,15 @@ class ProposalShape(serializers.ModelSerializer[Proposal]):
             "agent_is_told",
         ]
 
-    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_approvals(self, proposal: Proposal) -> list[str]:
         return [approval.actor.get_username() for approval in proposal.approvals.select_related("actor")]
 
     def get_approvals_needed(self, proposal: Proposal) -> int:
         return int(settings.SUPERVISE_QUORUM)
 
-    @extend_schema_field(ReviewShape(allow_null=True))
     def get_review(self, proposal: Proposal) -> Any:
         return ReviewShape(queries.review_of(proposal)).data if proposal.is_pending else None
 
-    @extend_schema_field(DecisionShape(allow_null=True))
     def get_decision(self, proposal: Proposal) -> Any:
         decision = queries.decision_of(proposal)
         return DecisionShape(decision).data if decision else None

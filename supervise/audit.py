@@ -37,21 +37,35 @@ def append(
     """Add one link. Takes the chain's lock until the transaction ends: append last."""
     if not connection.in_atomic_block:
         raise RuntimeError("An audit row belongs to the transaction of what it records.")
-    head, _ = AuditHead.objects.select_for_update().get_or_create(pk=1)
     event = AuditEvent(
-        seq=head.seq + 1,
-        at=timezone.now(),
         actor_name=actor_name,
         action=action,
         bottle_slug=bottle_slug,
         proposal_id=proposal_id,
         details=details or {},
-        previous_hash=head.hash,
     )
-    event.hash = link_hash(event)
-    event.save()
-    AuditHead.objects.filter(pk=1).update(seq=event.seq, hash=event.hash)
+    # What this process wrote last is usually still the head. Whoever remembers it need not read it.
+    if _written is None or not _link(event, *_written):
+        head, _ = AuditHead.objects.select_for_update().get_or_create(pk=1)
+        if not _link(event, head.seq, head.hash):
+            raise RuntimeError("The head of the audit chain changed although it was locked.")
     return event
+
+
+_written: tuple[int, str] | None = None  # a guess: others append too, and transactions are rolled back
+
+
+def _link(event: AuditEvent, seq: int, previous_hash: str) -> bool:
+    """Append the event after this one; False when that is not the head of the chain."""
+    global _written  # noqa: PLW0603 - one for all threads, like the chain
+    event.seq, event.at, event.previous_hash = seq + 1, timezone.now(), previous_hash
+    event.hash = link_hash(event)
+    is_head = AuditHead.objects.filter(pk=1, seq=seq, hash=previous_hash)
+    if not is_head.update(seq=event.seq, hash=event.hash):
+        return False
+    event.save()
+    _written = event.seq, event.hash
+    return True
 
 
 def link_hash(event: AuditEvent) -> str:

@@ -19,6 +19,7 @@ from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from . import queries, refusals
@@ -31,6 +32,7 @@ from .overview import bottles_overview
 from .permissions import may_decide, may_view, others_bottles
 from .queue_page import PAGE, RISKS, Filter, QueuePage, Since, arrived, page_of, proxy_state
 from .reviewing import Review
+from .shared_reads import shared
 
 HISTORY_PAGE = 50
 PANELS = ("approve", "modify", "reject", "snooze")
@@ -91,7 +93,7 @@ def is_fragment(request: HttpRequest) -> bool:
 
 
 def draft_lines() -> list[tuple[Draft, str]]:
-    return [(draft, summary_of(draft.unfiled)) for draft in drafts()]
+    return shared.get("drafts", lambda: [(draft, summary_of(draft.unfiled)) for draft in drafts()])
 
 
 @operator_page
@@ -130,6 +132,8 @@ def queue_cards(request: OperatorRequest) -> HttpResponse:
 
 def _named(ids: list[str]) -> list[tuple[Proposal, Review | None]]:
     """Proposals by name, wherever they stand now, with the review of those that are pending."""
+    if not ids:  # usually: an open page shows what its view has
+        return []
     known = Proposal.objects.filter(pk__in=[text for text in ids[:PAGE] if _is_uuid(text)])
     found = list(known.select_related("bottle", "decision").prefetch_related("approvals__actor"))
     reviews = queries.reviews_of([one for one in found if one.is_pending])
@@ -140,22 +144,30 @@ def _named(ids: list[str]) -> list[tuple[Proposal, Review | None]]:
 @operator_page
 def queue_state(request: OperatorRequest) -> JsonResponse:
     """Which cards there are and how they look, so that an open page fetches only what changed."""
-    wanted = Filter.of_query(request.GET)
-    shown, since = page_of(wanted), Since.of_text(request.GET.get("since", ""))
+    wanted, since = Filter.of_query(request.GET), Since.of_text(request.GET.get("since", ""))
     ids = request.GET.getlist("id")
-    states = {str(item.proposal.pk): state_of(item, item.proposal, None) for item in shown.reviews}
+    view = shared.get(("queue state", wanted), lambda: _view_state(wanted))
+    states = dict(view["cards"])
     for one, seen in _named([text for text in ids if text not in states]):
         states[str(one.pk)] = state_of(seen, one, queries.decision_of(one))
-    return JsonResponse(
-        {
-            "counts": queries.counts(),
-            "proxy": proxy_state(),
-            "cards": states,
-            "after": shown.after,
-            "arrived": arrived(wanted, since, shown=[UUID(text) for text in ids[:PAGE] if _is_uuid(text)]),
-            "now": shown.since.at.timestamp(),
-        }
-    )
+    named = [UUID(text) for text in ids[:PAGE] if _is_uuid(text)]
+    own = {
+        "cards": states,
+        "arrived": arrived(wanted, since, shown=named),
+        "now": timezone.now().timestamp(),
+    }
+    return JsonResponse({**view, **own})
+
+
+def _view_state(wanted: Filter) -> dict[str, Any]:
+    """What is the same for every page that shows this view: whoever may look, sees all of it."""
+    shown = page_of(wanted)
+    return {
+        "counts": queries.counts(),
+        "proxy": proxy_state(),
+        "cards": {str(item.proposal.pk): state_of(item, item.proposal, None) for item in shown.reviews},
+        "after": shown.after,
+    }
 
 
 @operator_page

@@ -177,7 +177,6 @@ def told(result: Decision | Approval) -> tuple[int, str]:
         agreeing = Approval.objects.filter(proposal=result.proposal, granted_digest=result.granted_digest)
         said, needed = agreeing.count(), settings.SUPERVISE_QUORUM
         return messages.INFO, f"Your yes to {what} counts: {said} of {needed}. Another operator must agree."
-    result.refresh_from_db()  # it was applied after the commit
     status = result.status.capitalize()
     if result.applied == Decision.Applied.FAILED:
         text = f"{status}, not live: {what}. The reason: {result.apply_error}. It is retried."

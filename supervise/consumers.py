@@ -19,11 +19,13 @@ from django.http import HttpRequest
 
 from . import events, queries
 from .permissions import may_view
+from .shared_reads import SharedLook
 
 log = logging.getLogger(__name__)
 FORBIDDEN = 4403
 RECHECK_SECONDS = 30.0
 GROUPS = (events.QUEUE, events.BOTTLES)
+COUNTS = SharedLook(queries.counts)  # all pages of a process hear of an event at the same time
 PAUSE_SECONDS = 0.3  # between two messages: what happens meanwhile goes into one
 
 
@@ -110,8 +112,7 @@ class QueueConsumer(Watcher):
         while self._news:
             news, self._news = self._news, set()
             if "proposals" in news:
-                counts = await database_sync_to_async(queries.counts)()
-                await self.send_json({"type": "proposals", "counts": counts})
+                await self.send_json({"type": "proposals", "counts": await COUNTS.get()})
             if "refused" in news:
                 await self.send_json({"type": "refused"})
             await asyncio.sleep(PAUSE_SECONDS)

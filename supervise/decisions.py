@@ -14,6 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Subquery
 from django.utils import timezone
 
 from botbottle.models import Bottle
@@ -25,7 +26,6 @@ from . import applying, audit, events, images, named_images, refusals
 from .canonical import digest
 from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview, TooRisky
 from .models import Approval, Decision, Proposal
-from .named_images import Looked
 from .outcomes import left_out, outcome_of
 from .permissions import may_decide, may_decide_for
 from .reviewing import Review, checked_payload, preview, review
@@ -72,9 +72,10 @@ def reject(
     _check_permission(actor)
     if not note.strip():
         raise MissingReason("Say why: the agent reads the reason and acts on it.")
-    named = _named_images(proposal_id)
+    proposal = _find(proposal_id)
+    named = named_images.look([proposal], again=True)
     with transaction.atomic():
-        proposal, version = _lock(proposal_id)
+        version = _lock(proposal)
         _check_assignment(actor, proposal.bottle)
         _as_seen(review(proposal, version, named=named), seen_digest)
         decision = _record(proposal, Status.REJECTED, actor=actor, notes=note, seen_digest=seen_digest)
@@ -85,15 +86,17 @@ def reject(
 
 def withdraw(proposal_id: UUID | str, *, bottle: Bottle) -> Decision:
     """The agent takes its own ask back. Raises NoSuchProposal (also for another bottle's), AlreadyDecided."""
+    proposal = _find(proposal_id, bottle=bottle)
     with transaction.atomic():
-        proposal, _ = _lock(proposal_id, bottle=bottle)
+        _lock(proposal)
         return _record(proposal, Status.WITHDRAWN, actor_name=f"bottle {bottle.slug}", notes="")
 
 
 def expire(proposal_id: UUID | str, *, reason: str) -> Decision:
     """Time, or the bottle, ran out before anybody decided."""
+    proposal = _find(proposal_id)
     with transaction.atomic():
-        proposal, _ = _lock(proposal_id)
+        _lock(proposal)
         return _record(proposal, Status.EXPIRED, actor_name="bot-bottle", notes=reason)
 
 
@@ -108,9 +111,10 @@ def _grant(
     at_most: Level = Level.HIGH,
 ) -> Decision | Approval:
     _check_permission(actor)
-    named = _named_images(proposal_id)
+    proposal = _find(proposal_id)
+    named = named_images.look([proposal], again=True)  # it may wait for the engine, so before any row is held
     with transaction.atomic():
-        proposal, version = _lock(proposal_id)
+        version = _lock(proposal)
         _check_assignment(actor, proposal.bottle)
         now = timezone.now()
         edited = None if payload is None else checked_payload(proposal, payload)
@@ -211,8 +215,8 @@ def _record(
     return decision
 
 
-def _lock(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> tuple[Proposal, RouteTableVersion]:
-    """The pending proposal and its bottle's newest table, held against other deciders until commit.
+def _find(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Proposal:
+    """The proposal and its bottle. What it asks never changes; how it stands, `_lock` reads.
 
     For a bottle, another bottle's proposal does not exist, decided or not.
     """
@@ -220,23 +224,22 @@ def _lock(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> tuple[Pro
     if bottle is not None:
         proposals = proposals.filter(bottle=bottle)
     try:
-        proposal = proposals.get(pk=proposal_id)
+        return proposals.get(pk=proposal_id)
     except (Proposal.DoesNotExist, ValidationError):
         raise NoSuchProposal(f"There is no proposal {str(proposal_id)[:64]!r} here.") from None
-    version = store.lock(proposal.bottle)
-    proposal = proposals.get(pk=proposal_id)
+
+
+def _lock(proposal: Proposal) -> RouteTableVersion:
+    """The bottle's newest table, held against other deciders until commit. The bottle is read again with it.
+
+    Raises AlreadyDecided.
+    """
+    status = Proposal.objects.filter(pk=proposal.pk).values("status")
+    version = store.lock(proposal.bottle, proposal_status=Subquery(status))
+    proposal.bottle, proposal.status = version.bottle, getattr(version, "proposal_status")  # noqa: B009
     if not proposal.is_pending:
         raise AlreadyDecided(Decision.objects.get(proposal=proposal))
-    return proposal, version
-
-
-def _named_images(proposal_id: UUID | str) -> Looked:
-    """As they are now, and not when the page was made. Asked before any row is held."""
-    try:
-        asked = Proposal.objects.filter(pk=proposal_id, tool=Proposal.Tool.CAPABILITY)
-        return named_images.look(asked.select_related("bottle"), again=True)
-    except ValidationError:
-        return {}  # `_lock` says that there is none
+    return version
 
 
 def _as_seen(present: Review, seen_digest: str) -> Review:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from botbottle.models import Bottle
@@ -47,17 +47,22 @@ def file_proposal(
     ask_digest = digest([tool, payload])
     equal = Proposal.objects.filter(bottle=bottle, ask_digest=ask_digest)
     for _ in range(3):  # each round loses only to a decision or an equal ask made in the same instant
-        pending = equal.filter(status=Proposal.Status.PENDING)
-        if pending.update(joined=F("joined") + 1, asked_at=timezone.now()):
-            proposal = pending.select_related("bottle").first()
-            if proposal is not None:
-                events.announce("joined", proposal, wake=False)  # nothing was decided
-                return Filed(proposal, joined=True)
+        proposal = _join(equal.filter(status=Proposal.Status.PENDING))
+        if proposal is not None:
+            events.announce("joined", proposal, wake=False)  # nothing was decided
+            return Filed(proposal, joined=True)
         try:
             return _insert(bottle, tool, payload, justification, ask_digest, operator=operator)
         except IntegrityError:
             continue
     raise AskedTooOften("This ask was filed and decided several times in one instant. Ask again.")
+
+
+def _join(pending: QuerySet[Proposal]) -> Proposal | None:
+    """The equal ask that is pending, if there is one. The usual case is none, and then nothing is written."""
+    if pending.exists() and pending.update(joined=F("joined") + 1, asked_at=timezone.now()):
+        return pending.select_related("bottle").first()
+    return None
 
 
 def _insert(
@@ -69,8 +74,7 @@ def _insert(
     with transaction.atomic():
         # Locked, so that neither the limits nor the bottle's end can be passed by two at once.
         version = store.lock(bottle)
-        bottle.refresh_from_db(fields=["state"])
-        if bottle.state == Bottle.State.DELETED:
+        if version.bottle.state == Bottle.State.DELETED:
             raise BadAsk("This bottle was deleted. Stop here: nobody will decide for it any more.")
         if not operator:
             refused = refusals.answer(bottle, ask_digest)

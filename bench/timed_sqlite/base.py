@@ -1,4 +1,4 @@
-"""Django's SQLite backend that also notes when it is about to commit: the product needs no hook for it."""
+"""The product's SQLite backend that also notes when it is about to commit. The product needs no hook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from django.conf import settings
-from django.db.backends.sqlite3 import base
+
+from botbottle.sqlite import base
 
 _times = os.open(Path(settings.BOTTLE_HOME) / "commits", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
 

@@ -172,7 +172,7 @@ async function refresh() {
 }
 
 function refreshSoon() {
-  if (timer) return; // however many events come, one look takes them all in
+  if (timer || document.hidden) return; // however many events come, one look takes them all in
   timer = setTimeout(() => {
     timer = null;
     refresh();
@@ -240,6 +240,8 @@ function connect() {
   });
 }
 
+// A page that nobody sees has its counts from the messages. It looks for the rest when it is seen again.
+document.addEventListener("visibilitychange", () => document.hidden || isSignedOut || refresh());
 lookedAt = Date.now();
 connect();
 setInterval(judge, 1000);

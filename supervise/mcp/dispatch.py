@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from botbottle.models import Bottle
@@ -15,7 +16,7 @@ from supervise.errors import BadAsk, SuperviseError
 from supervise.outcomes import Outcome
 
 from . import answers, catalog, tasks, tools
-from .jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, ProtocolError
+from .jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Prepared, ProtocolError
 from .versions import (
     MODERN_VERSIONS,
     NEWEST,
@@ -64,7 +65,9 @@ def dispatch(
     if handler is None:
         raise ProtocolError(METHOD_NOT_FOUND, f"Unknown method {method[:60]!a}.")
     answer = handler(Call(bottle, method, params, version, declares_tasks))
-    return answer if isinstance(answer, Wait) else Done(shape_result(method, answer, version))
+    if isinstance(answer, Wait):
+        return answer
+    return Done(answer if isinstance(answer, Prepared) else shape_result(method, answer, version))
 
 
 def call_result(outcome: Outcome, *, version: str = NEWEST) -> Json:
@@ -96,7 +99,14 @@ def _ping(call: Call) -> Json:
 def _list_tools(call: Call) -> Json:
     if call.params.get("cursor") is not None:
         raise ProtocolError(INVALID_PARAMS, "The list has one page: leave out the cursor.")
-    return {"tools": [tool.as_json() for tool in catalog.TOOLS]}
+    return _tool_list(call.version)
+
+
+@cache
+def _tool_list(version: str) -> Prepared:
+    """The same for every bottle; clients ask for it at each start."""
+    tools = {"tools": [tool.as_json() for tool in catalog.TOOLS]}
+    return Prepared(shape_result("tools/list", tools, version))
 
 
 def _call_tool(call: Call) -> Json | Wait:

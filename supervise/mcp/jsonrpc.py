@@ -120,9 +120,24 @@ def notification(method: str, params: Mapping[str, Any]) -> Json:
     return {"jsonrpc": "2.0", "method": method, "params": params}
 
 
+class Prepared(Json):
+    """An object that is sent often and never changes, with its encoded form."""
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        super().__init__(value)
+        self.encoded = encode(dict(value))
+
+
 def encode(message: Json | list[Json]) -> bytes:
     """Compact ASCII JSON: no byte of agent text reaches a terminal, a log or an SSE line as itself."""
-    return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    if isinstance(message, dict) and isinstance(result := message.get("result"), Prepared):
+        rest = _dumps({name: value for name, value in message.items() if name != "result"})
+        return rest[:-1] + (b"," if len(message) > 1 else b"") + b'"result":' + result.encoded + b"}"
+    return _dumps(message)
+
+
+def _dumps(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode("ascii")
 
 
 def _read_id(value: Mapping[str, Any]) -> RequestId | None:

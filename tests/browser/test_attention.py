@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -33,6 +34,32 @@ STAND_INS = """() => {
   AudioContext.prototype.createOscillator = function () { window.sounds += 1; return oscillate.call(this); };
   Object.defineProperty(document, "hidden", { get: () => false, configurable: true }); }"""
 
+HIDE = "Object.defineProperty(document, 'hidden', { get: () => true, configurable: true })"
+SHOW = """() => { Object.defineProperty(document, "hidden", { get: () => false, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange")); }"""
+
+
+@on_the_desk
+def test_a_page_that_nobody_sees_counts_and_asks_for_its_state_when_it_is_seen_again(
+    window: Window, agent: Agent, look: Look
+) -> None:
+    page = window(look=look, is_fresh=True)
+    page.clock.install()
+    page.reload()
+    page.wait_for_selector("#connection[data-state=connected]")
+    page.clock.pause_at(datetime.now(UTC) + timedelta(seconds=10))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate(HIDE)
+    call = agent.asks("unseen.example.com")
+    wait_until(lambda: page.title().startswith("(1) "), what="the count in the title")
+    page.clock.run_for(5000)  # less than the time between two looks that need no event
+    assert asked == []
+    page.clock.resume()
+    page.evaluate(SHOW)
+    reject(page, "unseen.example.com")
+    text_of(call)
+
 
 @on_the_desk
 def test_title_and_icon_count_and_notification_and_sound_come_to_who_wants_them(
@@ -49,13 +76,14 @@ def test_title_and_icon_count_and_notification_and_sound_come_to_who_wants_them(
         page.click(f"#{name}")
         page.locator(f"#{name}[aria-pressed=true]").wait_for()
     before = page.evaluate("sounds")
-    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true })")
+    page.evaluate(HIDE)
     call = agent.asks("evil-words.example.com", justification="evil words")
     wait_until(lambda: page.title().startswith("(1) "), what="the count in the title")
     assert page.locator("link[rel=icon]").get_attribute("href").startswith("data:image/png")
     told = page.evaluate("told")
     assert len(told) == 1 and re.fullmatch(r"1 proposal waits(, \d+ of high risk)?", told[0][1])
     assert page.evaluate("sounds") == before + 1
+    page.evaluate(SHOW)
     reject(page, "evil-words.example.com")
     wait_until(lambda: not page.title().startswith("("), what="the title without a count")
     assert page.locator("link[rel=icon]").get_attribute("href") == plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,8 +17,9 @@ from django.test import Client
 
 from botbottle.asgi import websocket_application
 from botbottle.models import Bottle
-from supervise import decisions, events
+from supervise import consumers, decisions, events, queries
 from supervise.consumers import FORBIDDEN, PAUSE_SECONDS
+from supervise.shared_reads import SharedLook
 from tests.console.conftest import browser_of
 from tests.support.proposals import ask, seen
 
@@ -106,6 +107,21 @@ async def test_a_burst_is_a_few_messages_and_the_last_one_is_right(olivia: Clien
             messages.append(await socket.receive_json_from(timeout=5))
         assert 1 <= len(messages) < 20
         assert messages[-1]["counts"]["pending"] == 40
+
+
+async def test_one_event_is_counted_once_for_all_open_pages(
+    olivia: Client, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[dict[str, int]] = []
+    monkeypatch.setattr(
+        consumers, "COUNTS", SharedLook(lambda: counted.append(queries.counts()) or counted[-1])
+    )
+    async with AsyncExitStack() as stack:
+        sockets = [await stack.enter_async_context(open_socket(olivia)) for _ in range(20)]
+        await sync_to_async(ask)(agent_a)
+        told = [await socket.receive_json_from(timeout=5) for socket in sockets]
+    assert [message["counts"]["pending"] for message in told] == [1] * 20
+    assert len(counted) == 1
 
 
 async def test_it_tells_that_a_bottle_changed(olivia: Client, agent_a: Bottle) -> None:

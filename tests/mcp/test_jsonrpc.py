@@ -125,3 +125,15 @@ def test_any_bytes_are_json_or_a_parse_error(body: bytes) -> None:
         jsonrpc.decode(body)
     except ProtocolError as refusal:
         assert refusal.code == -32700
+
+
+@given(JSON_VALUES, st.sampled_from([{}, {"jsonrpc": "2.0", "id": 'é"1'}, {"id": 7}]))
+def test_a_prepared_result_is_sent_as_any_other(value: object, envelope: dict[str, object]) -> None:
+    result = {"tools": value}
+    for message in ({**envelope, "result": result}, {"result": result, **envelope}):
+        prepared = {**message, "result": jsonrpc.Prepared(result)}
+        assert json.loads(jsonrpc.encode(prepared)) == message
+        assert jsonrpc.encode([prepared]) == jsonrpc.encode([message])
+        assert jsonrpc.encode({**envelope, "result": prepared["result"]}) == jsonrpc.encode(
+            {**envelope, "result": result}
+        )

@@ -11,7 +11,7 @@ from django.test import Client
 from mcp_types import methods
 
 from botbottle.models import Bottle
-from supervise.mcp import catalog
+from supervise.mcp import catalog, dispatch
 from supervise.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS
 from supervise.models import Proposal
 from tests.mcp.conftest import MODERN, Agent, ask, message, modern_message
@@ -125,6 +125,18 @@ def test_the_list_names_every_tool_in_one_order(agent: Agent, version: str) -> N
     ]
     methods.validate_server_result("tools/list", version, result)
     assert agent.call("tools/list", version=version)["result"] == result
+
+
+def test_the_list_is_made_and_encoded_once_for_each_version(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    as_json = catalog.Tool.as_json
+    monkeypatch.setattr(catalog.Tool, "as_json", lambda tool: made.append(tool.name) or as_json(tool))
+    dispatch._tool_list.cache_clear()
+    answers = {version: agent.call("tools/list", version=version) for version in [*VERSIONS, *VERSIONS]}
+    assert len(made) == len(VERSIONS) * len(catalog.TOOLS)
+    assert len({str(answer["result"]) for answer in answers.values()}) > 1, "each version has its own shape"
 
 
 @pytest.mark.parametrize("tool", catalog.TOOLS, ids=lambda tool: tool.name)

@@ -1,0 +1,63 @@
+"""A lock that threads get in the order in which they ask for it. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from functools import cache
+from threading import Lock
+
+
+class Turns:
+    """Whoever gives a turn back hands it to the thread that has waited longest."""
+
+    def __init__(self) -> None:
+        self._mutex = Lock()
+        self._taken = False
+        self._waiting: deque[Lock] = deque()
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def take(self, patience: float) -> bool:
+        """Wait for a turn; False when none came within so many seconds. Not reentrant."""
+        with self._mutex:
+            if not self._taken:
+                self._taken = True
+                return True
+            place = Lock()
+            place.acquire()
+            self._waiting.append(place)
+        try:
+            came = place.acquire(timeout=patience)
+        except BaseException:
+            if not self._leave(place):
+                self.give_back()
+            raise
+        return came or not self._leave(place)
+
+    def give_back(self) -> None:
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
+
+    def _leave(self, place: Lock) -> bool:
+        """Stop waiting; False when the turn came in this moment."""
+        with self._mutex:
+            if place not in self._waiting:
+                return False
+            self._waiting.remove(place)
+            return True
+
+
+@cache
+def turns_at(path: str) -> Turns:
+    """One queue for each database of this process."""
+    return Turns()
+
+
+# Who had or awaited a turn when a process was forked does not exist in the new one.
+os.register_at_fork(after_in_child=turns_at.cache_clear)
