@@ -82,7 +82,7 @@ def _plain(plan: Plan) -> dict[str, Any]:
     }
     plain["files"] = [[file.path, file.content, file.mode] for file in plan.files]
     plain["mounts"] = [[mount.source, mount.target, mount.writable] for mount in plan.mounts]
-    plain["limits"] = [plan.limits.cpus, plan.limits.memory, plan.limits.pids]
+    plain["limits"] = [getattr(plan.limits, name) for name in Limits.__match_args__]
     return {"format": FORMAT, **plain}
 
 

@@ -32,7 +32,8 @@ KEYS = (
     "gate_hosts", "limits", "supervise", "context", "mcp_servers",
 )  # fmt: skip
 ROUTE_KEYS = ("host", "path_allowlist", "methods", "auth", "lease", "dlp", "pinned_addresses")
-MIN_MEMORY, MIN_PIDS = 32 * 1024**2, 16
+LIMITS = ("cpus", "memory", "pids", "files")
+MIN_MEMORY, MIN_PIDS, MIN_FILES = 32 * 1024**2, 16, 64
 
 _T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -310,18 +311,21 @@ class _Reading:
             raise self.refuse(key, f"{error}.") from error
 
     def bottle_limits(self, given: Mapping[str, Any]) -> Limits:
-        return self.limits(self.mapping(given.get("limits", {}), "limits", ("cpus", "memory", "pids")))
+        return self.limits(self.mapping(given.get("limits", {}), "limits", LIMITS))
 
     def limits(self, part: Mapping[str, Any], key: str = "limits") -> Limits:
-        cpus, pids = part.get("cpus"), part.get("pids")
+        cpus = part.get("cpus")
         if cpus is not None and (type(cpus) not in {int, float} or not 0.01 <= cpus <= 1024):
             raise self.refuse(f"{key}.cpus", f"must be a number from 0.01 to 1024; got {quoted(cpus)}.")
-        if pids is not None and (type(pids) is not int or not MIN_PIDS <= pids <= 4_194_304):
-            raise self.refuse(
-                f"{key}.pids", f"must be a whole number from {MIN_PIDS} up; got {quoted(pids)}."
-            )
         memory = self.memory(part.get("memory"), f"{key}.memory")
-        return Limits(None if cpus is None else float(cpus), memory, pids)
+        pids = self.count(part.get("pids"), f"{key}.pids", MIN_PIDS, 4_194_304)
+        files = self.count(part.get("files"), f"{key}.files", MIN_FILES, 1_048_576)
+        return Limits(None if cpus is None else float(cpus), memory, pids, files)
+
+    def count(self, value: object, key: str, least: int, most: int) -> int | None:
+        if value is not None and (type(value) is not int or not least <= value <= most):
+            raise self.refuse(key, f"must be a whole number from {least} to {most}; got {quoted(value)}.")
+        return value
 
     def memory(self, value: object, key: str) -> int | None:
         if value is None:

@@ -56,6 +56,7 @@ agent: none
 #  cpus: 2
 #  memory: 4g
 #  pids: 512
+#  files: 4096
 
 # false: no MCP entry; the agent cannot ask, only be refused.
 supervise: true

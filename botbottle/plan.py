@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import launch, sharing
+from .backends import quotas
 from .backends.base import (
     CONFIG_INSIDE,
     HOME_INSIDE,
@@ -185,12 +186,7 @@ def describe(plan: Plan, manifest: Manifest | None = None) -> str:
 
 
 def _described_bottle(plan: Plan) -> list[str]:
-    limits = plan.limits
-    limited = [
-        f"{limits.cpus:g} cpus" if limits.cpus else "",
-        f"{limits.memory / 1024**2:.0f} MiB of memory" if limits.memory else "",
-        f"{limits.pids} processes" if limits.pids else "",
-    ]
+    limits, *weaker = _described_limits(plan)
     entry = f"{agents.SERVER} at {variables.MCP_URL}"
     if plan.agent == "none":
         entry += " (no entry is written for an agent of kind none)"
@@ -201,10 +197,28 @@ def _described_bottle(plan: Plan) -> list[str]:
         f"agent     {plan.agent}",
         f"command   {' '.join(map(_shown, plan.command)) or 'none: idle until something is executed in it'}",
         f"user      {USER_INSIDE} ({UID_INSIDE}), in {plan.workdir}; {HOME_INSIDE} is new at each start",
-        f"limits    {', '.join(filter(None, limited)) or 'none'}",
+        f"limits    {limits}",
+        *(f"          {line}" for line in weaker),
         f"network   none but the proxy at {variables.PROXY_URL}, which denies by default",
         f"MCP       {entry if plan.supervise else 'none: supervise is false'}",
     ]
+
+
+def _described_limits(plan: Plan) -> Iterator[str]:
+    """All in one line; then, in a line each, what does not hold everywhere."""
+    limits = plan.limits
+    limited = [
+        f"{limits.cpus:g} cpus" if limits.cpus else "",
+        f"{limits.memory / 1024**2:.0f} MiB of memory" if limits.memory else "",
+    ]
+    if plan.backend != "smolmachines":
+        limited.append(f"{limits.pids or quotas.processes()} processes")
+        limited.append(f"{limits.files or quotas.FILES} descriptors of each process")
+    yield ", ".join(filter(None, limited)) or "none"
+    if plan.backend == "local":
+        for name, holds in quotas.WEAKER.items():
+            if getattr(limits, name):
+                yield f"without a control group, {name} {holds}"
 
 
 def _described_variable(name: str, variable: Variable) -> str:

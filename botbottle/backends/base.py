@@ -86,6 +86,7 @@ class Limits:
     cpus: float | None = None
     memory: int | None = None  # bytes
     pids: int | None = None
+    files: int | None = None  # descriptors of each process
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,7 @@ def _own(box: Box, plan: Plan) -> None:
     """What is new in each bottle: its processes, devices, temporary files, home."""
     size = ["--size", str(plan.limits.memory)] if plan.limits.memory else []
     box.add("--proc", "/proc", "--dev", "/dev")
+    box.add("--perms", "1777", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
     _cover_kernel_files(box)
     box.add("--symlink", "/tmp", "/var/tmp")  # noqa: S108
     box.add("--perms", "1777", *size, "--tmpfs", "/tmp")  # noqa: S108

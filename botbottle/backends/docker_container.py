@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docker.types import LogConfig  # type: ignore[import-untyped]
+from docker.types import LogConfig, Ulimit  # type: ignore[import-untyped]
 from docker.types import Mount as DockerMount
 
 from botbottle.provision.variables import default_variables
 
-from . import seccomp
+from . import quotas, seccomp
 from .accounts import User, account_files, bottle_user
 from .base import (
     HOME_INSIDE,
@@ -174,13 +174,15 @@ def _confinement() -> dict[str, Any]:
 
 
 def _limits(plan: Plan) -> dict[str, Any]:
-    limits: dict[str, Any] = {}
+    files = plan.limits.files or quotas.FILES
+    limits: dict[str, Any] = {
+        "pids_limit": plan.limits.pids or quotas.processes(),
+        "ulimits": [Ulimit(name="nofile", soft=files, hard=files)],
+    }
     if plan.limits.cpus is not None:
         limits["nano_cpus"] = int(plan.limits.cpus * 1e9)
     if plan.limits.memory is not None:
         limits |= {"mem_limit": plan.limits.memory, "memswap_limit": plan.limits.memory}
-    if plan.limits.pids is not None:
-        limits["pids_limit"] = plan.limits.pids
     return limits
 
 

@@ -450,10 +450,7 @@ def become(order: Order, inside: tuple[int, int, int]) -> None:
         if order.processors:
             os.sched_setaffinity(0, order.processors)
         if order.rlimits:
-            import resource  # noqa: PLC0415 (rarely wanted)
-
-            for kind, value in order.rlimits:
-                resource.setrlimit(kind, (value, value))
+            lower_limits(order.rlimits)
         if os.geteuid() == 0:
             protect_devices()
         os.setsid()
@@ -468,6 +465,16 @@ def become(order: Order, inside: tuple[int, int, int]) -> None:
         os.write(2, os.fsencode(f"bot-bottle: {order.argv[0]} cannot be started: {error}\n"))
     finally:
         os._exit(125)
+
+
+def lower_limits(wanted: list[tuple[int, int]]) -> None:
+    """Of this process and all it starts; what is lower already stays so."""
+    import resource  # noqa: PLC0415 (only here)
+
+    for kind, value in wanted:
+        soft, hard = resource.getrlimit(kind)
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (most if soft == resource.RLIM_INFINITY else min(soft, most), most))
 
 
 def protect_devices() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import random
 import re
 import resource
 import signal
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import keeper
+from . import keeper, quotas
 from .base import Limits
 
 PERIOD = 100_000  # microseconds; the kernel's default, within which a share of the processors is spent
@@ -44,7 +43,7 @@ def place(name: str, wanted: Limits, *, proc: str = "/proc/self") -> Placement:
         # Not RLIMIT_AS: runtimes reserve addresses by the terabyte.
         rlimits = ((resource.RLIMIT_DATA, wanted.memory),)
     processors = _some_processors(wanted.cpus) if "cpus" in open_ and wanted.cpus else ()
-    inside = wanted.pids if "pids" in open_ and _counts_within() else None
+    inside = wanted.pids if "pids" in open_ and quotas.processes_are_counted_within() else None
     return Placement(
         tuple(made),
         rlimits,
@@ -55,14 +54,10 @@ def place(name: str, wanted: Limits, *, proc: str = "/proc/self") -> Placement:
     )
 
 
-def _counts_within() -> bool:
-    """Whether RLIMIT_NPROC, set in a user namespace, counts that one's processes alone. Never for root."""
-    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return os.geteuid() != 0 and version is not None and (int(version[1]), int(version[2])) >= (5, 14)
-
-
 def _some_processors(share: float) -> tuple[int, ...]:
     """So many whole ones, not the same for every bottle. Programs can choose others: no limit for a rogue."""
+    import random  # noqa: PLC0415 - takes as long to import as all else here, and few want it
+
     usable = sorted(os.sched_getaffinity(0))
     return tuple(random.sample(usable, min(len(usable), math.ceil(share))))
 

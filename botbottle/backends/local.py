@@ -11,15 +11,15 @@ import os
 import select
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import bubblewrap, handed, keeper, terminal, traces
+from . import bubblewrap, handed, keeper, quotas, terminal, traces
 from .base import (
     STOP_SECONDS,
     BackendError,
     Life,
-    Limits,
     NotRunning,
     Pipes,
     Plan,
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 HINT = "Install it: `apt-get install bubblewrap` (0.8 or newer), or your distribution's package of that name."
 START_SECONDS = 30.0
 GRACE_SECONDS = 5.0  # for a keeper to put everything away
-WEAKER = {
-    "memory": "holds for each process only",
-    "cpus": "is rounded up to whole processors, and a program that chooses its own gets them",
-}
 NOT_STARTED = (126, 127)  # the command could not be executed, which it has said itself
 
 
@@ -196,30 +192,41 @@ class LocalBackend:
         box.fds.append(control)
         flags = ["--env-fd", variables, "--control-fd", str(control)]
         flags += [] if plan.supervise else ["--no-supervise"]
-        if placement is not None and placement.pids_inside is not None:
-            flags += ["--pids", str(placement.pids_inside)]
+        if (most := self._processes_inside(plan, placement)) is not None:
+            flags += ["--pids", str(most)]
         arguments = box.data(b"".join(os.fsencode(f"{word}\0") for word in box.arguments))
         inside = [*first, *flags, "--", *plan.command]
         order = keeper.Order(str(run), lock, [program, "--args", arguments, *inside], box.fds)
         order.control = ours.detach()
+        order.rlimits = quotas.rlimits(plan.limits)
         if placement is not None:
-            order.cgroups, order.rlimits = list(placement.cgroups), list(placement.rlimits)
+            order.cgroups, order.rlimits = list(placement.cgroups), order.rlimits + list(placement.rlimits)
             order.processors = list(placement.processors)
         return order
 
+    def _processes_inside(self, plan: Plan, placement: Placement | None) -> int | None:
+        """For the first program to set."""
+        if plan.limits.pids is None and quotas.processes_are_counted_within():
+            return quotas.processes()
+        return None if placement is None else placement.pids_inside
+
     def _place(self, plan: Plan, run: Path, progress: Progress) -> Placement | None:
         """Control groups to enter, and what limits where there are none; says what does not hold."""
-        if plan.limits == Limits():
+        wanted = plan.limits
+        if wanted.pids is None and not quotas.processes_are_counted_within():
+            wanted = replace(wanted, pids=quotas.processes())
+        if (wanted.cpus, wanted.memory, wanted.pids) == (None, None, None):
             return None
         from . import limits  # noqa: PLC0415 - as above
 
-        placement = limits.place(f"{self.tag}{plan.slug}", plan.limits)
+        placement = limits.place(f"{self.tag}{plan.slug}", wanted)
         if placement.cgroups:
             (run / "cgroups").write_text("".join(f"{path}\n" for path in placement.cgroups))
-        for name in placement.missing:
-            progress(f"limits.{name} is not enforced: this account has no control group it may write to.")
+        why = "this account has no control group it may write to"
+        for name in placement.missing if plan.limits.pids else ():
+            progress(f"limits.{name} is not enforced: {why}.")
         for name in placement.weaker:
-            progress(f"limits.{name} {WEAKER[name]}: this account has no control group it may write to.")
+            progress(f"limits.{name} {quotas.WEAKER[name]}: {why}.")
         return placement
 
     # in a running bottle

@@ -258,6 +258,8 @@ class SmolmachinesBackend:
         warn_of_closed_mounts(plan.mounts, user, tell)
         if plan.limits.pids is not None:
             tell("Warning: smolvm has no limit of processes; limits.pids does nothing here.")
+        if plan.limits.files is not None:
+            tell("Warning: smolvm has no limit of descriptors; limits.files does nothing here.")
         variables = handed.environment(plan, self._run(plan.slug))
         self._delete(plan.slug)
         name = sandbox_name(self.home, plan.slug)

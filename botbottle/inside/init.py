@@ -39,7 +39,8 @@ class Loop:
     """What to call when a descriptor is ready."""
 
     def __init__(self) -> None:
-        self.epoll = select.epoll()
+        self.poll: select.epoll | select.poll = select.epoll()
+        self.unit = 1  # of the seconds that it takes
         self.calls: dict[int, Call | None] = {}
         self.masks: dict[int, int] = {}
 
@@ -47,20 +48,33 @@ class Loop:
         """A mask of 0 takes the descriptor out: epoll would report a hang-up that nobody may act on yet."""
         known = self.masks.get(fd, 0)
         if mask and known:
-            self.epoll.modify(fd, mask)
+            self.poll.modify(fd, mask)
         elif mask:
-            self.epoll.register(fd, mask)
+            self.register(fd, mask)
         elif known:
-            self.epoll.unregister(fd)
+            self.poll.unregister(fd)
         self.masks[fd], self.calls[fd] = mask, call
+
+    def register(self, fd: int, mask: int) -> None:
+        try:
+            self.poll.register(fd, mask)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # Another bottle of this account has used up what epoll may watch for it. poll() is not counted.
+            self.poll, self.unit = select.poll(), 1000
+            for each in self.masks:
+                if self.masks[each]:
+                    self.poll.register(each, self.masks[each])
+            self.poll.register(fd, mask)
 
     def forget(self, fd: int) -> None:
         if self.masks.pop(fd, 0):
-            self.epoll.unregister(fd)
+            self.poll.unregister(fd)
         self.calls.pop(fd, None)
 
     def turn(self, seconds: float) -> None:
-        for fd, events in self.epoll.poll(seconds):
+        for fd, events in self.poll.poll(seconds * self.unit):
             call = self.calls.get(fd)  # an earlier call of this turn may have closed it
             if call is not None:
                 call(events)

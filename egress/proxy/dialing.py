@@ -47,7 +47,10 @@ async def system_lookup(host: str) -> list[str]:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(tell, outcome)
 
-    threading.Thread(target=ask, name="lookup", daemon=True).start()
+    try:
+        threading.Thread(target=ask, name="lookup", daemon=True).start()
+    except RuntimeError as error:  # this account may have no more
+        raise OSError("no thread can be started") from error
     return await found
 
 

@@ -53,6 +53,7 @@ class Listeners:
                     lambda: self._wire(Door.TCP, None), sock=each, backlog=BACKLOG
                 )
                 self._tcp.append(server)
+                self._plane.watch.registry.claim(each.fileno())
 
     def open_reception(self, incoming: socket.socket) -> None:
         """For bottles of ours that another process accepted a connection of."""
@@ -65,12 +66,15 @@ class Listeners:
         wire = Wire(Doorbell(), self._plane.watch)
         wire.buffer += seen
         try:
-            await self._loop.connect_accepted_socket(lambda: wire, accepted)
+            transport, _ = await self._loop.connect_accepted_socket(lambda: wire, accepted)
         except OSError as error:
             log.info("a connection was gone before it was served: %s", error.strerror)
             accepted.close()
         else:
-            await self._serve(wire, Door.TCP, None)
+            if transport.is_closing():
+                accepted.detach()  # the transport has closed it, or will
+            else:
+                await self._serve(wire, Door.TCP, None)
 
     async def refresh(self, slug: str) -> Ack | None:
         """Read a bottle's files again, with its sockets open while it exists. None when it is gone.
@@ -138,9 +142,15 @@ class Listeners:
 
     async def _listen(self, path: Path, door: Door, bottle: Bottle) -> asyncio.Server:
         listening = bind_unix(path, mode=0o666)
-        return await self._loop.create_unix_server(
+        server = await self._loop.create_unix_server(
             lambda: self._wire(door, bottle), sock=listening, backlog=BACKLOG
         )
+        try:
+            self._plane.watch.registry.claim(listening.fileno())
+        except OSError:
+            server.close()
+            raise
+        return server
 
     def _close(self, slug: str) -> None:
         for name in _SOCKETS:

@@ -31,7 +31,11 @@ class Porch:
         self._later: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
-        self._loop.add_reader(self._listening, self._accept)
+        try:
+            self._loop.add_reader(self._listening, self._accept)
+        except OSError as error:
+            log.error("no connection can be waited for: %s", error.strerror)
+            self._later = self._loop.call_later(_WITHOUT_ROOM_SECONDS, self.open)
 
     def close(self) -> None:
         if self._later is not None:

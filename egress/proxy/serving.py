@@ -10,8 +10,6 @@ import resource
 import signal
 from contextlib import suppress
 
-import uvloop
-
 from egress import dlp
 from egress.errors import PolicyError
 from egress.hostnames import check_askable
@@ -20,10 +18,12 @@ from .config import Config
 from .control import Control
 from .dialing import Lookup, system_lookup
 from .listeners import Listeners
+from .loop import Loop
 from .parent import Sockets
 from .plane import DataPlane
 
 log = logging.getLogger(__name__)
+_REMEDY = "install newuidmap, and give this account a range in /etc/subuid (docs/bottles-local.md)"
 _LAST_MOMENT_SECONDS = 1.0  # for records to be read: nobody can ask for them afterwards
 
 
@@ -32,7 +32,9 @@ def serve(config: Config, sockets: Sockets, lookup: Lookup | None = None) -> Non
     _raise_file_limit()
     if config.processes > 1:
         _interrupt_nobody()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        if isinstance(loop := runner.get_loop(), Loop) and not loop.is_apart:
+            log.info("bottles of this account can use up what the kernel watches for us: %s", _REMEDY)
         runner.run(_serve(config, sockets, lookup or system_lookup))
 
 

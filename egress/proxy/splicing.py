@@ -91,12 +91,12 @@ class Splice:
             self._from, self._to = self._duplicate(self._source), self._duplicate(self._target)
             self._outlet, self._inlet = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._descriptors += (self._outlet, self._inlet)
+            _widen(self._inlet)
+            self._loop.add_reader(self._from, self._fill)
         except OSError:
             self._pipes.give_back()
             self._stay_out()
             return
-        _widen(self._inlet)
-        self._loop.add_reader(self._from, self._fill)
 
     def _duplicate(self, wire: Wire) -> int:
         """The loop watches a descriptor for one party only, and its transport has the original."""
@@ -128,14 +128,24 @@ class Splice:
                 self._in_pipe -= count
                 self._moved(count)
         except BlockingIOError:
-            self._loop.remove_reader(self._from)
+            self._wait_for_room()
+        except OSError:
+            self._fail()
+
+    def _wait_for_room(self) -> None:
+        self._loop.remove_reader(self._from)
+        try:
             self._loop.add_writer(self._to, self._go_on)
         except OSError:
             self._fail()
 
     def _go_on(self) -> None:
         self._loop.remove_writer(self._to)
-        self._loop.add_reader(self._from, self._fill)
+        try:
+            self._loop.add_reader(self._from, self._fill)
+        except OSError:
+            self._fail()
+            return
         self._empty()
 
     def _fail(self) -> None:

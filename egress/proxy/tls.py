@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from struct import Struct
-from typing import cast
+from typing import Any, cast
 
 from .berths import WIDE
 from .openssl import ARRIVED, LONGEST_RECORD, PLAIN, Session, TlsError
@@ -128,7 +128,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     # --- the transport below calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._below = cast(asyncio.Transport, transport)  # the loop's are not a subclass
+        below = cast(asyncio.Transport, transport)  # the loop's are not a subclass
+        if self._wire.can_be_read(below):
+            self._below = below
 
     def get_buffer(self, _: int) -> memoryview:
         if not self._is_bulk:
@@ -287,8 +289,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return None
 
     def _flush(self) -> None:
-        if self._below is not None and (sealed := self._session.sealed()):
-            self._below.write(sealed)
+        below = self._below
+        if below is None or not (sealed := self._session.sealed()):
+            return
+        if not self._is_held or self._wire.can_be_read(below):  # it may have to wait for room
+            below.write(sealed)
 
     def close(self) -> None:
         """Say goodbye, and let what was written leave."""
@@ -307,6 +312,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def is_closing(self) -> bool:
         return self._is_closing
+
+    def get_extra_info(self, name: str, default: object = None) -> Any:
+        return default if self._below is None else self._below.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
         self._is_held = True

@@ -33,13 +33,13 @@ async def open_wire(
 
     Whoever serves the client is told what happens on it, and it may keep as much as the client's.
     """
-    loop, wire = asyncio.get_running_loop(), Wire(client.bell, watch, berth=client.berth)
+    wire = Wire(client.bell, watch, berth=client.berth)
     try:
         if tls is None:
-            await loop.create_connection(lambda: wire, sock=connection)
+            await _adopt(connection, wire)
         else:
             secured = TlsTransport(tls, wire)
-            await loop.create_connection(lambda: secured, sock=connection)
+            await _adopt(connection, secured)
             await secured.handshake(seconds=seconds)
     except BadCertificate as error:
         raise Unreachable(
@@ -48,6 +48,15 @@ async def open_wire(
     except (OSError, TimeoutError) as error:  # TlsError is an OSError
         raise Unreachable("upstream-tls", f"No TLS connection to {host} could be opened.") from error
     return wire
+
+
+async def _adopt(connection: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+    """Raises OSError when the loop cannot wait for it."""
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(lambda: protocol, sock=connection)
+    if transport.is_closing():
+        connection.detach()  # the transport has closed it, or will
+        raise ConnectionResetError
 
 
 _nobody = Doorbell()  # rung by connections that nobody waits for

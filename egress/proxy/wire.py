@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from typing import Protocol, cast
 
 from .berths import NARROW, WIDE, Berth, shared_room
+from .registry import Registry
 from .turns import Begin, advance, at_once
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Watch:
 
     def __init__(self, every: float = 0.25, *, leaving_seconds: float = 30.0) -> None:
         self.leaving_seconds = leaving_seconds
+        self.registry = Registry()
         self.clock = asyncio.get_running_loop().time
         self._wires: set[Wire] = set()
         self._every = every
@@ -141,6 +143,9 @@ class Wire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's are not a subclass
+        if not self.can_be_read(transport):
+            self.ended = self.broke_off = True
+            return
         self.transport = transport
         transport.set_write_buffer_limits(high=self.berth.unsent)
         self._watch.add(self)
@@ -233,24 +238,30 @@ class Wire(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Write what waits in an outbox, if it is not written yet."""
-        data = self.unsent
-        if data:
-            self.unsent = b""
-            if self.transport is not None:
-                self.transport.write(data)
+        if self.unsent:
+            self.write(b"")
 
     def wrap_up(self) -> Parcel | None:
         """What waits in an outbox, ready to be sent, if there is something."""
         data, self.unsent = self.unsent, b""
-        if not data or self.transport is None:
+        if not data or self.transport is None or not self._can_wait_to_write(self.transport):
             return None
         return (self.transport, data) if self.encrypting is None else self.encrypting.wrap_up(data)
 
     def write(self, data: bytes) -> None:
         if self.unsent:
             data, self.unsent = self.unsent + data, b""
-        if self.transport is not None:
-            self.transport.write(data)
+        transport = self.transport
+        if transport is not None and self._can_wait_to_write(transport):
+            transport.write(data)
+
+    def can_be_read(self, transport: asyncio.Transport) -> bool:
+        """Whether the loop can wait for this connection of ours; if not, it is over."""
+        return self._watch.registry.takes(transport)
+
+    def _can_wait_to_write(self, transport: asyncio.Transport) -> bool:
+        """While nothing is read the loop may let go of it, and it needs it when a write has to wait."""
+        return not (self._held or self._ends) or self.can_be_read(transport)
 
     def when_written(self, then: Callable[[], None]) -> None:
         """Call it once everything that was written so far has left."""
@@ -308,8 +319,11 @@ class Wire(asyncio.BufferedProtocol):
         if not self._held & why:
             return
         self._held &= ~why
-        if not self._held and self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
+        transport = self.transport
+        if self._held or transport is None or transport.is_closing():
+            return
+        if self.can_be_read(transport):
+            transport.resume_reading()
 
     def _give_waiting(self) -> None:
         waiting = bytes(self.buffer)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from botbottle.backends import docker_sources, rebuilt
+from botbottle.backends import docker_sources, quotas, rebuilt
 from botbottle.backends.accounts import User, account_files
-from botbottle.backends.base import BackendError, Plan, Unavailable, Variable
+from botbottle.backends.base import BackendError, Limits, Plan, Unavailable, Variable
 from botbottle.backends.docker import DockerBackend, _runs_something
-from botbottle.backends.docker_container import engine_user, environment
+from botbottle.backends.docker_container import Staged, engine_user, environment, settings
 from botbottle.backends.docker_engine import moment
 from botbottle.backends.docker_images import refuse_fetches
 
@@ -114,6 +114,17 @@ def test_the_agents_account_takes_the_place_of_its_id_and_its_name() -> None:
     )
     assert made["passwd"] == ("root:x:0:0::/root:/bin/sh\nagent:x:1000:1000:agent:/home/agent:/bin/sh\n")
     assert made["group"] == "agent:x:1000:\n"
+
+
+@pytest.mark.parametrize(
+    ("limits", "pids", "files"),
+    [(Limits(), quotas.processes(), quotas.FILES), (Limits(pids=20, files=100), 20, 100)],
+)
+def test_a_container_has_limits_of_processes_and_descriptors(limits: Limits, pids: int, files: int) -> None:
+    plan = Plan("demo", "docker", "/x", limits=limits)
+    wanted = settings(plan, User(1000, 1000), Staged(Path("/x")), {}, tty=False)
+    (ulimit,) = wanted["ulimits"]
+    assert (wanted["pids_limit"], ulimit["Name"], ulimit["Hard"]) == (pids, "nofile", files)
 
 
 def test_a_rootless_engines_root_is_the_operator(tmp_path: Path) -> None:

@@ -132,6 +132,34 @@ def test_what_goes_through_the_bridge_is_byte_exact(init, serve, home, count, si
     assert (done.stdout, done.stderr) == (f"{count}\n", "")
 
 
+FULL = """
+class Full:
+    def __init__(self):
+        self.real, self.left = EPOLL(), {left}
+    def register(self, fd, mask):
+        if not self.left:
+            raise OSError(errno.ENOSPC, "full")
+        self.left -= 1
+        self.real.register(fd, mask)
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+
+EPOLL, select.epoll = select.epoll, Full
+
+
+class Loop:"""
+
+
+@pytest.mark.parametrize("left", [0, 20])
+def test_it_goes_on_without_epoll_when_others_have_used_it_up(command, serve, home, left):
+    serve(home / "sockets")
+    program = changed(home, "class Loop:", FULL.format(left=left))
+    words = command("--", sys.executable, "-c", TRANSFER, "9101", "30", str(1 << 20), program=program)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.stdout, done.stderr) == ("30\n", "")
+
+
 def test_it_holds_back_a_sender_that_nobody_reads(init, serve, home):
     serve(home / "sockets")
     script = """

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import shutil
 import signal
@@ -22,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from botbottle import launch
-from botbottle.backends import bubblewrap, limits, local, traces
+from botbottle.backends import bubblewrap, limits, local, quotas, traces
 from botbottle.backends.base import (
     BackendError,
     File,
@@ -737,7 +738,7 @@ def test_the_limits_that_are_said_to_hold_hold(started, backend, drive):
 
 def test_where_no_group_limits_other_means_do_and_the_operator_is_told(started, backend, drive, monkeypatch):
     monkeypatch.setattr(limits, "parents", lambda *_: [])
-    monkeypatch.setattr(limits, "_counts_within", lambda: True)
+    monkeypatch.setattr(quotas, "processes_are_counted_within", lambda: True)
     started(*IDLE, limits=Limits(memory=256 << 20, pids=40, cpus=0.5))
     assert [line.split()[:2] for line in started.said] == [
         ["limits.memory", "holds"],
@@ -745,6 +746,48 @@ def test_where_no_group_limits_other_means_do_and_the_operator_is_told(started, 
     ]
     look = "import os, resource as r; print(len(os.sched_getaffinity(0)), r.getrlimit(r.RLIMIT_NPROC))"
     assert drive("exec", "demo", "/usr/bin/python3", "-c", look).stdout == "1 (40, 40)\n"
+
+
+SHARES = """
+import json, resource as r
+print(json.dumps([r.getrlimit(getattr(r, name))[1] for name in ("RLIMIT_NOFILE", "RLIMIT_SIGPENDING")]))
+"""
+
+
+def test_a_bottle_has_a_part_of_what_is_counted_for_the_account_without_being_told(
+    started, drive, monkeypatch
+):
+    monkeypatch.setattr(quotas, "processes_are_counted_within", lambda: True)
+    started(*IDLE)
+    files, signals = json.loads(drive("exec", "demo", "/usr/bin/python3", "-c", SHARES).stdout)
+    assert files == quotas.FILES
+    assert signals * quotas.SHARE <= resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
+    count = "import resource as r; print(r.getrlimit(r.RLIMIT_NPROC)[0])"
+    assert drive("exec", "demo", "/usr/bin/python3", "-c", count).stdout == f"{quotas.processes()}\n"
+    assert started.said == []
+
+
+def test_where_the_account_is_root_a_control_group_has_a_bottles_part_of_processes(started, backend):
+    require(os.geteuid() == 0 and limits.parents(), "control groups", "run the tests as root, with some")
+    started(*IDLE)
+    groups = [Path(group) / "pids.max" for group in limits.leftovers(backend.tag)]
+    assert [int(group.read_text()) for group in groups] == [quotas.processes()]
+
+
+def test_what_a_manifest_says_of_descriptors_holds(started, drive):
+    started(*IDLE, limits=Limits(files=100))
+    assert json.loads(drive("exec", "demo", "/usr/bin/python3", "-c", SHARES).stdout)[0] == 100
+
+
+def test_all_memory_that_can_be_written_like_files_is_limited(started, drive):
+    """Each place by itself; /dev is for its devices only."""
+    started(*IDLE, limits=Limits(memory=32 << 20))
+    fill = (
+        "for place in /tmp /dev/shm /home/agent; do df --output=size -B1 $place | tail -1; done; touch /dev/x"
+    )
+    said = drive("exec", "demo", *SH, fill)
+    assert [int(size) for size in said.stdout.split()] == [32 << 20] * 3
+    assert "Read-only file system" in said.stderr
 
 
 def test_a_bottle_whose_processes_are_used_up_refuses_commands_and_lives_on(started, backend, drive):

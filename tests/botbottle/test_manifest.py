@@ -39,7 +39,7 @@ def test_every_setting_of_the_example_can_be_uncommented() -> None:
         line.split(":")[0] for line in FULL.splitlines() if line[:1].isalpha()
     }
     assert found.command == ("bash", "-l")
-    assert found.limits == Limits(2.0, 4 * 1024**3, 512)
+    assert found.limits == Limits(2.0, 4 * 1024**3, 512, 4096)
     assert found.mounts == (Mount(str(Path("~/datasets").expanduser()), "/data"),)
     assert [route["host"] for route in found.routes] == ["api.anthropic.com", "pypi.org"]
 
@@ -162,7 +162,8 @@ def test_memory_is_a_size(memory: str | int, size: int) -> None:
         ("limits:\n  memory: 1m", "line 2, limits.memory", "at least 32m"),
         ("limits:\n  memory: 9999999999t", "line 2, limits.memory", "a size such as 2g"),
         ("limits:\n  pids: 1.5", "line 2, limits.pids", "a whole number from 16"),
-        ("limits:\n  cores: 2", "line 2, limits.cores", "Allowed: cpus, memory, pids"),
+        ("limits:\n  files: 63", "line 2, limits.files", "a whole number from 64"),
+        ("limits:\n  cores: 2", "line 2, limits.cores", "Allowed: cpus, memory, pids, files"),
         ("supervise: 'no'", "line 1, supervise", "true or false"),
         ("context: 1", "line 1, context", "true or false"),
         ("mcp_servers: {supervise: {}}", "line 1, mcp_servers.supervise", "not 'supervise'"),

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botbottle import launch, manifest, plan
+from botbottle.backends import quotas
 from botbottle.backends.base import File, Limits, Mount, Plan, Variable
 from botbottle.manifest import BadManifest, Manifest
 from botbottle.provision import trust, variables
@@ -391,7 +392,9 @@ def test_a_description_shows_literals_and_only_names_of_secrets(home, write, mon
         "Bottle demo",
         "  backend   local",
         "  command   gemini",
-        "  limits    1.5 cpus, 1024 MiB of memory, 99 processes",
+        "  limits    1.5 cpus, 1024 MiB of memory, 99 processes, 4096 descriptors of each process",
+        f"            without a control group, memory {quotas.WEAKER['memory']}",
+        f"            without a control group, cpus {quotas.WEAKER['cpus']}",
         "  MCP       supervise at http://127.0.0.1:9100/mcp",
         f"  rw  /workspace  from {home}/bottles/demo/workspace",
         "  TOKEN  (secret, from the host's variable HOST_TOKEN)",
@@ -423,7 +426,7 @@ plans = st.builds(
     variables=st.dictionaries(texts, st.builds(Variable, texts) | st.builds(Variable, from_env=texts)),
     files=st.lists(st.builds(File, texts, texts, st.integers(0, 0o777))).map(tuple),
     mounts=st.lists(st.builds(Mount, texts, texts, st.booleans())).map(tuple),
-    limits=st.builds(Limits, st.none() | st.floats(0.01, 99), *[st.none() | st.integers(1)] * 2),
+    limits=st.builds(Limits, st.none() | st.floats(0.01, 99), *[st.none() | st.integers(1)] * 3),
     supervise=st.booleans(),
 )  # fmt: skip
 
@@ -440,7 +443,7 @@ def test_a_plan_is_the_same_after_it_was_text(made: Plan) -> None:
         lambda plain: {**plain, "format": 0},
         lambda plain: {key: value for key, value in plain.items() if key != "mounts"},
         lambda plain: {**plain, "variables": {"A": 1}},
-        lambda plain: {**plain, "limits": [1, 2, 3, 4]},
+        lambda plain: {**plain, "limits": [1, 2, 3, 4, 5]},
     ],
 )
 def test_a_text_that_is_no_plan_is_refused(change) -> None:

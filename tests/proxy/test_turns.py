@@ -108,6 +108,8 @@ class Transport:
 
     def set_write_buffer_limits(self, **_: Any) -> None: ...
 
+    def get_extra_info(self, _: str) -> None: ...
+
     def is_closing(self) -> bool:
         return self.aborted
 

@@ -29,6 +29,9 @@ def main() -> int:
                 return backend.exec(subject, rest, tty=True)
             case "attach":
                 return backend.attach(subject)
+            case "stop":
+                backend.stop(subject)
+                return 0
         return 99
     except BackendError as error:
         say(f"{type(error).__name__}: {error}")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import sys
 from pathlib import Path
 
-from egress.proxy import dialing
+from egress.proxy import dialing, subordinate
 from egress.proxy.config import from_environment
 from egress.proxy.main import run
 
@@ -46,6 +47,8 @@ def note(where: Path, what: str) -> None:
         file.write(what + "\n")
 
 
+if "SUBUID_FILE" in os.environ:
+    subordinate.RANGES = Path(os.environ["SUBUID_FILE"])
 dialing._connect = connect
 logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
 sys.exit(run(from_environment(), lookup=lookup))
