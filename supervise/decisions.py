@@ -21,7 +21,7 @@ from egress import store
 from egress.merge import Merge
 from egress.models import RouteTableVersion
 
-from . import applying, audit, events, images, named_images, refusals
+from . import applying, audit, events, filing, images, named_images, refusals
 from .canonical import digest
 from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview, TooRisky
 from .models import Approval, Decision, Proposal
@@ -84,7 +84,11 @@ def reject(
 
 
 def withdraw(proposal_id: UUID | str, *, bottle: Bottle) -> Decision:
-    """The agent takes its own ask back. Raises NoSuchProposal (also for another bottle's), AlreadyDecided."""
+    """The agent takes its own ask back.
+
+    Raises NoSuchProposal (also for another bottle's), AlreadyDecided, and NoRoom while the disk is short.
+    """
+    filing.check_room()
     with transaction.atomic():
         proposal, _ = _lock(proposal_id, bottle=bottle)
         return _record(proposal, Status.WITHDRAWN, actor_name=f"bottle {bottle.slug}", notes="")
