@@ -45,7 +45,7 @@ class Command(BaseCommand):
         self._first_operator(quietly=options["json"])
         self._secrets()
         connections.close_all()
-        database = Path(settings.DATABASES["default"]["NAME"])
+        database = Path(str(settings.DATABASES["default"]["NAME"]))
         with held_open(database), listeners.published(settings.BOTTLE_HOME, opened):
             run_until_stopped(_children(opened), ready=lambda: self._tell(opened, as_json=options["json"]))
 
