@@ -17,7 +17,7 @@ from . import disk_space
 from .disk_space import MIB
 
 TABLE = "reserved_space"
-ROWS = 8  # of 1 MiB each: room for some thousand decisions
+ROWS = 8  # of 1 MiB each
 # Its index, which lies in shared memory and has to grow with it, is large enough for 4,062 pages.
 LOG_BYTES = 16 * MIB
 BYTES = ROWS * MIB + LOG_BYTES
