@@ -38,15 +38,18 @@ def keep() -> None:
     """Make what is missing of the reserve. Raises DatabaseError and OSError."""
     if not _is_in_a_file():
         return
-    missing = ROWS - _rows()
-    if missing > 0:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} (zeros BLOB NOT NULL)")
-            for _ in range(missing):
-                cursor.execute(f"INSERT INTO {TABLE} VALUES (zeroblob({MIB}))")  # noqa: S608 - our own words
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA shrink_memory")  # else this connection keeps all of it in memory
+    for _ in range(ROWS - _rows()):
+        _add_a_row()
     _lengthen_the_log()
+
+
+def _add_a_row() -> None:
+    """In a transaction of its own: nobody waits long for it, and this connection keeps little in memory."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} (zeros BLOB NOT NULL)")
+        cursor.execute(f"INSERT INTO {TABLE} VALUES (zeroblob({MIB}))")  # noqa: S608 - our own words
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA shrink_memory")
 
 
 def release() -> bool:
