@@ -12,6 +12,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from . import disk_space
+
 NAME = "journal"
 STARTING, STARTED, ENDED, FAILED = "starting", "started", "ended", "failed"
 STOPPING, USED = "stopping", "used"
@@ -41,7 +43,10 @@ class Reading:
 
 
 def append(directory: Path, what: str, *, who: str, exit_code: int | None = None, text: str = "") -> None:
-    """One whole line, after those of everybody else. Raises OSError."""
+    """One whole line, after those of everybody else. Raises OSError.
+
+    A full disk keeps no bottle from being stopped: of all but a start, the system then tells what happened.
+    """
     pid = os.getpid()
     entry = Entry(what, who, time.time(), pid, _begun(pid), exit_code, text)
     # Begins on a line of its own, whatever a full disk left of the one before.
@@ -50,6 +55,9 @@ def append(directory: Path, what: str, *, who: str, exit_code: int | None = None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.write(descriptor, line)
+    except OSError as error:
+        if what == STARTING or not disk_space.means_full(error):
+            raise
     finally:
         os.close(descriptor)
 

@@ -60,6 +60,10 @@ class RecordBatch:
     def of(cls, plain: dict[str, Any]) -> RecordBatch:
         return cls(plain["boot"], plain["next"], plain["dropped"], plain["records"])
 
+    def without_records(self) -> RecordBatch:
+        """The same, with its records counted as lost."""
+        return RecordBatch(self.boot, self.next, self.dropped + len(self.records), [])
+
 
 class DataPlane:
     """All egress processes of a home. Each serves bottles of its own, and is asked about those."""

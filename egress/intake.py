@@ -19,6 +19,7 @@ from django.db.models import Exists, F, Max, OuterRef, QuerySet, Sum
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from botbottle import database_reserve
 from botbottle.duty import Duty
 from botbottle.models import Bottle
 
@@ -177,6 +178,8 @@ class Intake(Duty):
             _returned(reader.process, away=reader.was_away, first=not cursor.boot)
         self._look_for_problems(reader)
         strangers = sum(not record["bottle"] for record in batch.records)
+        if database_reserve.is_needed():
+            batch = batch.without_records()
         with transaction.atomic():
             _keep(batch)
             RecordCursor.objects.filter(pk=cursor.pk).update(

@@ -149,6 +149,17 @@ def withdraw_route(table: RouteTable, host: str, *, now: datetime) -> Revision:
     )
 
 
+def takes_away(before: RouteTable, after: RouteTable, *, now: datetime) -> bool:
+    """Whether a route or the gate allowed anything before that it does not allow after.
+
+    What cannot be compared, such as uses that are counted anew, counts as taken away.
+    """
+    routes = ((route, after.get(route.host)) for route in before.routes if not route.is_over(now))
+    return any(now is None or widens(now, route) for route, now in routes) or not (
+        set(before.gate_hosts) <= set(after.gate_hosts)
+    )
+
+
 def _own_route(table: RouteTable, host: str) -> Route:
     route = table.get(host)
     if route is None:

@@ -19,11 +19,13 @@ from botbottle.home import held, made_once
 from botbottle.models import Bottle
 
 from .data_plane import DataPlane, DataPlaneDown
+from .merge import takes_away
 from .models import Publication, RouteTableVersion
 from .policy import RouteTable, Snapshot
 from .snapshot import render_gate, render_routes, write_atomically
 
 _LOCK = ".publish.lock"  # one publisher at a time
+UNWRITTEN = "the route table could not be written"
 elsewhere = Signal()  # with `home`: one of its bottles changed, and only there it can be applied
 
 
@@ -165,11 +167,11 @@ def publish(bottle: Bottle) -> int:
     """
     _check_is_ours(bottle)
     with (
-        _noting_problems(bottle, "the route table could not be written"),
+        _noting_problems(bottle, UNWRITTEN),
         held(bottle_directory(bottle) / _LOCK),
     ):
         publication = Publication.objects.filter(bottle=bottle)
-        version = _write(bottle)
+        version = _write_or_cut_off(bottle)
         written = {"version": version, "published_at": timezone.now()}
         try:
             live_at = _acknowledged(bottle, version)
@@ -258,6 +260,37 @@ def _unless_away(change: Callable[[Bottle], object], bottles: Iterable[Bottle], 
                 pass  # noted, and tried again
 
 
+def _write_or_cut_off(bottle: Bottle) -> int:
+    """What was taken away must neither stay live nor come back with a restart of the proxy.
+
+    So where a table that takes something away cannot be written, the bottle's files are removed, which needs
+    no room, and everything is denied until it can be. Raises NotPublished, DataPlaneDown and OSError.
+    """
+    try:
+        return _write(bottle)
+    except OSError as error:
+        if not _takes_away(bottle):
+            raise
+        _remove_files(bottle_directory(bottle))
+        must_publish_again(bottle)
+        if settings.EGRESS_PROXY and (ack := data_plane().reload(bottle.slug)).version:
+            raise NotPublished(
+                f"{UNWRITTEN}, and the egress proxy still serves version {ack.version}"
+            ) from error
+        raise NotPublished(
+            f"{UNWRITTEN}: {error.strerror or error}. It takes something away, so the bottle is cut off from"
+            " everything until it can be written"
+        ) from error
+
+
+def _takes_away(bottle: Bottle) -> bool:
+    """Whether the newest table allows less than the one that was written last."""
+    written = RouteTableVersion.objects.filter(
+        bottle=bottle, version=F("bottle__publication__version")
+    ).first()
+    return written is not None and takes_away(written.table, current(bottle).table, now=timezone.now())
+
+
 def _write(bottle: Bottle) -> int:
     newest = current(bottle)
     if newest.bottle.state == Bottle.State.DELETED:
@@ -273,8 +306,9 @@ def _write(bottle: Bottle) -> int:
     _write_identity(newest.bottle)
     # The gate goes first: a host that is only at the gate reaches nothing. Not synced, as agents wait for it:
     # what a power cut leaves is older or fails its digest; the proxy's start shows it, `catch_up` mends it.
-    write_atomically(directory / "gate.yaml", render_gate(snapshot), synced=False)
-    write_atomically(directory / "routes.yaml", render_routes(snapshot), synced=False)
+    # With a full disk they are overwritten: who reads half of one sees that by its digest.
+    write_atomically(directory / "gate.yaml", render_gate(snapshot), synced=False, also_when_full=True)
+    write_atomically(directory / "routes.yaml", render_routes(snapshot), synced=False, also_when_full=True)
     return newest.version
 
 
@@ -295,15 +329,20 @@ def _write_identity(bottle: Bottle) -> None:
     identity = {"slug": bottle.slug, "token_sha256": bottle.token_digest, "supervise": bottle.supervise}
     text = json.dumps(identity) + "\n"
     if not path.is_file() or path.read_text() != text:
-        write_atomically(path, text)
+        write_atomically(path, text, also_when_full=True)
+
+
+def _remove_files(directory: Path) -> None:
+    """Without them the proxy forgets the bottle: it denies all and cuts what is open."""
+    for name in ("routes.yaml", "gate.yaml", "identity.json"):
+        (directory / name).unlink(missing_ok=True)
 
 
 def _unpublish(bottle: Bottle) -> None:
     directory = bottle_directory(bottle)
     with held(directory / _LOCK):
         if not Bottle.objects.filter(slug=bottle.slug).exclude(state=Bottle.State.DELETED).exists():
-            for name in ("routes.yaml", "gate.yaml", "identity.json"):
-                (directory / name).unlink(missing_ok=True)
+            _remove_files(directory)
     if settings.EGRESS_PROXY:
         data_plane().reload(bottle.slug)
     Publication.objects.filter(bottle=bottle).update(version=0, live_version=0, published_at=None, problem="")

@@ -12,10 +12,12 @@ from channels.layers import get_channel_layer
 from django.conf import settings
 from django.utils import timezone
 
+from botbottle import database_reserve
 from botbottle.duty import Duty
 from egress import intake, secrets, store
 
 from . import applying, decisions, events, managed, rebuilding, settling
+from .disk_watch import DiskWatch
 from .errors import AlreadyDecided
 from .models import Proposal
 from .waiting import ended
@@ -51,7 +53,7 @@ class Caretaker:
     """
 
     def __init__(self) -> None:
-        self._duties = (Tending(), Keeping())
+        self._duties = (Tending(), Keeping(), DiskWatch())
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -96,6 +98,9 @@ def look_after_bottles() -> None:
 
 
 def expire_old() -> int:
+    """How many expired. On a short disk they wait: each takes room from what operators decide."""
+    if database_reserve.is_needed():
+        return 0
     oldest = timezone.now() - timedelta(seconds=settings.SUPERVISE_PROPOSAL_TTL_SECONDS)
     overdue = Proposal.objects.filter(status=Proposal.Status.PENDING, created_at__lt=oldest)
     expired = 0

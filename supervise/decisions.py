@@ -22,7 +22,7 @@ from egress import store
 from egress.merge import Merge
 from egress.models import RouteTableVersion
 
-from . import applying, audit, events, images, named_images, refusals
+from . import applying, audit, events, filing, images, named_images, refusals
 from .canonical import digest
 from .errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview, TooRisky
 from .models import Approval, Decision, Proposal
@@ -85,7 +85,11 @@ def reject(
 
 
 def withdraw(proposal_id: UUID | str, *, bottle: Bottle) -> Decision:
-    """The agent takes its own ask back. Raises NoSuchProposal (also for another bottle's), AlreadyDecided."""
+    """The agent takes its own ask back.
+
+    Raises NoSuchProposal (also for another bottle's), AlreadyDecided, and NoRoom while the disk is short.
+    """
+    filing.check_room()
     proposal = _find(proposal_id, bottle=bottle)
     with transaction.atomic():
         _lock(proposal)

@@ -36,6 +36,12 @@ class AskedTooOften(SuperviseError):
     code = "asked_too_often"
 
 
+class NoRoom(SuperviseError):
+    """The disk of the database is nearly full, and what is left is the operators'."""
+
+    code = "no_room"
+
+
 class NoSuchProposal(SuperviseError):
     """Unknown, or another bottle's: the two look the same from outside."""
 

@@ -15,15 +15,21 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
+from botbottle import database_reserve
 from botbottle.models import Bottle
 from egress import store
 
 from . import audit, events, refusals
 from .canonical import digest
-from .errors import AskedTooOften, BadAsk, TooManyPending
+from .errors import AskedTooOften, BadAsk, NoRoom, TooManyPending
 from .models import Proposal
 from .reviewing import review
 from .sanitize import storable, storable_json
+
+NO_ROOM = (
+    "The disk of the operator's machine is full: nothing was queued, and nothing was changed. The operator "
+    "is told. Go on with what needs no approval, and try again in a few minutes."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,11 @@ def file_proposal(
 
     With `operator`, that one files it for the bottle, whatever was refused or asked too often before.
 
-    Raises TooManyPending, AskedTooOften, or BadAsk when the bottle was deleted; then nothing was queued.
+    Raises TooManyPending, AskedTooOften, NoRoom, or BadAsk when the bottle was deleted; then nothing was
+    queued.
     """
+    if not operator:
+        check_room()
     payload = storable_json(payload)
     ask_digest = digest([tool, payload])
     equal = Proposal.objects.filter(bottle=bottle, ask_digest=ask_digest)
@@ -105,6 +114,12 @@ def _insert(
         )
         events.announce("filed", proposal, wake=False)
     return Filed(proposal, joined=False)
+
+
+def check_room() -> None:
+    """For what agents have written. Raises NoRoom while only what operators decide is."""
+    if database_reserve.is_needed():
+        raise NoRoom(NO_ROOM)
 
 
 def _check_limits(bottle: Bottle) -> None:

@@ -191,7 +191,10 @@ class Keeper:
         if not self.heard and select.select([self.control], [], [], 0)[0]:
             self.hear()  # it had begun, and ended before we got to know of it
         assert self.code is not None  # noqa: S101 (that is why we are here)
-        write_state(self.order.run, self.code)
+        try:
+            write_state(self.order.run, self.code)
+        except OSError:  # a full disk must not keep the end from being told
+            pass
         remove_cgroups(self.order.cgroups)
         os.unlink(f"{self.order.run}/keeper.sock")
         os.close(self.order.lock)

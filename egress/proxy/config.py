@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import ssl
 import sys
@@ -19,6 +20,7 @@ from egress.snapshot import write_atomically
 from .berths import NARROW
 from .gateway import Gateway
 
+log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
 # For the search of one body, whatever its coding, or of the largest that is signed. With two codings, which
 # hardly anybody uses, it can take twice as much, and is refused where there is no more.
@@ -87,12 +89,21 @@ class Config:
         return self.run / shards.DISCOVERY
 
     def tell(self, port: int | None) -> None:
-        """Where we are, and how many, for all who look for us."""
+        """Where we are, and how many, for all who look for us. On a full disk we serve without that."""
         text = json.dumps({"port": port, "processes": self.processes}) + "\n"
-        write_atomically(self.discovery, text)
+        try:
+            write_atomically(self.discovery, text, also_when_full=True)
+        except OSError as error:
+            log.error("%s cannot be written: %s", self.discovery, error.strerror)
         if self.as_json:
             sys.stdout.write(json.dumps({"bind": self.bind, "port": port}) + "\n")
             sys.stdout.flush()
+
+    def forget_the_killed(self) -> None:
+        """What a killed run told is no longer true. The file keeps its place on a disk that may be full."""
+        if self.discovery.is_file():
+            with self.discovery.open("r+b") as file:
+                file.write(b"\n" * self.discovery.stat().st_size)
 
     def owner(self, slug: str) -> int:
         return shards.owner(slug, self.processes)

@@ -38,4 +38,4 @@ def write(directory: Path, texts: Mapping[str, str]) -> None:
     target.chmod(0o755)  # the bottle's user may be another one; others do not get this far
     for name, text in texts.items():
         # read by the bottle's user, whatever its id
-        write_atomically(target / name, text, mode=0o644, synced=False)
+        write_atomically(target / name, text, mode=0o644, synced=False, also_when_full=True)

@@ -73,7 +73,7 @@ def _serve(config: Config, sockets: Sockets, lookup: Lookup | None) -> int:
 
 def _forget_the_killed(config: Config) -> None:
     """What it said is no longer true, and it may have been more processes."""
-    config.discovery.unlink(missing_ok=True)
+    config.forget_the_killed()
     for number in range(config.processes, shards.MOST):
         shards.control_socket(config.run, number).unlink(missing_ok=True)
 

@@ -48,7 +48,7 @@ class Uses:
     def save(self) -> None:
         """Raises OSError. Not synced to the disk: it is a killed process that must grant nothing anew."""
         if self._changed:
-            write_atomically(self._path, json.dumps(self._counts), synced=False)
+            write_atomically(self._path, json.dumps(self._counts), synced=False, also_when_full=True)
             self._changed = False
 
 

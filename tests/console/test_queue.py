@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from botbottle.models import Bottle
 from supervise import decisions, snoozing
 from supervise.models import Proposal
 from tests.console.conftest import browser_of
+from tests.support.full_disk import no_room
 from tests.support.proposals import ask, ask_gate, ask_image, seen
 
 
@@ -307,10 +307,7 @@ def test_the_history_tells_who_when_why_and_whether_it_is_live(
     decisions.approve(live.pk, actor=operator, seen_digest=seen(live), note="for the docs")
     decisions.reject(refused.pk, actor=operator, seen_digest=seen(refused), note="not needed")
 
-    def full(path: Path, text: str, *, synced: bool = True) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("egress.store.write_atomically", full)
+    monkeypatch.setattr("egress.store.write_atomically", no_room)
     decisions.approve(stuck.pk, actor=operator, seen_digest=seen(stuck))
     own_pages = "".join(olivia.get(f"/proposals/{proposal.pk}/").text for proposal in (live, refused, stuck))
     for page in (olivia.get("/history/").text, own_pages):

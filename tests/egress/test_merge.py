@@ -11,7 +11,7 @@ from hypothesis import given
 from egress.ask import parse_egress_ask
 from egress.errors import BadRoute
 from egress.hostnames import pattern_matches
-from egress.merge import Merge, RouteChange, diff_tables, merge_gate_host, merge_route
+from egress.merge import Merge, RouteChange, diff_tables, merge_gate_host, merge_route, takes_away
 from egress.paths import prefix_allows
 from egress.policy import Auth, Dlp, Lease, Request, Route, RouteTable, Snapshot, decide
 from tests.support.strategies import NOW, PATTERNS, asks, requests, tables
@@ -284,3 +284,53 @@ def test_a_diff_lists_routes_then_the_gate() -> None:
         RouteChange("gate", "added", "c.com", None, {"host": "c.com"}),
     )
     assert diff_tables(old, old) == ()
+
+
+# --- what a new table takes away
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        {"host": "b.com"},
+        {"host": "a.com", "path_allowlist": ["/y"]},
+        {"host": "a.com", "path_allowlist": ["/x/deeper"]},
+        {"host": "a.com", "methods": ["PUT"]},
+        {"host": "a.com"},
+    ],
+)
+def test_an_approved_ask_takes_nothing_away(ask: dict[str, Any]) -> None:
+    before = RouteTable((Route("a.com", ("/x",), ("GET",)), Route("c.com")), ("a.com", "c.com"))
+    assert not takes_away(before, merge_route(before, parse_egress_ask(ask), now=NOW).table, now=NOW)
+
+
+def test_what_was_over_already_is_not_taken_away() -> None:
+    over = Route("a.com", lease=Lease(expires_at=NOW - HOUR))
+    assert not takes_away(RouteTable((over,)), RouteTable(), now=NOW)
+
+
+@given(tables, tables, requests)
+def test_what_takes_nothing_away_allows_all_that_was_allowed(
+    before: RouteTable, after: RouteTable, request: Request
+) -> None:
+    if allows(before, request) and not allows(after, request):
+        assert takes_away(before, after, now=NOW)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        RouteTable((), ("a.com",)),
+        RouteTable((Route("a.com", ("/x",)),), ("a.com",)),
+        RouteTable((Route("a.com", methods=("GET",)),), ("a.com",)),
+        RouteTable((Route("a.com", lease=Lease(max_uses=3)),), ("a.com",)),
+        RouteTable((Route("a.com", dlp=Dlp(out=True)),), ("a.com",)),
+        RouteTable((Route("a.com"),), ()),
+    ],
+    ids=["route", "path", "methods", "lease", "search", "gate"],
+)
+def test_less_than_before_takes_something_away(after: RouteTable) -> None:
+    before = RouteTable((Route("a.com"),), ("a.com",))
+    assert takes_away(before, after, now=NOW)
+    assert not takes_away(before, before, now=NOW)
+    assert not takes_away(RouteTable(), after, now=NOW)

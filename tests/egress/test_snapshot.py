@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from egress.errors import BadSnapshot
 from egress.policy import Auth, Route, RouteTable, Snapshot
 from egress.snapshot import load, render_gate, render_routes, write_atomically
+from tests.support.full_disk import without_new_files
 from tests.support.strategies import tables
 
 TABLE = RouteTable(
@@ -165,3 +166,45 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "absent" / "routes.yaml", "x")
+
+
+# --- without room on the disk
+
+
+@pytest.mark.parametrize("text", ["new", "as long as before\n", ""])
+def test_without_room_a_file_is_overwritten_and_padded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    path = tmp_path / "routes.yaml"
+    path.write_text("as long as before\n")
+    inode = path.stat().st_ino
+    without_new_files(monkeypatch)
+    write_atomically(path, text, also_when_full=True)
+    assert path.read_text() == text.ljust(18, "\n")
+    assert (path.stat().st_ino, [entry.name for entry in tmp_path.iterdir()]) == (inode, ["routes.yaml"])
+
+
+def test_without_room_for_a_longer_text_the_file_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "routes.yaml"
+    path.write_text("short\n")
+    without_new_files(monkeypatch)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "longer than that\n", also_when_full=True)
+    assert path.read_text() == "short\n"
+
+
+def test_only_a_file_that_may_be_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_text("before\n")
+    without_new_files(monkeypatch)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "after\n")
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(tmp_path / "new", "after\n", also_when_full=True)
+    assert (path.read_text(), [entry.name for entry in tmp_path.iterdir()]) == ("before\n", ["ca.pem"])
+
+
+def test_a_padded_snapshot_loads() -> None:
+    assert load(ROUTES + "\n" * 500, GATE + "\n" * 500) == SNAPSHOT

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
@@ -18,6 +19,7 @@ from egress.intake import Intake
 from egress.models import DataPlaneEvent, Publication, RecordCursor, TrafficRecord
 from supervise import bottles, queries
 from tests.support.fake_proxy import StandIn, record
+from tests.support.full_disk import AMPLE, SHORT, pretend
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -113,6 +115,22 @@ def test_overlong_words_are_cut_not_refused(plane: StandIn, reader: Intake) -> N
     take(reader)
     kept = TrafficRecord.objects.get()
     assert (len(kept.method), len(kept.host), len(kept.path), len(kept.route)) == (32, 255, 1024, 255)
+
+
+def test_on_a_short_disk_records_are_counted_and_not_kept(
+    plane: StandIn, reader: Intake, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_here = connection.vendor == "sqlite"  # a database elsewhere has its own disk
+    plane.queue = [record(), record()]
+    pretend(monkeypatch, SHORT)
+    assert take(reader)
+    lost = 2 if kept_here else 0
+    assert (TrafficRecord.objects.count(), RecordCursor.objects.get().lost) == (2 - lost, lost)
+    assert news() == [("dropped", "2 records of requests were lost before they could be read")] * kept_here
+    pretend(monkeypatch, AMPLE)
+    plane.queue.append(record())
+    assert take(reader)
+    assert TrafficRecord.objects.count() == 3 - lost
 
 
 def stranger() -> dict[str, Any]:

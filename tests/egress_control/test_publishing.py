@@ -16,9 +16,10 @@ from botbottle.models import Bottle, digest_token
 from egress import store
 from egress.data_plane import DataPlane
 from egress.models import Publication
-from supervise import applying, bottles, caretaker, queries
+from supervise import applying, bottles, caretaker, queries, route_verbs
 from supervise.models import Decision
 from tests.support.fake_proxy import LOADED_AT, StandIn
+from tests.support.full_disk import no_room, without_new_files
 from tests.support.threads import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -197,6 +198,70 @@ def test_after_a_restart_only_what_went_back_is_published_again(
 def test_without_a_proxy_what_is_written_counts_as_live(home: Any, agent_a: Bottle, approve: Any) -> None:
     assert approve(agent_a).live_version == 2
     assert publication(agent_a).live_version == 2
+
+
+# --- without room on the disk
+
+
+def files(bottle: Bottle) -> set[str]:
+    directory = store.bottle_directory(bottle)
+    return {name for name in ("routes.yaml", "gate.yaml", "identity.json") if (directory / name).exists()}
+
+
+def test_a_route_is_withdrawn_without_room_for_a_new_file(
+    plane: StandIn, agent_a: Bottle, approve: Any, operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approve(agent_a)
+    without_new_files(monkeypatch)
+    route_verbs.withdraw_route("agent-a", "api.example.com", actor=operator, seen_version=2)
+    known = publication(agent_a)
+    assert (known.live_version, known.problem, plane.live) == (3, "", {"agent-a": 3})
+    routes = (store.bottle_directory(agent_a) / "routes.yaml").read_text()
+    assert "api.example.com" not in routes
+
+
+def test_a_token_is_replaced_without_room_for_a_new_file(
+    plane: StandIn, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_new_files(monkeypatch)
+    token = bottles.rotate_token("agent-a", author="tests").token
+    assert identity(agent_a)["token_sha256"] == digest_token(token)
+    assert publication(agent_a).live_version == 1
+
+
+def test_a_table_that_cannot_be_written_and_takes_something_away_cuts_the_bottle_off(
+    plane: StandIn, agent_a: Bottle, approve: Any, operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With these files a restarted proxy would serve what was taken away."""
+    approve(agent_a)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(store, "write_atomically", no_room)
+        route_verbs.withdraw_route("agent-a", "api.example.com", actor=operator, seen_version=2)
+        assert (files(agent_a), plane.live) == (set(), {})
+        store.catch_up()
+    known = publication(agent_a)
+    assert (known.live_version, files(agent_a)) == (0, set())
+    assert known.problem == (
+        "the route table could not be written: No space left on device. It takes something away, so the "
+        "bottle is cut off from everything until it can be written"
+    )
+    store.catch_up()
+    assert (publication(agent_a).live_version, plane.live) == (3, {"agent-a": 3})
+
+
+def test_a_table_that_only_adds_leaves_the_old_one_live_when_it_cannot_be_written(
+    plane: StandIn, agent_a: Bottle, approve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approve(agent_a)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(store, "write_atomically", no_room)
+        decision = approve(agent_a, "more.example.com")
+    assert (decision.applied, plane.live, publication(agent_a).live_version) == (
+        "failed",
+        {"agent-a": 2},
+        2,
+    )
+    assert files(agent_a) == {"routes.yaml", "gate.yaml", "identity.json"}
 
 
 # --- several homes on one database

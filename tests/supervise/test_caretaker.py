@@ -52,11 +52,12 @@ async def worker(
 ) -> AsyncIterator[caretaker.Caretaker]:
     settings.BOTTLE_HOME = tmp_path
     monkeypatch.setattr(caretaker, "look_after_bottles", lambda: None)
+    monkeypatch.setattr(caretaker.DiskWatch, "work", lambda self: False)
     worker = caretaker.Caretaker()
     yield worker
     await worker.stop()
     for thread in threading.enumerate():
-        if thread.name in (caretaker.Tending.name, caretaker.Keeping.name):
+        if thread.name in (caretaker.Tending.name, caretaker.Keeping.name, caretaker.DiskWatch.name):
             await asyncio.to_thread(thread.join)  # it may hold a connection to the database
 
 

@@ -7,13 +7,15 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from botbottle.models import Bottle
 from egress import store
 from supervise import audit, bottles, decisions, filing
-from supervise.errors import AskedTooOften, BadAsk, TooManyPending
+from supervise.errors import AskedTooOften, BadAsk, NoRoom, TooManyPending
 from supervise.filing import file_proposal
 from supervise.models import AuditEvent, Proposal
+from tests.support.full_disk import AMPLE, SHORT, pretend
 from tests.support.proposals import HOSTILE, ask, ask_gate, ask_image
 from tests.support.threads import together
 
@@ -129,3 +131,24 @@ def test_asks_at_one_moment_do_not_pass_the_limit_together(agent_a: Bottle, sett
     results = together([partial(ask, agent_a, f"n{number}.example.com") for number in range(8)])
     assert sum(isinstance(result, Proposal) for result in results) == 3
     assert sum(isinstance(result, TooManyPending) for result in results) == 5
+
+
+def test_on_a_short_disk_only_operators_file(agent_a: Bottle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database elsewhere has its own disk, and says itself when that is full."""
+    pending = ask(agent_a)
+    pretend(monkeypatch, SHORT)
+    if connection.vendor == "sqlite":
+        for host in ("new.example.com", "api.example.com"):
+            with pytest.raises(NoRoom, match=r"disk of the operator's machine is full.*nothing was changed"):
+                ask(agent_a, host)
+    else:
+        assert ask(agent_a) == pending
+    if connection.vendor == "sqlite":
+        with pytest.raises(NoRoom):
+            decisions.withdraw(pending.pk, bottle=agent_a)
+    pending.refresh_from_db()
+    assert (pending.joined, Proposal.objects.count()) == (connection.vendor != "sqlite", 1)
+    payload = {"host": "new.example.com"}
+    assert file_proposal(agent_a, "egress-block", payload, "", operator="olivia").proposal.is_pending
+    pretend(monkeypatch, AMPLE)
+    assert ask(agent_a, "later.example.com").is_pending

@@ -13,7 +13,7 @@ from django.core.management.base import CommandParser
 from botbottle import plan as plans
 from botbottle import quick
 from botbottle.models import Bottle
-from supervise import bottle_cli, bottles, rebuilding, running, sanitize
+from supervise import bottle_cli, bottles, disk_notice, rebuilding, running, sanitize
 from supervise.cli import OperatorCommand, Verbs, named_user
 from supervise.models import Rebuild
 
@@ -137,6 +137,8 @@ class Command(OperatorCommand):
             sys.stdout.buffer.flush()
 
     def _ps(self, options: dict[str, Any]) -> Any:
+        for sentence in disk_notice.notice():
+            self.stderr.write(sentence)
         return [bottle_cli.row(bottle) for bottle in running.ps()]
 
     def _rebuild(self, options: dict[str, Any]) -> Any:

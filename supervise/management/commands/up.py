@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import secrets
 import sys
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import connections
 
-from botbottle import environment, listeners
+from botbottle import disk_space, environment, listeners
 from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
+from botbottle.held_database import held_open
 from botbottle.home import write_private
 from botbottle.processes import Child, answers_health, run_until_stopped
 from egress import secrets as operators_secrets
@@ -30,6 +33,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         refuse_misconfiguration()
+        disk_space.refuse_a_full_disk(settings.BOTTLE_HOME)
         opened = listeners.open_all(
             settings.BOTTLE_HOME,
             agent=(settings.SUPERVISE_BIND, settings.SUPERVISE_PORT),
@@ -40,7 +44,9 @@ class Command(BaseCommand):
             refuse_a_key_of_its_own()
         self._first_operator(quietly=options["json"])
         self._secrets()
-        with listeners.published(settings.BOTTLE_HOME, opened):
+        connections.close_all()
+        database = Path(str(settings.DATABASES["default"]["NAME"]))
+        with held_open(database), listeners.published(settings.BOTTLE_HOME, opened):
             run_until_stopped(_children(opened), ready=lambda: self._tell(opened, as_json=options["json"]))
 
     def _first_operator(self, *, quietly: bool) -> None:

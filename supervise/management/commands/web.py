@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from botbottle import listeners
+from botbottle import disk_space, listeners
 from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
 from botbottle.processes import die_with_supervisor
 from supervise.cli import add_json, addresses, tell_addresses
@@ -28,6 +28,7 @@ class Command(BaseCommand):
         if inherited is not None:
             self._serve(inherited, as_json=options["json"], quietly=not options["json"])  # `up` tells
             return
+        disk_space.refuse_a_full_disk(settings.BOTTLE_HOME)
         refuse_a_key_of_its_own()  # not the child of an `up`: it is one of a team's machines
         opened = listeners.open_all(
             settings.BOTTLE_HOME,

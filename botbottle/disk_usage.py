@@ -1,0 +1,103 @@
+"""What a bottle has on a disk: what lies in its directories, and deleted files that it holds open.
+
+Trust boundary: the agent made all of it. Links are not followed, and a measurement ends after a given time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+BLOCK = 512  # in which `stat` counts, whatever the file system has
+
+
+@dataclass(slots=True)
+class Usage:
+    """Bytes on one device. `recent` are those of files that changed since a given time."""
+
+    device: int
+    since: float
+    until: float  # of the monotonic clock
+    total: int = 0
+    recent: int = 0
+    is_complete: bool = True
+    hides: bool = False  # a directory cannot be read
+    _seen: set[int] = field(default_factory=set)  # files with several names
+
+    def add_directory(self, path: str) -> None:
+        """All that is below it and on the same device."""
+        waiting = [path]
+        while waiting and self._in_time():
+            try:
+                with os.scandir(waiting.pop()) as entries:
+                    waiting += self._directories_among(entries)
+            except OSError as error:
+                self._note(error)
+
+    def add_deleted_files_of(self, process: int) -> None:
+        """Which have no name any more, and take room as long as somebody holds them open."""
+        directory = f"/proc/{process}/fd"
+        try:
+            numbers = os.listdir(directory)  # noqa: PTH208 - of thousands
+        except OSError:  # it ended, or is not ours
+            return
+        for number in numbers:
+            if not self._in_time():
+                return
+            try:
+                found = os.stat(f"{directory}/{number}")  # noqa: PTH116 - of thousands
+            except OSError:
+                continue
+            if not found.st_nlink:
+                self._count(found, shared=True)
+
+    def _directories_among(self, entries: Iterable[os.DirEntry[str]]) -> Iterator[str]:
+        for entry in entries:
+            if not self._in_time():
+                return
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except OSError as error:
+                self._note(error)
+                continue
+            is_directory = stat.S_ISDIR(found.st_mode)
+            self._count(found, shared=found.st_nlink > 1 and not is_directory)
+            if is_directory and found.st_dev == self.device:
+                yield entry.path
+
+    def _count(self, found: os.stat_result, *, shared: bool) -> None:
+        if found.st_dev != self.device or (shared and found.st_ino in self._seen):
+            return
+        if shared:
+            self._seen.add(found.st_ino)
+        size = found.st_blocks * BLOCK
+        self.total += size
+        # The change time is the system's own: nobody sets it back.
+        self.recent += size if found.st_ctime >= self.since else 0
+
+    def _note(self, error: OSError) -> None:
+        """A path that is too long, or a mode, hides what is there. What is gone by now hides nothing."""
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            self.is_complete, self.hides = False, True
+
+    def _in_time(self) -> bool:
+        if monotonic() > self.until:
+            self.is_complete = False
+            return False
+        return True
+
+
+def family(process: int) -> list[int]:
+    """The process and all that came from it and still live."""
+    found = [process]
+    for each in found:  # grows meanwhile
+        for children in Path(f"/proc/{each}/task").glob("*/children"):
+            try:
+                found += map(int, children.read_text().split())
+            except OSError:  # ended meanwhile
+                continue
+    return found
