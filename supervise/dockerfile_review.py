@@ -112,7 +112,7 @@ def instructions_of(text: str) -> list[Instruction]:
 
 
 def _as_read(instruction: Written) -> str:
-    """A RUN in JSON form also as the command line that it makes: quotes and escapes hide it from the rules."""
+    """A RUN in JSON form also as the command line that it makes: its quotes hide that from the rules."""
     if instruction.name != "RUN":
         return instruction.rest
     return "\n".join([instruction.rest, " ".join(json_arguments(instruction) or ())])
