@@ -23,7 +23,8 @@ _SLICE = 4 * 1024  # what one step reads
 _PIECE = 16 * 1024
 _GZIP_HEAD, _MEMBER_HEAD = 10, 30
 _SYSTEMS = {*range(14), 255}  # that gzip knows by number
-_DEFLATED, _ENCRYPTED, _NEWEST_ZIP = 8, 1, 63
+_STORED, _DEFLATED, _ENCRYPTED, _NEWEST_ZIP = 0, 8, 1, 63
+_UNKNOWN_SIZE = 0xFFFFFFFF  # in a field of its own, or behind the data
 _INFLATING = 48 * 1024  # a window of 32 KB, and tables
 _SEARCHING = 28 * 1024  # ends of texts that are looked back to, and what is read at once
 
@@ -105,6 +106,32 @@ class Deflated:
         return ""
 
 
+class Stored:
+    """A member of a zip archive that is there as it is: a text of its own, which nothing runs into."""
+
+    MEMORY = 0
+    NAMES_PARTS = False
+
+    def __init__(self, skipped: int, size: int) -> None:
+        self.rest: bytes | None = None
+        self._skipped, self._missing = skipped, size
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        text = data[self._skipped :]
+        self._skipped -= len(data) - len(text)
+        text, rest = text[: self._missing], text[self._missing :]
+        self._missing -= len(text)
+        if not (self._missing or self._skipped):
+            self.rest = rest
+        yield Piece(text, self.rest is not None)
+
+    def mark(self) -> None:
+        """Parts have no names here."""
+
+    def marked(self) -> str:
+        return ""
+
+
 def beginning_at(data: bytes, place: int) -> tuple[Container | None, int] | None:
     """The container that begins here, if any, and how long its head is. None when too little is here yet."""
     if data.startswith(PACK, place):
@@ -117,10 +144,18 @@ def beginning_at(data: bytes, place: int) -> tuple[Container | None, int] | None
         return None
     if is_gzip:
         return Deflated(31) if head[3] < 32 and head[9] in _SYSTEMS else None, 0
+    return _member(head), size
+
+
+def _member(head: bytes) -> Container | None:
     flags, method = int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+    size = int.from_bytes(head[18:22], "little")
     skipped = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-    is_readable = head[4] <= _NEWEST_ZIP and method == _DEFLATED and not flags & _ENCRYPTED
-    return Deflated(-15, skipped) if is_readable else None, size
+    if head[4] > _NEWEST_ZIP or flags & _ENCRYPTED:
+        return None
+    if method == _DEFLATED:
+        return Deflated(-15, skipped)
+    return Stored(skipped, size) if method == _STORED and 0 < size < _UNKNOWN_SIZE else None
 
 
 def first_magic(data: bytes, start: int) -> int:

@@ -97,7 +97,7 @@ def _from_hex(text: bytes) -> Iterator[bytes]:
 
 # Up to four bytes together, with or without 0x, and something that is no letter or digit between them.
 _GROUP = rb"(?:0[xX])?[0-9A-Fa-f]{2}(?:[0-9A-Fa-f]{2}){0,3}"
-_BETWEEN = rb"[^0-9A-Za-z]{1,6}"
+_BETWEEN = rb"[^0-9A-Za-z\0]{1,6}"
 _GROUPS = re.compile(rb"(?<![0-9A-Za-z])(?:" + _GROUP + _BETWEEN + rb"){3,}" + _GROUP)
 _NO_DIGIT = re.compile(rb"0[xX]|[^0-9A-Fa-f]")
 
@@ -155,6 +155,7 @@ _HINTS: dict[bytes, Callable[[bytes], Iterator[bytes]]] = {
     rb"(?:[0-9A-Fa-f]{2}[:,-]){4}": _from_groups_of_hex,
     rb"(?:[0-9A-Fa-f]{2} ){4}": _from_groups_of_hex,
     rb"(?:[0-9A-Fa-f]{4} ){3}": _from_groups_of_hex,
+    rb"(?:[0-9A-Fa-f]{8} ){3}": _from_groups_of_hex,
     rb"0[xX][0-9A-Fa-f]{2,8}[^0-9A-Za-z]{1,6}0[xX]": _from_groups_of_hex,
     rb"\\u00[2-7][0-9A-Fa-f]|\\u\{|\\x[2-7][0-9A-Fa-f]|&#[xX0-9]|%[2-7][0-9A-Fa-f]": _from_escapes,
     rb"(?:[\x20-\x7e]\x00){8}|(?:[\x20-\x7e]\x00{3}){8}": _from_wide_characters,
