@@ -26,7 +26,7 @@ _SYSTEMS = {*range(14), 255}  # that gzip knows by number
 _STORED, _DEFLATED, _ENCRYPTED, _NEWEST_ZIP = 0, 8, 1, 63
 _UNKNOWN_SIZE = 0xFFFFFFFF  # in a field of its own, or behind the data
 _INFLATING = 48 * 1024  # a window of 32 KB, and tables
-_SEARCHING = 28 * 1024  # ends of texts that are looked back to, and what is read at once
+_SEARCHING = 64 * 1024  # ends of texts that are looked back to, and what is read at once
 
 
 class Allowance:
@@ -43,9 +43,13 @@ class Allowance:
         if self._decoded > min(MAX_DECODED, FREE + MAX_RATIO * self.coded):
             raise Unreadable("what is packed in it becomes too large")
 
-    def hold(self, more: int) -> None:
-        """The containers' own part, and that of the search in them."""
-        self._held += more + (_SEARCHING if more > 0 else -_SEARCHING)
+    def begin(self, container: Container) -> None:
+        """What it keeps itself, and what the search in it keeps."""
+        self._held += container.MEMORY + _SEARCHING
+        self._keep(self._held)
+
+    def end(self, container: Container) -> None:
+        self._held -= container.MEMORY + _SEARCHING
         self._keep(self._held)
 
 
@@ -80,6 +84,7 @@ class Deflated:
     def __init__(self, window_bits: int, skipped: int = 0) -> None:
         self.rest: bytes | None = None
         self._skipped = skipped  # the name and more that stand before a member's data
+        self._own_magic = 1 if window_bits > 0 else 0  # with which what is fed begins
         self._inflating = zlib.decompressobj(window_bits)
 
     def feed(self, data: bytes) -> Iterator[Piece]:
@@ -89,7 +94,7 @@ class Deflated:
             try:
                 piece = self._inflating.decompress(coded, _PIECE)
             except zlib.error:
-                self.rest = data[1:]  # it may hold a container that it was taken for a part of
+                self.rest = data[self._own_magic :]  # a container may have been taken for a part of this one
                 break
             ended = self._inflating.eof
             coded = self._inflating.unused_data if ended else self._inflating.unconsumed_tail
@@ -98,6 +103,7 @@ class Deflated:
             yield Piece(piece, ended)
             if not (piece or coded):
                 break
+        self._own_magic = 0
 
     def mark(self) -> None:
         """Parts have no names here."""
@@ -182,10 +188,11 @@ class Containers:
 
     def steps(self, data: bytes) -> Iterator[None]:
         """Raises Found and Unreadable."""
-        self._unread += data
-        while self._unread and (self._open is not None or self._begin()):
-            part, self._unread = self._unread[:_SLICE], self._unread[_SLICE:]
-            yield from self._read(part)
+        for start in range(0, len(data), _PIECE):
+            self._unread += data[start : start + _PIECE]
+            while self._unread and (self._open is not None or self._begin()):
+                part, self._unread = self._unread[:_SLICE], self._unread[_SLICE:]
+                yield from self._read(part)
 
     def end(self) -> None:
         """Raises Found for what was to be named."""
@@ -198,7 +205,7 @@ class Containers:
         if self._inner is not None:
             self._inner.close()
         if self._open is not None:
-            self._allowance.hold(-self._open.MEMORY)
+            self._allowance.end(self._open)
         self._open = self._text = self._inner = None
 
     def _begin(self) -> bool:
@@ -220,7 +227,7 @@ class Containers:
     def _start(self, container: Container) -> None:
         if self._depth == MOST_DEPTH:
             raise Unreadable(f"it holds archives that are packed into each other more than {MOST_DEPTH} deep")
-        self._allowance.hold(container.MEMORY)
+        self._allowance.begin(container)
         self._open = container
         self._next_part()
 
@@ -234,7 +241,7 @@ class Containers:
         container = self._open
         assert container is not None  # noqa: S101
         for piece in container.feed(data):
-            self._allowance.count(len(piece.data))
+            self._allowance.count(0 if piece.built else len(piece.data))
             if self._found is None:
                 yield from self._search(piece)
             yield

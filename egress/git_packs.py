@@ -24,10 +24,11 @@ _MOST_BITS = 63
 
 
 class Piece(NamedTuple):
-    """A part of the text of one object."""
+    """A part of the text of one object. What a delta made was `built`: it is more than what came."""
 
     data: bytes
     ends: bool = False
+    built: bool = False
 
 
 class _Head(NamedTuple):
@@ -129,7 +130,7 @@ class Pack:
                 self._last = ObjectName(b"", entry.base_name)
             else:
                 for start in range(0, len(made.data), _PIECE):
-                    yield Piece(made.data[start : start + _PIECE])
+                    yield Piece(made.data[start : start + _PIECE], built=True)
                 self._objects.keep(entry.place, made)
                 self._last = ObjectName(made.kind, made.name)
         yield Piece(b"", ends=True)

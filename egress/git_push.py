@@ -6,6 +6,7 @@ point, only a report on each of the references that were to be updated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 REQUEST = b"application/x-git-receive-pack-request"
@@ -13,6 +14,7 @@ RESULT = b"application/x-git-receive-pack-result"
 _MOST_COMMANDS = 64 * 1024  # bytes, of which the report says something
 _LONGEST_LINE = 1000  # with its length, as small as a side band may be
 _FLUSH = b"0000"
+_DIGITS = re.compile(rb"[0-9a-fA-F]{4}")
 
 
 class Push:
@@ -20,16 +22,24 @@ class Push:
 
     def __init__(self) -> None:
         self._begun = b""
+        self._lines: list[bytes] = []
         self._is_over = False
+        self._room = _MOST_COMMANDS
 
     def feed(self, data: bytes) -> None:
-        if not self._is_over:
-            self._begun += data[:_MOST_COMMANDS]
-            self._is_over = len(self._begun) >= _MOST_COMMANDS or _FLUSH in self._begun
+        if self._is_over:
+            return
+        self._begun += data[: self._room]
+        self._room -= len(data)
+        while (size := _size_of(self._begun)) > 4 and len(self._begun) >= size:
+            self._lines.append(self._begun[4:size])
+            self._begun = self._begun[size:]
+        # Anything else than a line that is not all here yet is where they end.
+        self._is_over = self._room <= 0 or (len(self._begun) >= 4 and size <= 4)
 
     def report(self, sentence: str, reason: str) -> bytes | None:
         """The whole answer, or None when git did not ask for a report."""
-        commands = list(self._commands())
+        commands = [line for line in self._lines if _is_command(line)]
         names, _, capabilities = b"".join(commands[:1]).partition(b"\0")
         wanted = set(capabilities.split())
         if not wanted & {b"report-status", b"report-status-v2"}:
@@ -43,21 +53,15 @@ class Push:
         message = sentence.encode("ascii", "replace") + b"\n"
         return b"".join([*_banded(2, message), *_banded(1, report), _FLUSH])
 
-    def _commands(self) -> Iterator[bytes]:
-        place = 0
-        while (size := _size_at(self._begun, place)) > 4:
-            line = self._begun[place + 4 : place + size]
-            if line.count(b" ") >= 2 and not line.startswith((b"shallow ", b"push-cert")):
-                yield line
-            place += size
+
+def _is_command(line: bytes) -> bool:
+    return line.count(b" ") >= 2 and not line.startswith((b"shallow ", b"push-cert"))
 
 
-def _size_at(data: bytes, place: int) -> int:
-    digits = data[place : place + 4]
-    try:
-        return int(digits, 16) if digits.isalnum() and len(digits) == 4 else 0
-    except ValueError:
-        return 0
+def _size_of(line: bytes) -> int:
+    """As it says itself; 0 when it does not."""
+    digits = line[:4]
+    return int(digits, 16) if _DIGITS.fullmatch(digits) else 0
 
 
 def _line(text: bytes) -> bytes:
