@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 from .containers import Allowance, Containers
 from .decoding import Decoding, memory_of
-from .encodings import APART, OVERLAP, hinted, layers
+from .encodings import APART, OVERLAP, layers, run_before
 from .encodings import PART as ENCODED_PART
 from .expressions import Matcher
 from .findings import PROVISIONED, Finding, Found
@@ -62,7 +62,6 @@ class Scanner:
         long = frozenset(secret for secret in self.secrets if len(secret.encode()) >= SHORTEST_ENCODED)
         self._long = self if long == self.secrets else Scanner(long)
         self._shapes = shapes()
-        self._hinted = hinted()
         self.clean_headers: set[bytes] = (
             set()
         )  # whole blocks that were searched before; bounded by whoever adds
@@ -73,12 +72,10 @@ class Scanner:
         number = self._shapes.first(text)
         return None if number is None else _KINDS[number]
 
-    def kind_in_encoded(self, text: bytes) -> str | None:
-        """The same in what is encoded in the text, once or twice."""
-        if self._hinted(text) is None:
-            return None
+    def kind_in_encoded(self, text: bytes, before: int | None = 0) -> str | None:
+        """The same in what is encoded in the text, once or twice. `before` is for `layers`."""
         find = self._long.kind_in
-        return next((kind for layer in layers(text) if (kind := find(layer)) is not None), None)
+        return next((kind for layer in layers(text, before) if (kind := find(layer)) is not None), None)
 
     def kind_of_secret_in(self, text: bytes) -> str | None:
         return PROVISIONED if self.literals.first(text) is not None else None
@@ -250,6 +247,7 @@ class Text:
         self._secrets_only = secrets_only
         self._plain = self._unwrapped = self._values = self._half_escape = b""
         self._was_wrapped = False
+        self._run_before: int | None = 0
 
     def steps(self, piece: bytes, *, last: bool) -> Iterator[None]:
         size = PART if self._form else WINDOW
@@ -273,8 +271,9 @@ class Text:
         yield
         for start in range(0, 0 if self._secrets_only else len(text), ENCODED_PART):
             part = text[max(0, start - OVERLAP) : start + ENCODED_PART]
-            if (kind := self._scanner.kind_in_encoded(part)) is not None:
+            if (kind := self._scanner.kind_in_encoded(part, self._run_before)) is not None:
                 raise Found(Finding(kind, "body"))
+            self._run_before = run_before(part, max(0, len(part) - OVERLAP), self._run_before)
             yield
 
     def _look_at_unwrapped(self, piece: bytes) -> None:

@@ -2,14 +2,14 @@
 
 Trust boundary: the text is hostile. Nothing says what in it is encoded, nor where the encoded data begins, so
 every run of an encoding's alphabet that is long enough is read at each alignment: of base64 comes three times
-as much, of base32 five times, of hex as much again.
+as much, of base32 five times, of hex as much again. Only long base64 is read from where its run begins alone.
 """
 
 from __future__ import annotations
 
 import re
 from binascii import a2b_base64, unhexlify
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 from .expressions import Matcher
@@ -46,50 +46,81 @@ class _Alphabet:
     """Runs of one alphabet, `group` characters of which make whole bytes; `zero` stands for no bits."""
 
     def __init__(self, alphabet: bytes, *, least: int, group: int, zero: bytes) -> None:
-        self._table, self._least = _marks(alphabet), b"a" * least
+        self.table, self._least = _marks(alphabet), b"a" * least
         # Long lines of the alphabet, and a short last one.
         self._run = re.compile(b"a++(?:s{1,8}+a{%d}a*+)*+(?:s{1,8}+a++)?" % least)
         self._group, self._zero = group, zero
 
-    def joined(self, text: bytes) -> bytes:
-        """All runs, each from the beginning of a group and with zeros behind it."""
-        marks, found = text.translate(self._table), []
+    def runs(self, text: bytes) -> Iterator[tuple[int, bytes]]:
+        """Each run without its white space, and where it begins."""
+        marks = text.translate(self.table)
         start = marks.find(self._least)
         while start >= 0:
             match = self._run.match(marks, start)
             end = match.end() if match else len(text)  # which never is
-            run = text[start:end].translate(None, _SPACE)
-            found.append(run + self._zero * (2 * self._group - len(run) % self._group))
+            yield start, text[start:end].translate(None, _SPACE)
             start = marks.find(self._least, end)
-        return b"".join(found)
+
+    def joined(self, runs: Iterable[bytes]) -> bytes:
+        """Each from the beginning of a group, and with zeros behind it."""
+        group, zero = self._group, self._zero
+        return b"".join(run + zero * (2 * group - len(run) % group) for run in runs)
+
+    def joined_in(self, text: bytes) -> bytes:
+        return self.joined(run for _, run in self.runs(text))
 
 
 _RUNS_64 = _Alphabet(_BASE64, least=_LEAST_64, group=4, zero=b"A")
 _RUNS_32 = _Alphabet(_BASE32 + b"=", least=_LEAST_32, group=8, zero=b"A")
 _RUNS_LOWER_32 = _Alphabet(_BASE32.lower() + b"=", least=_LEAST_32, group=8, zero=b"a")
 _RUNS_HEX = _Alphabet(_HEX, least=_LEAST_HEX, group=2, zero=b"0")
+_LONG = 4 * 1024  # base64 that is read at one alignment
+_NEAR = 1024
 
 
-def _from_base64(text: bytes) -> Iterator[bytes]:
+def _from_base64(text: bytes, before: int | None) -> Iterator[bytes]:
     if b"\\" in text:  # lines and slashes in JSON
         text = text.replace(b"\\r", b"").replace(b"\\n", b"\n").replace(b"\\/", b"/")
-    joined = _RUNS_64.joined(text).translate(_TO_STANDARD)
-    for start in range(4 if joined else 0):
-        yield a2b_base64(joined[start : len(joined) - (-start) % 4])
+    anywhere, aligned = [], []
+    for start, run in _RUNS_64.runs(text):
+        if run.islower() or run.isupper():  # words, hex: one in a thousand runs of base64, if it is short
+            continue
+        if len(run) <= _LONG or (start == 0 and before is None):
+            anywhere.append(run)
+        else:
+            aligned.append(run if start else b"A" * (before or 0) + run)
+    joined = _RUNS_64.joined(anywhere).translate(_TO_STANDARD)
+    for shift in range(4 if joined else 0):
+        yield a2b_base64(joined[shift : len(joined) - (-shift) % 4])
+    if aligned:
+        yield a2b_base64(_RUNS_64.joined(aligned).translate(_TO_STANDARD))
+
+
+def run_before(text: bytes, place: int, before: int | None) -> int | None:
+    """How many characters of base64 stand before this place without a break, modulo 4. None if unknown.
+
+    `before` is the same for the beginning of the text. Lines are multiples of 4.
+    """
+    for start in (max(0, place - _NEAR), 0):
+        marks = text[start:place].translate(_RUNS_64.table)
+        stop = max(marks.rfind(b"."), marks.rfind(b"s"))
+        if stop >= 0:
+            return (len(marks) - stop - 1) % 4
+    return None if before is None else (before + place) % 4
 
 
 def _from_base32(text: bytes) -> Iterator[bytes]:
-    if joined := _RUNS_32.joined(text):
+    if joined := _RUNS_32.joined_in(text):
         bits, size = int(joined.translate(_TO_BASE_32), 32), len(joined) * 5 // 8 + 1
         yield from ((bits << shift).to_bytes(size) for shift in range(8))
 
 
 def _from_lower_base32(text: bytes) -> Iterator[bytes]:
-    yield from _from_base32(_RUNS_LOWER_32.joined(text).upper())
+    yield from _from_base32(_RUNS_LOWER_32.joined_in(text).upper())
 
 
 def _from_hex(text: bytes) -> Iterator[bytes]:
-    joined = _RUNS_HEX.joined(text)
+    joined = _RUNS_HEX.joined_in(text)
     if joined:
         yield unhexlify(joined)
         yield unhexlify(joined[1:-1])
@@ -100,10 +131,33 @@ _GROUP = rb"(?:0[xX])?[0-9A-Fa-f]{2}(?:[0-9A-Fa-f]{2}){0,3}"
 _BETWEEN = rb"[^0-9A-Za-z\0]{1,6}"
 _GROUPS = re.compile(rb"(?<![0-9A-Za-z])(?:" + _GROUP + _BETWEEN + rb"){3,}" + _GROUP)
 _NO_DIGIT = re.compile(rb"0[xX]|[^0-9A-Fa-f]")
+# Where such groups are, for Hyperscan: the expression above is as slow as it is exact.
+_PLACES_OF_GROUPS = (
+    rb"(?:[0-9A-Fa-f]{2}[:,-]){4}",
+    rb"(?:[0-9A-Fa-f]{2} ){4}",
+    rb"(?:[0-9A-Fa-f]{4} ){3}",
+    rb"(?:[0-9A-Fa-f]{8} ){3}",
+    rb"0[xX][0-9A-Fa-f]{2,8}[^0-9A-Za-z]{1,6}0[xX]",
+)
+_AROUND = 64  # more than four groups
+
+
+@cache
+def _places_of_groups() -> Matcher:
+    return Matcher(_PLACES_OF_GROUPS)
 
 
 def _from_groups_of_hex(text: bytes) -> Iterator[bytes]:
-    yield APART.join(unhexlify(_NO_DIGIT.sub(b"", match)) for match in _GROUPS.findall(text))
+    areas: list[tuple[int, int]] = []
+    for place in sorted(end for _, end in _places_of_groups().ends(text)):
+        first, last = areas[-1] if areas else (place, -_AROUND)
+        if place <= last + _AROUND:
+            areas[-1] = first, place
+        else:
+            areas.append((place, place))
+    for first, last in areas:
+        for groups in _GROUPS.findall(text[max(0, first - _AROUND) : last + _AROUND]):
+            yield unhexlify(_NO_DIGIT.sub(b"", groups))
 
 
 # How an escape begins, and how it can go on. They are undone one after the other by splitting the text, which
@@ -147,16 +201,14 @@ def _from_wide_characters(text: bytes) -> Iterator[bytes]:
 
 
 # What in a text says that it may be worth while to undo an encoding.
-_HINTS: dict[bytes, Callable[[bytes], Iterator[bytes]]] = {
-    rb"[A-Za-z0-9+/_-]{%d}" % _LEAST_64: _from_base64,
-    rb"[A-Z2-7=]{%d}" % _LEAST_32: _from_base32,
-    rb"[a-z2-7=]{%d}" % _LEAST_32: _from_lower_base32,
+_HINTS: dict[bytes, Callable[[bytes], Iterator[bytes]] | None] = {
+    rb"[A-Za-z0-9+/_-]{%d}" % _LEAST_64: None,  # base64, see `undone`
+    rb"[A-Z2-7]{%d}" % _LEAST_32: _from_base32,
+    rb"[A-Z2-7]{%d}===" % (_LEAST_32 - 3): _from_base32,
+    rb"[a-z2-7]{%d}" % _LEAST_32: _from_lower_base32,
+    rb"[a-z2-7]{%d}===" % (_LEAST_32 - 3): _from_lower_base32,
     rb"[0-9A-Fa-f]{%d}" % _LEAST_HEX: _from_hex,
-    rb"(?:[0-9A-Fa-f]{2}[:,-]){4}": _from_groups_of_hex,
-    rb"(?:[0-9A-Fa-f]{2} ){4}": _from_groups_of_hex,
-    rb"(?:[0-9A-Fa-f]{4} ){3}": _from_groups_of_hex,
-    rb"(?:[0-9A-Fa-f]{8} ){3}": _from_groups_of_hex,
-    rb"0[xX][0-9A-Fa-f]{2,8}[^0-9A-Za-z]{1,6}0[xX]": _from_groups_of_hex,
+    **dict.fromkeys(_PLACES_OF_GROUPS, _from_groups_of_hex),
     rb"\\u00[2-7][0-9A-Fa-f]|\\u\{|\\x[2-7][0-9A-Fa-f]|&#[xX0-9]|%[2-7][0-9A-Fa-f]": _from_escapes,
     rb"(?:[\x20-\x7e]\x00){8}|(?:[\x20-\x7e]\x00{3}){8}": _from_wide_characters,
 }
@@ -168,21 +220,25 @@ def _hints() -> Matcher:
     return Matcher(_HINTS, once=True)
 
 
-def hinted() -> Callable[[bytes], int | None]:
-    """What says whether it is worth while to look for anything encoded in a text: not None if so."""
-    return _hints().first
-
-
-def undone(text: bytes) -> bytes:
+def undone(text: bytes, before: int | None) -> bytes:
     """What the text becomes when any one encoding in it is undone, one after the other; often nothing."""
-    kinds = dict.fromkeys(_UNDOING[number] for number, _ in _hints().ends(text))
-    return APART.join(found for undo in kinds for found in undo(text)) if kinds else b""
+    hints = _hints().ends(text)
+    if not hints:
+        return b""
+    found: list[bytes] = []
+    for undo in dict.fromkeys(_UNDOING[number] for number, _ in hints):
+        found += _from_base64(text, before) if undo is None else undo(text)
+    return APART.join(found)
 
 
-def layers(text: bytes, count: int = LAYERS) -> Iterator[bytes]:
-    """All that is encoded in the text, once and then again, each a text of its own."""
+def layers(text: bytes, before: int | None = 0, *, count: int = LAYERS) -> Iterator[bytes]:
+    """All that is encoded in the text, once and then again, each a text of its own.
+
+    `before` is what `run_before` says of its beginning.
+    """
     for start in range(0, len(text), PART):
-        if decoded := undone(text[max(0, start - OVERLAP) : start + PART]):
+        decoded = undone(text[max(0, start - OVERLAP) : start + PART], None if start else before)
+        if decoded:
             yield decoded
             if count > 1:
-                yield from layers(decoded, count - 1)
+                yield from layers(decoded, count=count - 1)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .decoding import Unreadable
 
 MOST_OBJECT = 1024 * 1024  # of one that is kept, for deltas on it
-_MOST_KEPT = 4 * 1024 * 1024
+MOST_KEPT = 4 * 1024 * 1024
 _MOST_TREES = 512 * 1024
 _MOST_DEPTH = 100  # directories
 _MOST_SHIFT = 63
@@ -55,7 +55,7 @@ _DESCRIPTIONS = {
 class GitObjects:
     """The newest ones, for the deltas that build on them; and trees, which know the names of files."""
 
-    MEMORY = _MOST_KEPT + _MOST_TREES
+    MEMORY = MOST_KEPT + _MOST_TREES
 
     def __init__(self) -> None:
         self._kept: dict[int, GitObject] = {}  # by where they begin in the pack
@@ -71,7 +71,7 @@ class GitObjects:
             self._size_of_trees += len(object.data)
         self._kept[place] = self._unnamed[place] = object
         self._size += len(object.data)
-        while self._size > _MOST_KEPT:
+        while self._size > MOST_KEPT:
             oldest = next(iter(self._kept))
             self._unnamed.pop(oldest, None)
             self._size -= len(self._kept.pop(oldest).data)

@@ -190,7 +190,7 @@ def test_a_circle_of_trees_ends() -> None:
 
 def test_memory_is_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old bases are forgotten: what builds on them shows only what it adds."""
-    monkeypatch.setattr("egress.git_objects._MOST_KEPT", 1000)
+    monkeypatch.setattr("egress.git_objects.MOST_KEPT", 1000)
     first = b"first " + NOISE[:500]
     pack = Pack().blob(first).blob(NOISE[:800]).change(delta(first, copy(0, 6), insert(b"new")), 2)
     assert texts(pack.bytes)[-1] == b"\n\0\nnew"
