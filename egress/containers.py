@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from .decoding import FREE, MAX_DECODED, MAX_RATIO, Unreadable
-from .findings import Found
+from .findings import Finding, Found
 from .git_packs import MAGIC as PACK
 from .git_packs import Pack, Piece
 
@@ -182,9 +182,11 @@ class Containers:
         self._found: Found | None = None
 
     @property
-    def has_found(self) -> bool:
-        """Whether something was found, and is only to be named yet by what follows."""
-        return self._found is not None or (self._inner is not None and self._inner.has_found)
+    def suspected(self) -> Finding | None:
+        """What was found, and is only to be named yet by what follows."""
+        if self._found is not None:
+            return self._found.finding
+        return None if self._inner is None else self._inner.suspected
 
     def steps(self, data: bytes) -> Iterator[None]:
         """Raises Found and Unreadable."""

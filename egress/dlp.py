@@ -179,6 +179,11 @@ class BodyScan:
         self._unseen = bytearray()
         self._held = bytearray()
 
+    @property
+    def suspected(self) -> Finding | None:
+        """What was found in a container that may name it later. From here on, nothing is given back."""
+        return None if self._containers is None else self._containers.suspected
+
     def steps(self, data: bytes, *, last: bool) -> Steps:
         is_whole = last and not (self._unseen or self._held)  # as most are: nothing has to be held
         start = 0
@@ -204,7 +209,7 @@ class BodyScan:
         return bytes(unseen) + more
 
     def _release(self) -> bytes:
-        if self._containers is not None and self._containers.has_found:
+        if self.suspected is not None:
             self._held.clear()  # for none of it leaves any more
         cut = len(self._held) - self._hold_back
         if cut <= 0:

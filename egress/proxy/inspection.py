@@ -179,6 +179,8 @@ class Inspection:
             self._stopped = self._unreadable(error)
         if self._stopped is not None:
             return self._end_of_stopped(last=last)
+        if isinstance(self._leaving, BodyScan) and (suspected := self._leaving.suspected) is not None:
+            self._refusal(suspected)  # on record, also if the rest never comes
         if last:  # the answer may take long, and needs none of this
             self._leaving, self._sent_all = None, True
             self._keep("search", 0)
