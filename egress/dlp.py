@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 from .containers import Allowance, Containers
 from .decoding import Decoding, memory_of
-from .encodings import APART, OVERLAP, layers, run_before
+from .encodings import APART, LAYERS, OVERLAP, layers, run_before, undone
 from .encodings import PART as ENCODED_PART
 from .expressions import Matcher
 from .findings import PROVISIONED, Finding, Found
@@ -73,9 +73,13 @@ class Scanner:
         return None if number is None else _KINDS[number]
 
     def kind_in_encoded(self, text: bytes, before: int | None = 0) -> str | None:
-        """The same in what is encoded in the text, once or twice. `before` is for `layers`."""
+        """The same in what is encoded in the text, once or twice. `before` is for `undone`."""
+        decoded = undone(text, before)  # of most texts nothing: that is all it costs them
+        if not decoded:
+            return None
         find = self._long.kind_in
-        return next((kind for layer in layers(text, before) if (kind := find(layer)) is not None), None)
+        deeper = (kind for layer in layers(decoded, count=LAYERS - 1) if (kind := find(layer)) is not None)
+        return find(decoded) or next(deeper, None)
 
     def kind_of_secret_in(self, text: bytes) -> str | None:
         return PROVISIONED if self.literals.first(text) is not None else None
@@ -274,11 +278,16 @@ class Text:
         if self._form:
             self._look_at_values(piece, last=last)
         yield
-        for start in range(0, 0 if self._secrets_only else len(text), ENCODED_PART):
+        if not self._secrets_only:
+            yield from self._look_at_encoded(text, last=last)
+
+    def _look_at_encoded(self, text: bytes, *, last: bool) -> Iterator[None]:
+        for start in range(0, len(text), ENCODED_PART):
             part = text[max(0, start - OVERLAP) : start + ENCODED_PART]
             if (kind := self._scanner.kind_in_encoded(part, self._run_before)) is not None:
                 raise Found(Finding(kind, "body"))
-            self._run_before = run_before(part, max(0, len(part) - OVERLAP), self._run_before)
+            if not last or start + ENCODED_PART < len(text):
+                self._run_before = run_before(part, max(0, len(part) - OVERLAP), self._run_before)
             yield
 
     def _look_at_unwrapped(self, piece: bytes) -> None:

@@ -139,6 +139,7 @@ _PLACES_OF_GROUPS = (
     rb"(?:[0-9A-Fa-f]{8} ){3}",
     rb"0[xX][0-9A-Fa-f]{2,8}[^0-9A-Za-z]{1,6}0[xX]",
 )
+_LEAST_GROUPED = 17  # characters: two groups of four bytes; of less than four groups nothing is found
 _AROUND = 64  # more than four groups
 
 
@@ -203,12 +204,10 @@ def _from_wide_characters(text: bytes) -> Iterator[bytes]:
 # What in a text says that it may be worth while to undo an encoding.
 _HINTS: dict[bytes, Callable[[bytes], Iterator[bytes]] | None] = {
     rb"[A-Za-z0-9+/_-]{%d}" % _LEAST_64: None,  # base64, see `undone`
-    rb"[A-Z2-7]{%d}" % _LEAST_32: _from_base32,
-    rb"[A-Z2-7]{%d}===" % (_LEAST_32 - 3): _from_base32,
-    rb"[a-z2-7]{%d}" % _LEAST_32: _from_lower_base32,
-    rb"[a-z2-7]{%d}===" % (_LEAST_32 - 3): _from_lower_base32,
+    rb"[A-Z2-7=]{%d}" % _LEAST_32: _from_base32,
+    rb"[a-z2-7=]{%d}" % _LEAST_32: _from_lower_base32,
     rb"[0-9A-Fa-f]{%d}" % _LEAST_HEX: _from_hex,
-    **dict.fromkeys(_PLACES_OF_GROUPS, _from_groups_of_hex),
+    rb"[0-9A-Fa-fxX\s:,;-]{%d}" % _LEAST_GROUPED: _from_groups_of_hex,
     rb"\\u00[2-7][0-9A-Fa-f]|\\u\{|\\x[2-7][0-9A-Fa-f]|&#[xX0-9]|%[2-7][0-9A-Fa-f]": _from_escapes,
     rb"(?:[\x20-\x7e]\x00){8}|(?:[\x20-\x7e]\x00{3}){8}": _from_wide_characters,
 }
@@ -221,7 +220,10 @@ def _hints() -> Matcher:
 
 
 def undone(text: bytes, before: int | None) -> bytes:
-    """What the text becomes when any one encoding in it is undone, one after the other; often nothing."""
+    """What the text becomes when any one encoding in it is undone, one after the other; often nothing.
+
+    `before` is what `run_before` says of its beginning.
+    """
     hints = _hints().ends(text)
     if not hints:
         return b""
@@ -232,10 +234,7 @@ def undone(text: bytes, before: int | None) -> bytes:
 
 
 def layers(text: bytes, before: int | None = 0, *, count: int = LAYERS) -> Iterator[bytes]:
-    """All that is encoded in the text, once and then again, each a text of its own.
-
-    `before` is what `run_before` says of its beginning.
-    """
+    """All that is encoded in a text of any length, once and then again, each a text of its own."""
     for start in range(0, len(text), PART):
         decoded = undone(text[max(0, start - OVERLAP) : start + PART], None if start else before)
         if decoded:
