@@ -235,6 +235,7 @@ class Containers:
 
     def _next_part(self) -> None:
         if self._inner is not None:
+            self._inner.end()
             self._inner.close()
         self._text = self._new_text()
         self._inner = Containers(self._new_text, self._allowance, self._depth + 1)

@@ -116,6 +116,13 @@ def test_one_that_is_cut_off_leaves(name: str) -> None:
     assert leave(body, 5000) == (body, None)
 
 
+@pytest.mark.parametrize("outer", PACKING)
+def test_what_a_part_that_is_cut_off_holds_is_found(outer: str) -> None:
+    cut = Pack().blob(SECRET).blob(NOISE[:5000]).bytes[:-3000]
+    assert leave(PACKING[outer](cut))[1] == leave(PACKING[outer](cut), 100)[1] == FOUND
+    assert leave(cut)[1] == FOUND
+
+
 def nested(depth: int) -> bytes:
     body = SECRET
     for level in range(depth):
