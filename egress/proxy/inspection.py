@@ -84,10 +84,11 @@ def _refusal(finding: Finding, record: Record, file: str = "") -> Refusal:
     record.verdict, record.reason, record.finding = "refused", "dlp", details
     hint = _OF_A_VARIABLE if finding.kind == PROVISIONED else ""
     place = f", in {file}" if file else ""
+    again = "Take it out of every commit that is sent" if file else "Take it out and try again"
     return Refusal(
         "dlp",
         f"The request was stopped: its {finding.where} holds what looks like a secret ({finding.kind}){place}"
-        f". Take it out and try again. Where a route has a credential, the proxy adds it.{hint}",
+        f". {again}. Where a route has a credential, the proxy adds it.{hint}",
         details={**details, "host": CONCEALED, "path": CONCEALED} if finding.where == "url" else details,
     )
 

@@ -151,6 +151,7 @@ def test_a_push_of_a_secret_is_refused_with_the_name_of_the_file(
     assert done.code == 1, done.err
     told = " ".join(done.err.split())
     assert "remote: egress refused (dlp): " in told and "(github-token), in deploy/prod/env" in told, done.err
+    assert "Take it out of every commit that is sent." in told
     assert "! [remote rejected] main -> main (egress refused (dlp): deploy/prod/env)" in told
     assert token not in done.everything
     assert here(repositories / "project.git", "rev-parse", "main") == before
