@@ -147,7 +147,7 @@ def heredocs(instruction: Instruction) -> Iterator[tuple[str, bool]]:
     name, rest = instruction.name, instruction.rest
     if name == "ONBUILD":
         name, _, rest = rest.partition(" ")
-    if name.upper() not in _TAKES_HEREDOCS or _json_array(instruction) is not None:
+    if name.upper() not in _TAKES_HEREDOCS or json_arguments(instruction) is not None:
         return
     for word in _WORD.findall(rest):
         match = _HEREDOC.fullmatch(word)
@@ -175,7 +175,7 @@ def _check(instruction: Instruction) -> None:
     check(instruction)
 
 
-def _json_array(instruction: Instruction) -> list[str] | None:
+def json_arguments(instruction: Instruction) -> list[str] | None:
     """The arguments in JSON form, or None when they are a shell's, as in `[ -f x ] && …`."""
     text = " ".join(_without_flags(instruction.rest))
     if not text.startswith("["):
@@ -198,7 +198,7 @@ def _without_flags(rest: str) -> list[str]:
 
 def _check_any(instruction: Instruction) -> None:
     """Shell or JSON form."""
-    array = _json_array(instruction)
+    array = json_arguments(instruction)
     if array is None and not _without_flags(instruction.rest):
         raise instruction.refuse("has flags but no arguments")
     if array == [] and instruction.name not in {"CMD", "ENTRYPOINT"}:
@@ -218,7 +218,7 @@ def _check_from(instruction: Instruction) -> None:
 
 
 def _check_copy(instruction: Instruction) -> None:
-    array = _json_array(instruction)
+    array = json_arguments(instruction)
     words = _without_flags(instruction.rest) if array is None else array
     if len(words) < 2:
         raise instruction.refuse("needs a source and a destination")
@@ -242,7 +242,7 @@ def _check_arg(instruction: Instruction) -> None:
 
 
 def _check_shell(instruction: Instruction) -> None:
-    if not _json_array(instruction):
+    if not json_arguments(instruction):
         raise instruction.refuse("""needs its arguments in JSON form, such as ["/bin/bash", "-c"]""")
 
 

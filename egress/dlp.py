@@ -10,24 +10,24 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
 from urllib.parse import unquote_to_bytes
 
-import hyperscan
-
+from .containers import Allowance, Containers
 from .decoding import Decoding, memory_of
-from .secret_forms import forms_of
+from .encodings import APART, LAYERS, OVERLAP, layers, run_before, undone
+from .encodings import PART as ENCODED_PART
+from .expressions import Matcher
+from .findings import PROVISIONED, Finding, Found
+from .secret_forms import SHORTEST_ENCODED, forms_of
 from .token_shapes import INJECTIONS, SHAPES
 
-PROVISIONED = "provisioned-secret"
+__all__ = ["OVERLAP", "PROVISIONED", "Finding", "Found", "Matcher", "Scanner"]
+
 _PERCENT = ord("%")  # asked for in bytes: bytes in bytes take ten times as long
-_APART = b"\n\0\n"  # between texts that nothing may be found across: no shape has it in it
 # A body is looked at in windows that start at fixed places, however it arrives. One that fits into a single
 # window is known whole before any of it is let go; of a longer one, the end of what was looked at stays.
 WINDOW = 64 * 1024
-OVERLAP = 4 * 1024  # longer than anything that is searched for
 PART = 16 * 1024  # what is searched in one step where a step may cost much: forms, and what was decoded
 CODED_HOLD_BACK = 256 * 1024  # a block of zstd is decoded only when all of it is there
 _WRAPPING = b"\r\n\t \0"  # between the lines of base64 and the digits of a dump; every other byte of UTF-16
@@ -35,69 +35,6 @@ _LINES_IN_JSON = re.compile(rb"\\[rn]")
 
 Headers = Sequence[tuple[bytes, bytes]]
 Steps = Generator[None, None, bytes]  # bounded work between one `yield` and the next; then the result
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`kind` is `provisioned-secret` or a key of SHAPES; `where` is url, header, body or trailer."""
-
-    kind: str
-    where: str
-
-
-class Found(Exception):
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(f"{finding.kind} in {finding.where}")
-        self.finding = finding
-
-
-class Matcher:
-    """One set of expressions, searched for together.
-
-    Blocks only: the streams of Hyperscan's Python binding (0.9.1) are freed while still in use.
-    """
-
-    def __init__(
-        self, expressions: Iterable[bytes], *, literal: bool = False, caseless: bool = False
-    ) -> None:
-        self.expressions = tuple(expressions)
-        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        self._scan = self._database.scan  # asked for every request
-        if self.expressions:
-            self._database.compile(
-                expressions=self.expressions,
-                ids=range(len(self.expressions)),
-                elements=len(self.expressions),
-                flags=hyperscan.HS_FLAG_CASELESS if caseless else 0,
-                literal=literal,
-            )
-
-    def first(self, text: bytes) -> int | None:
-        """The number of an expression that matches."""
-        if not self.expressions:
-            return None
-        found: list[int] = []
-        try:
-            self._scan(text, _first, 0, found)
-        except hyperscan.ScanTerminated:
-            return found[0]
-        return None
-
-    def ends(self, text: bytes) -> list[tuple[int, int]]:
-        """All matches: the expression's number and where the match ends."""
-        found: list[tuple[int, int]] = []
-        if self.expressions:
-            self._scan(text, _each, 0, found)
-        return found
-
-
-def _first(number: int, _start: int, _end: int, _flags: int, found: Any) -> bool:
-    found.append(number)
-    return True
-
-
-def _each(number: int, _start: int, end: int, _flags: int, found: Any) -> None:
-    found.append((number, end))
 
 
 @cache
@@ -121,6 +58,9 @@ class Scanner:
         self.secrets = frozenset(secrets)
         forms = sorted({form for secret in self.secrets for form in forms_of(secret)})
         self.literals = Matcher(forms, literal=True, caseless=True)
+        # In decoded noise, a few bytes come up by chance.
+        long = frozenset(secret for secret in self.secrets if len(secret.encode()) >= SHORTEST_ENCODED)
+        self._long = self if long == self.secrets else Scanner(long)
         self._shapes = shapes()
         self.clean_headers: set[bytes] = (
             set()
@@ -132,10 +72,22 @@ class Scanner:
         number = self._shapes.first(text)
         return None if number is None else _KINDS[number]
 
+    def kind_in_encoded(self, text: bytes, before: int | None = 0) -> str | None:
+        """The same in what is encoded in the text, once or twice. `before` is for `undone`."""
+        decoded = undone(text, before)  # of most texts nothing: that is all it costs them
+        if not decoded:
+            return None
+        find = self._long.kind_in
+        deeper = (kind for layer in layers(decoded, count=LAYERS - 1) if (kind := find(layer)) is not None)
+        return find(decoded) or next(deeper, None)
+
+    def kind_of_secret_in(self, text: bytes) -> str | None:
+        return PROVISIONED if self.literals.first(text) is not None else None
+
     def find_in_head(self, host: str, origin_form: bytes, headers: Headers) -> Finding | None:
         """`headers` are those that leave, without what the proxy adds."""
         url = b"%b\n%b" % (host.encode("ascii"), origin_form)  # apart: a webhook may be sent to its owner
-        if (kind := self.kind_in_quoted(_APART.join([url, b"\n".join(_lines(headers))]))) is None:
+        if (kind := self.kind_in_quoted(APART.join([url, *_texts(headers)]))) is None:
             return None
         in_url = self.kind_in_quoted(url)
         return Finding(in_url, "url") if in_url else Finding(kind, "header")
@@ -145,20 +97,22 @@ class Scanner:
         return None if kind is None else Finding(kind, "url")
 
     def kind_in_quoted(self, text: bytes) -> str | None:
-        """As it is, and with escapes undone once and twice."""
+        """As it is, with escapes undone once and twice, and with other encodings undone."""
         if _PERCENT in text:
             once = unquote_to_bytes(text)
-            text = _APART.join([text, once, unquote_to_bytes(once)])
-        return self.kind_in(text)
+            text = APART.join([text, once, unquote_to_bytes(once)])
+        return self.kind_in(text) or self.kind_in_encoded(text)
 
     def find_in_trailers(self, trailers: Headers) -> Finding | None:
-        kind = self.kind_in_quoted(b"\n".join(_lines(trailers))) if trailers else None
+        kind = self.kind_in_quoted(APART.join(_texts(trailers))) if trailers else None
         return None if kind is None else Finding(kind, "trailer")
 
 
-def _lines(headers: Headers) -> list[bytes]:
+def _texts(headers: Headers) -> list[bytes]:
+    """The fields as they are, and their values with nothing in between: a secret may be in two parts."""
     lines = [b"%b: %b" % header for header in headers]
-    return lines + [_credentials(value) for _, value in headers if value[:6].lower() == b"basic "]
+    lines += [_credentials(value) for _, value in headers if value[:6].lower() == b"basic "]
+    return [b"\n".join(lines), b"".join(value for _, value in headers)]
 
 
 def _credentials(basic: bytes) -> bytes:
@@ -205,7 +159,8 @@ class Orders:
 class BodyScan:
     """A body on its way: `steps` gives back what may go on, and raises Found or Unreadable.
 
-    With `secrets_only`, token shapes are of no interest. `orders` are looked for in what is decoded.
+    With `secrets_only`, as for answers, token shapes are of no interest, and neither containers nor encodings
+    are opened. `orders` are looked for in what is decoded. `keep` is told what open containers keep.
     """
 
     def __init__(
@@ -216,14 +171,22 @@ class BodyScan:
         form: bool = False,
         secrets_only: bool = False,
         orders: Orders | None = None,
+        keep: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._orders = orders
+        self._allowance = Allowance(keep)
+        self._containers = None if secrets_only else Containers(partial(Text, scanner), self._allowance)
         self._as_sent = Text(scanner, form=form and not codings, secrets_only=secrets_only)
         self._decoding = Decoding(codings) if codings else None
         self._decoded = Text(scanner, form=form, secrets_only=secrets_only)
         self._hold_back = CODED_HOLD_BACK if codings else OVERLAP
         self._unseen = bytearray()
         self._held = bytearray()
+
+    @property
+    def suspected(self) -> Finding | None:
+        """What was found in a container that may name it later. From here on, nothing is given back."""
+        return None if self._containers is None else self._containers.suspected
 
     def steps(self, data: bytes, *, last: bool) -> Steps:
         is_whole = last and not (self._unseen or self._held)  # as most are: nothing has to be held
@@ -239,6 +202,9 @@ class BodyScan:
             return self._release()
         window = self._take_unseen(data[start:])
         yield from self._look_at(window, last=True)
+        if self._containers is not None:
+            self._containers.end()
+            self._containers.close()
         held, self._held = self._held, bytearray()
         return data if is_whole else bytes(held) + window
 
@@ -247,6 +213,8 @@ class BodyScan:
         return bytes(unseen) + more
 
     def _release(self) -> bytes:
+        if self.suspected is not None:
+            self._held.clear()  # for none of it leaves any more
         cut = len(self._held) - self._hold_back
         if cut <= 0:
             return b""
@@ -255,10 +223,14 @@ class BodyScan:
         return released
 
     def _look_at(self, window: bytes, *, last: bool) -> Iterator[None]:
+        self._allowance.coded += len(window)
         yield from self._as_sent.steps(window, last=last)
-        if self._decoding is not None:
+        if self._decoding is None:
+            yield from self._open(window)
+        else:
             for piece in self._decoding.feed(window):
                 yield from self._decoded.steps(piece, last=False)
+                yield from self._open(piece)
                 if self._orders is not None:
                     yield from self._orders.steps(piece)
                 yield  # also where nothing came out: that took its time too
@@ -266,9 +238,15 @@ class BodyScan:
                 self._decoding.end()
                 self._decoded.look_at(b"", last=True)
 
+    def _open(self, data: bytes) -> Iterator[None]:
+        if self._containers is not None:
+            yield from self._containers.steps(data)
+
 
 class Text:
-    """One text in pieces, searched as it is, without its line breaks and spaces, and as a form's values."""
+    """One text in pieces, searched as it is, without its line breaks and spaces, as a form's values, and in
+    what is encoded in it.
+    """
 
     MEMORY = 3 * OVERLAP  # each way has an end that it looks back to
 
@@ -278,16 +256,20 @@ class Text:
         self._secrets_only = secrets_only
         self._plain = self._unwrapped = self._values = self._half_escape = b""
         self._was_wrapped = False
+        self._run_before: int | None = 0
 
     def steps(self, piece: bytes, *, last: bool) -> Iterator[None]:
         size = PART if self._form else WINDOW
         for start in range(0, len(piece), size):
-            self.look_at(piece[start : start + size], last=last and start + size >= len(piece))
-            yield
+            yield from self._look(piece[start : start + size], last=last and start + size >= len(piece))
         if last and not piece:
             self.look_at(piece, last=True)
 
     def look_at(self, piece: bytes, *, last: bool) -> None:
+        for _ in self._look(piece, last=last):
+            pass
+
+    def _look(self, piece: bytes, *, last: bool) -> Iterator[None]:
         text = self._plain + piece
         self._plain = text[-OVERLAP:]
         self._search(text)
@@ -295,6 +277,18 @@ class Text:
             self._look_at_unwrapped(piece)
         if self._form:
             self._look_at_values(piece, last=last)
+        yield
+        if not self._secrets_only:
+            yield from self._look_at_encoded(text, last=last)
+
+    def _look_at_encoded(self, text: bytes, *, last: bool) -> Iterator[None]:
+        for start in range(0, len(text), ENCODED_PART):
+            part = text[max(0, start - OVERLAP) : start + ENCODED_PART]
+            if (kind := self._scanner.kind_in_encoded(part, self._run_before)) is not None:
+                raise Found(Finding(kind, "body"))
+            if not last or start + ENCODED_PART < len(text):
+                self._run_before = run_before(part, max(0, len(part) - OVERLAP), self._run_before)
+            yield
 
     def _look_at_unwrapped(self, piece: bytes) -> None:
         bare = _LINES_IN_JSON.sub(b"", piece).translate(None, _WRAPPING)
@@ -316,11 +310,8 @@ class Text:
         self._search(text)
 
     def _search(self, text: bytes) -> None:
-        if self._secrets_only:
-            kind = PROVISIONED if self._scanner.literals.first(text) is not None else None
-        else:
-            kind = self._scanner.kind_in(text)
-        if kind is not None:
+        find = self._scanner.kind_of_secret_in if self._secrets_only else self._scanner.kind_in
+        if (kind := find(text)) is not None:
             raise Found(Finding(kind, "body"))
 
 

@@ -35,6 +35,7 @@ _MAX_RAW = 1024  # mapping can shrink a text, but nothing this long is a hostnam
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PLAIN = re.compile(rf"{_LABEL.pattern}(?:\.{_LABEL.pattern})*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_ADDRESS = "is an IP address, and only names can be asked for: give"
 
 # What each forbidden character usually means, so that the answer can say what to leave out.
 _NOT_IN_A_HOST = {
@@ -46,8 +47,8 @@ _NOT_IN_A_HOST = {
     "\\": "has a backslash",
     "_": "has an underscore",
     "*": "has a '*' that is not a leading '*.'",
-    "[": "is an IP address: give the hostname",
-    "]": "is an IP address: give the hostname",
+    "[": f"{_ADDRESS} the hostname",
+    "]": f"{_ADDRESS} the hostname",
 }
 
 # Names that mean "this machine" or "this network" wherever they are resolved. `.test` and `.example` are
@@ -87,7 +88,7 @@ def _canonical_host(text: str, field: str) -> str:
     if not _PLAIN.fullmatch(host) or "xn--" in host:
         host = _mapped_host(text, field)
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
-        raise BadHost(f"{field} {quoted(text)} is an IP address: give the hostname")
+        raise BadHost(f"{field} {quoted(text)} {_ADDRESS} the hostname")
     if len(host) > _MAX_HOST:
         raise BadHost(f"{field} is longer than {_MAX_HOST} characters")
     return host
@@ -137,7 +138,7 @@ def _canonical_label(label: str, text: str, field: str) -> str:
 def _refuse_characters(candidate: str, text: str, field: str) -> None:
     if ":" in candidate:
         many = candidate.count(":") > 1
-        what = "is an IP address: give" if many else "has a port or scheme: give only"
+        what = _ADDRESS if many else "has a port or scheme: give only"
         raise BadHost(f"{field} {quoted(text)} {what} the hostname")
     for character in candidate:
         if character in _NOT_IN_A_HOST:
@@ -181,9 +182,9 @@ def refuse_local_name(pattern: str, *, field: str = "host") -> None:
     for suffix in (labels[-1], ".".join(labels[-2:])):
         if suffix in _LOCAL_SUFFIXES:
             why = f"'.{suffix}' {_LOCAL_SUFFIXES[suffix]}"
-            raise BadHost(f"{field} {quoted(base)} cannot be asked for: {why}")
+            raise BadHost(f"{field} {quoted(base)} is not a public name: {why}")
     if base in _METADATA_NAMES or any(pattern_matches(pattern, name) for name in _METADATA_NAMES):
-        raise BadHost(f"{field} {quoted(pattern)} cannot be asked for: it covers a cloud metadata service")
+        raise BadHost(f"{field} {quoted(pattern)} covers a cloud metadata service")
 
 
 @cache

@@ -188,7 +188,8 @@ def used_up(request: Request, route: Route) -> Verdict:
 
     The ask is for the same lease again: without one it would be for good.
     """
-    sentence = f"The lease for {request.host} is used up. Ask again with egress-block."
+    how = _how_to_ask(request.host, "Ask again with egress-block.")
+    sentence = f"The lease for {request.host} is used up. {how}"
     verdict = Verdict(False, "used-up", sentence, route)
     if request.method == "CONNECT":  # nothing else is known of what is inside
         verdict = verdict._replace(ask=_askable({"host": request.host}))
@@ -221,12 +222,24 @@ def _decide_host(scheme: str, host: str, port: int, snapshot: Snapshot, now: dat
     route = table.live_route(host, now)
     if route is None:
         if next(table.serving(host), None) is not None:
-            return Verdict(False, "expired", f"The lease for {host} is over. Ask again with egress-block.")
-        return Verdict(False, "no-route", f"No route allows {host}. Ask for one with egress-block.")
+            how = _how_to_ask(host, "Ask again with egress-block.")
+            return Verdict(False, "expired", f"The lease for {host} is over. {how}")
+        how = _how_to_ask(host, "Ask for one with egress-block.")
+        return Verdict(False, "no-route", f"No route allows {host}. {how}")
     if not table.gate_allows(host):
-        sentence = f"{host} has a route but is not on the gate's allowlist. Ask with pipelock-block."
+        how = _how_to_ask(host, "Ask with pipelock-block.")
+        sentence = f"{host} has a route but is not on the gate's allowlist. {how}"
         return Verdict(False, "gate", sentence, route)
     return Verdict(True, "ok", "Allowed.", route)
+
+
+def _how_to_ask(host: str, advice: str) -> str:
+    """The advice, or why nobody can ask for this host."""
+    try:
+        check_askable(host)
+    except BadHost as error:
+        return f"It cannot be asked for: {error}."
+    return advice
 
 
 def _with_details(verdict: Verdict, request: Request) -> Verdict:
@@ -245,9 +258,14 @@ def _with_details(verdict: Verdict, request: Request) -> Verdict:
     return Verdict(False, verdict.reason, verdict.sentence, verdict.route, _askable(ask))
 
 
-def _askable(ask: dict[str, Any]) -> dict[str, Any] | None:
+def is_askable(host: str) -> bool:
+    """Whether a tool call for this host is not refused at once."""
     try:
-        check_askable(ask["host"])
-    except PolicyError:
-        return None
-    return ask
+        check_askable(host)
+    except BadHost:
+        return False
+    return True
+
+
+def _askable(ask: dict[str, Any]) -> dict[str, Any] | None:
+    return ask if is_askable(ask["host"]) else None

@@ -5,7 +5,8 @@ Trust boundary: the origin knows the secret and may repeat it, in any common enc
 
 from __future__ import annotations
 
-from .dlp import PART, Matcher, Steps
+from .dlp import PART, Steps
+from .expressions import Matcher
 from .secret_forms import LONGEST_FORM
 
 _ANCHOR = 4

@@ -11,7 +11,8 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from .decoding import Unreadable
-from .dlp import OVERLAP, WINDOW, Matcher, Orders, Scanner, Steps, Text
+from .dlp import OVERLAP, WINDOW, Orders, Scanner, Steps, Text
+from .expressions import Matcher
 from .scrubbing import Scrubber
 
 _PART = 4 * 1024  # what one step reads: it may be hundreds of frames

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import dropwhile
 
-from botbottle.dockerfiles import MOST_INSTRUCTIONS, BadDockerfile, instructions, lines_of
+from botbottle.dockerfiles import MOST_INSTRUCTIONS, BadDockerfile, instructions, json_arguments, lines_of
+from botbottle.dockerfiles import Instruction as Written
 
 from .diffs import Kind, aligned
 
@@ -105,9 +106,16 @@ def instructions_of(text: str) -> list[Instruction]:
     for instruction, end in zip(parsed, ends, strict=True):
         written = _trimmed(lines[instruction.line - 1 : end])
         flags = dict.fromkeys(stages.flags(instruction.name, instruction.rest))
-        flags |= dict.fromkeys(_flags(instruction.name, instruction.rest, written))
+        flags |= dict.fromkeys(_flags(instruction.name, _as_read(instruction), written))
         found.append(Instruction(instruction.line, instruction.name, written, tuple(flags)))
     return found
+
+
+def _as_read(instruction: Written) -> str:
+    """A RUN in JSON form also as the command line that it makes: its quotes hide that from the rules."""
+    if instruction.name != "RUN":
+        return instruction.rest
+    return "\n".join([instruction.rest, " ".join(json_arguments(instruction) or ())])
 
 
 def changes(before: str, after: str) -> tuple[list[Change], int]:

@@ -25,6 +25,7 @@ class Refusal(Exception):
         self.status = status
         self.ask = ask
         self.details = details or {}
+        self.git_report: bytes | None = None  # the answer in git's own terms, which replaces all others
 
 
 class BadRequest(Refusal):

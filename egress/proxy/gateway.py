@@ -12,6 +12,8 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from egress.policy import is_askable
+
 from .dialing import dial
 from .errors import Refusal, Unreachable
 from .head import parse_response
@@ -76,7 +78,7 @@ def _refused(host: str, status: int, body: bytes) -> Refusal:
     if status != 403:
         return Unreachable("gate-down", f"The gate's proxy answered {status} for {host}. Tell the operator.")
     ask: dict[str, Any] | None = None
-    if "allowlist" in told.lower():
+    if "allowlist" in told.lower() and is_askable(host):
         url = f"https://{host}/"
         why = f"CONNECT {host} was refused by the gate."
         ask = {"tool": "pipelock-block", "arguments": {"failed_url": url, "justification": why}}

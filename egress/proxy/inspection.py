@@ -5,28 +5,22 @@ Trust boundary: the bottle must not send a secret, the origin must not send back
 
 from __future__ import annotations
 
-import base64
-import re
 from collections.abc import Iterator
 from functools import partial
-from time import monotonic
 
 from egress.decoding import Decoding, Unreadable, codings_of
 from egress.dlp import PROVISIONED, BodyScan, Finding, Found, Orders, Scanner, Steps, memory_of_scan
-from egress.policy import Snapshot
-from egress.routes import AGENT_SCHEMES, Auth, Dlp, Route
+from egress.git_push import REQUEST as GIT_PUSH
+from egress.git_push import Push
+from egress.routes import Dlp, Route
 from egress.scrubbing import Scrubber
-from egress.secret_forms import SHORTEST_ENCODED
 from egress.websocket_frames import MEMORY_OF_FRAMES, FrameScan, FrameScrub
 
-from .bottles import Bottle
-from .credentials import Secrets
 from .errors import BadAnswer, Refusal
 from .head import Field, Head, RequestHead, ResponseHead
 from .holding import Hold
 from .records import Record
 from .search import Search
-from .sigv4 import AwsKey
 from .targets import Target
 
 WEBSOCKET_EXTENSIONS = b"sec-websocket-extensions"
@@ -38,82 +32,13 @@ _READABLE = (
     b"application/xhtml",
     b"application/javascript",
 )
-_BEFORE_TOKEN = re.compile(r'.*["=]')
 CONCEALED = "(concealed)"
+_MOST_OF_A_NAME = 300
 _OF_A_VARIABLE = (
     " What a secret variable of this bottle holds leaves only where an operator has switched the search off."
 )
 _UNSEARCHED = Dlp(out=False)
 _REMEMBERED_BLOCKS, _REMEMBERED_BYTES = 512, 2048
-_SECRETS_SECONDS = 1.0  # how soon a changed secret is known on routes that do not add it
-
-
-class Scanners:
-    """One scanner per bottle, made anew when its table or one of its secrets has changed.
-
-    Its secrets are those that the proxy adds, and those that its own variables hold.
-    """
-
-    def __init__(self, secrets: Secrets) -> None:
-        self._secrets = secrets
-
-    def search(self, bottle: Bottle, added: str | None = None) -> Search:
-        """`added` is the secret about to be used, which is known then whatever the clock says."""
-        now = monotonic()
-        search, handed = bottle.search, bottle.handed.look(now)
-        if (
-            search is not None
-            and search.snapshot is bottle.snapshot
-            and search.handed is handed
-            and now < search.until
-            and (added is None or added in search.scanner.secrets)
-        ):
-            return search
-        secrets = self._added_by(bottle.snapshot) | handed.secrets
-        if search is not None and search.scanner.secrets == secrets:
-            scanner = search.scanner
-        else:
-            scanner = Scanner(secrets)
-        bottle.search = Search(bottle.snapshot, now + _SECRETS_SECONDS, scanner, handed)
-        bottle.habits.clear()
-        return bottle.search
-
-    def _added_by(self, snapshot: Snapshot) -> frozenset[str]:
-        found: set[str] = set()
-        for auth in {route.auth for route in snapshot.table.routes if route.auth is not None}:
-            secret = self._secrets.lookup(auth.token_ref)
-            if secret is not None:
-                found |= _secret_parts(auth, secret)
-        return frozenset(found)
-
-
-def _secret_parts(auth: Auth, secret: str) -> set[str]:
-    """A name and a password are worth hiding together, and the password alone."""
-    if auth.scheme == "SigV4":
-        key = AwsKey.parse(secret)
-        return {secret, key.secret, key.session} - {""} if key is not None else {secret}
-    if auth.scheme == "header":
-        return {secret} | _parts_of_header(secret)
-    password = "" if auth.scheme in AGENT_SCHEMES else secret.partition(":")[2]
-    return {secret, password} if password else {secret}
-
-
-def _parts_of_header(value: str) -> set[str]:
-    """Known without the rest too: what counts in `Bot <token>`, `Token token="<token>"`, `Basic <login>`."""
-    scheme, _, last = value.rpartition(" ")
-    token = _BEFORE_TOKEN.sub("", last.rstrip('"='))
-    parts = {part for part in (last, token) if len(part) >= SHORTEST_ENCODED}
-    if scheme.lower() == "basic":
-        login = _decoded(last)
-        parts |= {login, login.partition(":")[2]} - {""}
-    return parts
-
-
-def _decoded(login: str) -> str:
-    try:
-        return base64.b64decode(login).decode("utf-8")
-    except ValueError:
-        return ""
 
 
 def search_head(scanner: Scanner, target: Target, head: RequestHead, fields: list[Field]) -> Finding | None:
@@ -154,14 +79,16 @@ def shown_host(search: Search, host: str) -> str:
     return host if is_clean else CONCEALED
 
 
-def _refusal(finding: Finding, record: Record) -> Refusal:
-    details = {"kind": finding.kind, "where": finding.where}
+def _refusal(finding: Finding, record: Record, file: str = "") -> Refusal:
+    details = {"kind": finding.kind, "where": finding.where} | ({"file": file} if file else {})
     record.verdict, record.reason, record.finding = "refused", "dlp", details
     hint = _OF_A_VARIABLE if finding.kind == PROVISIONED else ""
+    place = f", in {file}" if file else ""
+    again = "Take it out of every commit that is sent" if file else "Take it out and try again"
     return Refusal(
         "dlp",
-        f"The request was stopped: its {finding.where} holds what looks like a secret ({finding.kind})."
-        f" Take it out and try again. Where a route has a credential, the proxy adds it.{hint}",
+        f"The request was stopped: its {finding.where} holds what looks like a secret ({finding.kind}){place}"
+        f". {again}. Where a route has a credential, the proxy adds it.{hint}",
         details={**details, "host": CONCEALED, "path": CONCEALED} if finding.where == "url" else details,
     )
 
@@ -185,6 +112,8 @@ class Inspection:
         self._hold = hold
         self._search_bytes = 0
         self._sent_all = False
+        self._push: Push | None = None
+        self._stopped: Refusal | None = None  # a push that is read to its end all the same
         self._out = route.dlp.searches_requests
         self._record = record
         self._leaving: BodyScan | FrameScan | None = None
@@ -227,24 +156,51 @@ class Inspection:
                 raise self._unreadable(error) from error
             self._search_bytes = memory_of_scan(codings, head.length)
             kind = _joined(head, b"content-type").lower()
-            self._leaving = BodyScan(self._scanner, codings=codings, form=not kind or _FORM in kind)
+            self._push = Push() if kind == GIT_PUSH else None
+            keep = partial(self._keep, "containers")
+            self._leaving = BodyScan(
+                self._scanner, codings=codings, form=not kind or _FORM in kind, keep=keep
+            )
 
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         if self._sent_all:
             raise AssertionError("a body ends once")
+        if self._stopped is not None:
+            return self._end_of_stopped(last=last)
         if self._leaving is None:
             return payload
+        if self._push is not None:
+            self._push.feed(payload)
         self._keep("search", self._search_bytes)  # all at once: no upload is refused when half of it has left
         try:
             released = yield from self._leaving.steps(payload, last=last)
         except Found as found:
-            raise self._refusal(found.finding) from None
+            self._stopped = self._refusal(found.finding)
         except Unreadable as error:
-            raise self._unreadable(error) from error
+            self._stopped = self._unreadable(error)
+        if self._stopped is not None:
+            return self._end_of_stopped(last=last)
+        if isinstance(self._leaving, BodyScan) and (suspected := self._leaving.suspected) is not None:
+            self._refusal(suspected)  # on record, also if the rest never comes
         if last:  # the answer may take long, and needs none of this
             self._leaving, self._sent_all = None, True
             self._keep("search", 0)
         return released
+
+    def _end_of_stopped(self, *, last: bool) -> bytes:
+        """Raises the refusal; for a push at its end, because git reads no answer before it has sent all."""
+        refusal, push = self._stopped, self._push
+        assert refusal is not None  # noqa: S101
+        if push is not None and self._leaving is not None:
+            sentence = f"egress refused ({refusal.reason}): {refusal.sentence}"
+            refusal.git_report = push.report(sentence, _in_short(refusal))
+            refusal.status = 200 if refusal.git_report else refusal.status
+        self._leaving = None
+        if self._hold is not None:
+            self._hold.let_go()
+        if last or refusal.git_report is None:
+            raise refusal
+        return b""
 
     def _keep(self, what: str, size: int) -> None:
         if self._hold is not None:
@@ -256,7 +212,10 @@ class Inspection:
             raise self._refusal(finding)
 
     def _refusal(self, finding: Finding) -> Refusal:
-        return _refusal(finding, self._record)
+        file = finding.file
+        if file and self._scanner.kind_in_quoted(file.encode()) is not None:
+            file = CONCEALED
+        return _refusal(finding, self._record, ascii(file[:_MOST_OF_A_NAME])[1:-1])
 
     def _unreadable(self, error: Unreadable) -> Refusal:
         self._record.verdict, self._record.reason = "refused", "dlp-unreadable"
@@ -386,6 +345,12 @@ class Inspection:
     def _warn(self, what: str) -> None:
         if what not in self._record.warnings:
             self._record.warnings += (what,)
+
+
+def _in_short(refusal: Refusal) -> str:
+    """For the one line that git shows for each reference."""
+    file = refusal.details.get("file")
+    return f"egress refused ({refusal.reason})" + (f": {file}" if file else "")
 
 
 def _joined(head: Head, name: bytes) -> bytes:

@@ -19,10 +19,10 @@ from .config import Config
 from .credentials import Secrets
 from .dialing import Lookup, Names, system_lookup
 from .gate_file import GateFile
-from .inspection import Scanners
 from .openssl import TlsError, Trust
 from .outbox import Outbox
 from .records import Records
+from .search import Scanners
 from .sigv4 import AwsKey
 from .strangers import Strangers
 from .turns import Turns

@@ -10,6 +10,7 @@ import re
 from http import HTTPStatus
 from typing import Any
 
+from egress.git_push import RESULT
 from egress.paths import MAX_PREFIX
 from egress.policy import Verdict
 
@@ -60,6 +61,8 @@ def answer(
 ) -> bytes:
     """The whole response."""
     body, kind = _body(refusal, head, target)
+    if refusal.git_report is not None:
+        body, kind = refusal.git_report, RESULT
     lines = [
         f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n".encode("ascii"),
         b"Content-Type: " + kind + b"\r\nX-Egress-Reason: " + refusal.reason.encode("ascii"),

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from egress.dlp import memory_of_scan
+from egress.git_packs import MEMORY
 from egress.proxy.splicing import MOST
+from tests.support.git_packs import Pack
 from tests.support.proxy_harness import Client, Lab, eventually, get, pinned, request, running_lab
 
 pytestmark = pytest.mark.process
@@ -77,6 +79,22 @@ def test_uploads_that_stop_are_held_up_to_the_limit_and_another_bottle_is_served
     for client in stopped:
         client.send(message[-5:])
     assert [client.answer().status for client in stopped] == [200] * len(stopped)
+
+
+def test_packs_that_stop_are_held_up_to_the_limit(lab: Lab) -> None:
+    """Each may come to need much, which is counted when it begins."""
+    message = upload(Pack().blob(NOISE).blob(NOISE).bytes)
+    assert lab.client().ask(message).status == 200
+    stopped = [lab.client() for _ in range(HELD // MEMORY)]
+    for client in stopped:
+        client.send(message[:-5])
+    eventually(lambda: held_bytes(lab) > len(stopped) * MEMORY, "the uploads")
+    answer = lab.client().ask(message)
+    assert (answer.status, answer.reason) == (503, "too-much-held")
+    assert lab.client("agent-b").ask(message).status == 200
+    for client in stopped:
+        client.send(message[-5:])
+        assert client.answer().status == 200
 
 
 def test_an_upload_that_is_sent_holds_nothing_while_it_waits_for_its_answer(lab: Lab) -> None:

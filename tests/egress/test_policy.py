@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from egress.policy import (
     Verdict,
     decide,
     decide_connect,
+    used_up,
 )
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
@@ -134,6 +136,37 @@ def test_a_refusal_carries_the_arguments_that_would_ask_for_it(
     method: str, url: str, ask: dict[str, Any] | None
 ) -> None:
     assert verdict(method, url).ask == ask
+
+
+NEVER_GRANTED = ["nas", "localhost", "printer.local", "metadata.google.internal", "metadata.azure.com",
+                 "x.onion", "co.uk", "s3.amazonaws.com", "supervise"]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", NEVER_GRANTED)
+def test_a_refusal_for_what_can_never_be_granted_suggests_no_tool(host: str) -> None:
+    request, over = Request("https", host, 443, "GET", "/v1"), Lease(NOW, 1, granted_at=NOW)
+    tables = {
+        "no-route": RouteTable(),
+        "expired": RouteTable((Route(host, lease=over),), (host,)),
+        "gate": RouteTable((Route(host),), ()),
+    }
+    verdicts = {
+        reason: decide(request, Snapshot("b", 1, table, ""), now=NOW) for reason, table in tables.items()
+    }
+    verdicts["used-up"] = used_up(request, Route(host, lease=over))
+    connects = [decide_connect(host, 443, Snapshot("b", 1, table, ""), now=NOW) for table in tables.values()]
+    assert [verdict.reason for verdict in verdicts.values()] == list(verdicts)
+    for verdict in (*verdicts.values(), *connects):
+        assert verdict.ask is None
+        assert "It cannot be asked for: " in verdict.sentence
+        assert not {"egress-block", "pipelock-block"} & set(re.findall(r"[a-z-]+", verdict.sentence))
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "127.1", "0x7f.1", "1.1.1.1"])
+def test_an_address_is_refused_as_what_nobody_can_ask_for(host: str) -> None:
+    found = decide(Request("https", host, 443, "GET", "/"), Snapshot("b", 1, RouteTable(), ""), now=NOW)
+    assert (found.reason, found.ask) == ("bad-host", None)
+    assert "only names can be asked for" in found.sentence
 
 
 SEGMENTS = st.lists(

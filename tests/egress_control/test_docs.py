@@ -8,8 +8,11 @@ from itertools import product
 
 import pytest
 
-from egress.decoding import MAX_CODINGS, memory_of
+from egress.containers import MOST_DEPTH, Allowance, Container, Deflated
+from egress.decoding import FREE, MAX_CODINGS, MAX_DECODED, MAX_RATIO, memory_of
 from egress.dlp import memory_of_scan
+from egress.git_objects import MOST_KEPT, MOST_OBJECT
+from egress.git_packs import Pack
 from egress.routes import OPERATOR_SCHEMES
 from egress.websocket_frames import MEMORY_OF_FRAMES
 from tests.support import ROOT
@@ -17,6 +20,7 @@ from tests.support import ROOT
 DOCUMENT = (ROOT / "docs" / "egress.md").read_text(encoding="utf-8")
 SOURCES = [*(ROOT / "egress" / "proxy").glob("*.py"), ROOT / "egress" / "policy.py"]
 REFUSING = {"Refusal", "BadRequest", "Unreachable", "Gone", "Verdict"}
+MIB, GIB = 1024 * 1024, 1024 * 1024 * 1024
 OF_THE_CONTROL_SOCKET = {"bad-query"}
 
 
@@ -68,6 +72,22 @@ def test_what_is_held_is_told_as_it_is_counted() -> None:
         f"twice its length and {kib(coded)}, at most {kib(memory_of_scan(['gzip'], -1) - gzip)};",
         f"{kib(gzip)} (gzip, deflate), {kib(memory_of(['br']))} (br) or {kib(memory_of(['zstd']))} (zstd)",
         f"while it is open | {kib(MEMORY_OF_FRAMES)} |",
+        f"from when it begins | {kib(held_by(Deflated))} (zip, gzip), or {kib(held_by(Pack))} (git pack) |",
+    ):
+        assert told in DOCUMENT
+
+
+def held_by(container: type[Container]) -> int:
+    told: list[int] = []
+    Allowance(told.append).begin(container.__new__(container))
+    return told[0]
+
+
+def test_the_bounds_of_containers_are_those_in_the_code() -> None:
+    for told in (
+        f"{FREE // MIB} MiB, and beyond them {MAX_RATIO} times what came, {MAX_DECODED // GIB} GiB at most",
+        f"not over {MOST_OBJECT // MIB} MiB, and among the last {MOST_KEPT // MIB} MiB",
+        f"up to {('no', 'one', 'two', 'three', 'four')[MOST_DEPTH]} deep",
     ):
         assert told in DOCUMENT
 

@@ -98,6 +98,8 @@ def test_nothing_is_suggested_where_asking_cannot_help(lab: Lab) -> None:
     for url in ("http://printer.local/", "http://localhost/", "http://metadata.google.internal/"):
         answer = lab.client().ask(get(url, url.split("/")[2]))
         assert (answer.status, "ask" in answer.json) == (403, False)
+        assert "It cannot be asked for: " in answer.json["message"]
+        assert b"-block" not in answer.body
 
 
 def test_the_allowlist_is_the_live_table_without_secrets(lab: Lab) -> None:

@@ -16,6 +16,7 @@ import pytest
 import zstandard
 
 from egress.dlp import memory_of_scan
+from tests.support.git_packs import Pack, named
 from tests.support.proxy_harness import SECRET, Client, Lab, connect, eventually, get, pinned, request
 from tests.support.token_examples import EXAMPLES
 
@@ -42,6 +43,10 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     "br": lambda data: brotli.compress(data, quality=5),
     "zstd": zstandard.compress,
 }
+PACKED_UNANNOUNCED: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "gzip in gzip": lambda data: gzip.compress(gzip.compress(data)),
+}
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ class Stopped:
         self._lab = lab
         self._before = len(lab.records())
 
-    def __call__(self, client: Client, message: bytes, kind: str, where: str) -> None:
+    def __call__(self, client: Client, message: bytes, kind: str, where: str, **more: str) -> None:
         answer = client.ask(message)
         assert (answer.status, answer.reason) == (403, "dlp")
         assert (answer.json["kind"], answer.json["where"]) == (kind, where)
@@ -65,7 +70,7 @@ class Stopped:
         client.close()
         record = self.record()
         assert (record["verdict"], record["status"]) == ("refused", 403)
-        assert record["finding"] == {"kind": kind, "where": where}
+        assert record["finding"] == {"kind": kind, "where": where, **more}
 
     def record(self) -> dict[str, Any]:
         return dict(eventually(self._new, "the record")[-1])
@@ -169,6 +174,48 @@ def test_a_secret_does_not_leave_compressed(stopped: Stopped, api: Client, codin
     header = f"Content-Encoding: {coding}"
     message = chunked_post(body, chunk, header) if chunk else post(body, header)
     stopped(api, message, "provisioned-secret", "body")
+
+
+@pytest.mark.parametrize("name", PACKED_UNANNOUNCED)
+@pytest.mark.parametrize("chunk", [0, 1, 100])
+def test_a_secret_does_not_leave_in_a_container(stopped: Stopped, api: Client, name: str, chunk: int) -> None:
+    body = b"some words before " + PACKED_UNANNOUNCED[name](b"before " * 50 + SECRET.encode() + b" after")
+    stopped(api, chunked_post(body, chunk) if chunk else post(body), "provisioned-secret", "body")
+
+
+def test_a_secret_deep_in_an_archive_cuts_it_off(lab: Lab, stopped: Stopped, api: Client) -> None:
+    body = gzip.compress(random.Random(3).randbytes(3_000_000) + SECRET.encode() + b"the end")
+    api.send(chunked_post(body, 70_000))
+    assert api.answer().reason == "dlp"
+    api.close()
+    assert stopped.record()["finding"]["where"] == "body"
+    [seen] = lab.requests
+    assert not seen.whole
+    assert SECRET.encode() not in zlib.decompressobj(31).decompress(seen.body)
+    eventually(lambda: _held_bytes(lab) == 0, "what the search kept")
+
+
+def test_a_secret_does_not_leave_in_a_git_pack(stopped: Stopped, api: Client) -> None:
+    text = SECRET.encode()
+    pack = Pack().tree(("a.txt", named("blob", text))).blob(text)
+    stopped(api, post(pack.bytes), "provisioned-secret", "body", file="a.txt")
+
+
+def test_a_push_that_is_stopped_is_recorded_though_it_is_never_sent_whole(
+    lab: Lab, stopped: Stopped, api: Client
+) -> None:
+    body = b"0000" + Pack().blob(SECRET.encode()).blob(random.Random(3).randbytes(200_000)).bytes
+    message = post(body, "Content-Type: application/x-git-receive-pack-request")
+    api.send(message[:-4])
+    api.close()
+    record = stopped.record()
+    assert (record["verdict"], record["finding"]["kind"]) == ("refused", "provisioned-secret")
+    assert lab.requests == []
+
+
+def test_a_secret_does_not_leave_in_two_headers(stopped: Stopped, api: Client) -> None:
+    message = get("/in", "api.example.com", f"X-A: {SECRET[:8]}", f"X-B: {SECRET[8:]}")
+    stopped(api, message, "provisioned-secret", "header")
 
 
 def test_a_secret_does_not_leave_in_chunks(stopped: Stopped, api: Client) -> None:

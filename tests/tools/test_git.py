@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from egress.ask import parse_egress_ask
 from tests.support.requirements import require
+from tests.support.token_examples import EXAMPLES
 from tests.support.tool_env import BARE, DENIED, INSPECTED, ROUTES, Bottle, Finished, git_backend
 
 pytestmark = [pytest.mark.process, pytest.mark.tools]
@@ -122,3 +124,65 @@ def test_a_path_can_be_opened_for_fetching_only(bottle: Bottle, repositories: Pa
     assert not any(
         line.startswith("POST") and "receive" in line for line in bottle.workshop.upstreams[INSPECTED].seen
     )
+
+
+def pushed(bottle: Bottle, repositories: Path, **files: bytes) -> Finished:
+    """The outcome of a push of one commit with these files, in folders of which `__` stands for the slash."""
+    work = bottle.home / "work"
+    if not work.exists():
+        here(bottle.home, "clone", "--quiet", str(repositories / "project.git"), "work")
+        here(work, "remote", "set-url", "origin", f"https://{INSPECTED}/team/project.git")
+    for name, content in files.items():
+        path = work / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    here(work, "add", "--all")
+    here(work, "commit", "--quiet", "--message", "settings")
+    return git(bottle, "push", "origin", "main", cwd=work)
+
+
+@pytest.mark.parametrize("size", [10, LARGER_THAN_GITS_BUFFER])
+def test_a_push_of_a_secret_is_refused_with_the_name_of_the_file(
+    bottle: Bottle, repositories: Path, size: int
+) -> None:
+    before, token = here(repositories / "project.git", "rev-parse", "main"), EXAMPLES["github-token"]
+    files = {"deploy__prod__env": f"TOKEN={token}\n".encode(), "other": os.urandom(size)}
+    done = pushed(bottle, repositories, **files)
+    assert done.code == 1, done.err
+    told = " ".join(done.err.split())
+    assert "remote: egress refused (dlp): " in told and "(github-token), in deploy/prod/env" in told, done.err
+    assert "Take it out of every commit that is sent." in told
+    assert "! [remote rejected] main -> main (egress refused (dlp): deploy/prod/env)" in told
+    assert token not in done.everything
+    assert here(repositories / "project.git", "rev-parse", "main") == before
+    record = bottle.workshop.refusals(INSPECTED)[-1]
+    assert record["finding"] == {"kind": "github-token", "where": "body", "file": "deploy/prod/env"}
+    assert (record["reason"], record["status"], record.get("ask")) == ("dlp", 200, None)
+
+
+def test_the_same_work_without_the_secret_can_be_pushed(bottle: Bottle, repositories: Path) -> None:
+    token = EXAMPLES["github-token"].encode()
+    assert pushed(bottle, repositories, env=b"TOKEN=" + token).code == 1
+    assert pushed(bottle, repositories, env=b"TOKEN=").code == 1, "it is in the history"
+    work = bottle.home / "work"
+    here(work, "reset", "--quiet", "--soft", "origin/main")
+    here(work, "commit", "--quiet", "--message", "clean")
+    done = git(bottle, "push", "origin", "main", cwd=work)
+    assert done.code == 0, done.err
+
+
+def test_a_secret_in_a_changed_file_is_found_in_what_the_change_adds(
+    bottle: Bottle, repositories: Path
+) -> None:
+    """The file's old version, and with it its name, is not in the push."""
+    lines = [f"setting_{number} = {os.urandom(8).hex()}\n".encode() for number in range(500)]
+    assert pushed(bottle, repositories, settings=b"".join(lines)).code == 0
+    lines[250] = EXAMPLES["npm-token"].encode() + b"\n"
+    done = pushed(bottle, repositories, settings=b"".join(lines))
+    assert done.code == 1, done.err
+    told = re.sub(r"\s+(remote: )?", " ", done.err)
+    name = here(bottle.home / "work", "rev-parse", "HEAD~1:settings")
+    assert f"a change of git object {name}" in told, done.err
+    command = re.search(r"\(git (log [^)]*) names the file\)", told)
+    assert command is not None
+    assert "settings" in here(bottle.home / "work", *command[1].split()).splitlines()

@@ -1,0 +1,25 @@
+"""What a search for secrets can find: never the value itself. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROVISIONED = "provisioned-secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`kind` is `provisioned-secret` or a key of SHAPES; `where` is url, header, body or trailer.
+
+    `file` says which file or other part of a container it is in, if that is known.
+    """
+
+    kind: str
+    where: str
+    file: str = ""
+
+
+class Found(Exception):
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(f"{finding.kind} in {finding.where}")
+        self.finding = finding
