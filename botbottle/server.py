@@ -43,6 +43,7 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
     """Refuses a body over the plane's limit without keeping it: Daphne alone would spool any size to disk."""
 
     received = 0
+    finished: int  # Twisted's
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
         self.received += len(data)

@@ -111,7 +111,7 @@ class McpView(AgentView):
 
     def _ending(self, request: Request, *, sse: bool) -> Callable[[Json], None] | None:
         """How the server can end this response by itself. None: this server cannot."""
-        write_last = request._request.scope.get("write_last")
+        write_last = getattr(request._request, "scope", {}).get("write_last")
 
         def end_with(response: Json) -> None:
             write_last(streams.sse_event(response) if sse else encode(response))
