@@ -111,13 +111,15 @@ class McpView(AgentView):
 
     def _ending(self, request: Request, *, sse: bool) -> Callable[[Json], None] | None:
         """How the server can end this response by itself. None: this server cannot."""
-        write_last = getattr(request._request, "scope", {}).get("write_last")
+        write_last: Callable[[bytes], None] | None = getattr(request._request, "scope", {}).get("write_last")
+        if write_last is None:
+            return None
 
         def end_with(response: Json) -> None:
             write_last(streams.sse_event(response) if sse else encode(response))
             get_running_loop().call_soon(self.entry.write, 200)  # after the answers of all
 
-        return end_with if write_last else None
+        return end_with
 
     def _answer(self, message: McpRequest | ProtocolError, *, alone: bool) -> Json | WaitingCall | None:
         """A message's response, or the call that will have it. A lone message's refusal is the POST's own."""

@@ -25,7 +25,7 @@ from tests.support.waiting_calls import HELD, WITHOUT_FILING, WaitingCalls, rais
 pytestmark = pytest.mark.process
 AGENTS, OPERATORS = 12, 3
 DECISIONS = 15  # before the stop
-CALLS = 1500
+CALLS = 500
 
 
 @dataclass
@@ -116,6 +116,7 @@ async def test_under_load_nothing_stays_behind_and_no_decision_is_lost(
 
 
 async def test_every_waiting_call_is_answered_at_a_stop(tmp_path: Path) -> None:
+    """`python -m tests.support.waiting_calls 10000` shows it with as many as that."""
     raise_file_limit()
     with running_server(tmp_path / "h", "web", program=WITHOUT_FILING, **HELD) as server:
         calls = WaitingCalls(server, server.create_bottle("held")["token"])
