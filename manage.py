@@ -40,6 +40,10 @@ def _main() -> int:
         from egress.proxy.main import main as egress  # noqa: PLC0415
 
         return egress(sys.argv[2:])
+    if sys.argv[1:2] == ["up"] and "BOTTLE_PREPARED" in os.environ:  # the second half of `up`
+        from botbottle.supervisor import main as supervise  # noqa: PLC0415
+
+        return supervise()
     if sys.argv[1:2] == ["bottle"] and sys.argv[2:3] in (["run"], ["exec"], ["attach"]):
         from botbottle import quick  # noqa: PLC0415 - a bottle whose plan is fresh needs no Django either
 

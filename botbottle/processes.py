@@ -64,12 +64,17 @@ class Child:
             delay = min(10.0, 0.5 * self.failures)
             self.failures += 1
             self.restart_at = now + delay
-            log.error(
-                "%s ended with code %s; restarting in %.1f s", self.name, self.process.returncode, delay
-            )
+            self._tell_end(self.process.returncode, delay)
         if now >= self.restart_at:
             self.restart_at = 0.0
             self.start()
+
+    def _tell_end(self, code: int, delay: float) -> None:
+        """Somebody may stop a child in order to have a fresh one: that is no fault."""
+        if code in (0, -signal.SIGTERM):
+            log.info("%s was stopped; starting it again in %.1f s", self.name, delay)
+        else:
+            log.error("%s ended with code %s; restarting in %.1f s", self.name, code, delay)
 
 
 def die_with_supervisor(how: signal.Signals = signal.SIGTERM) -> None:
@@ -137,5 +142,6 @@ def _stop(children: list[Child]) -> None:
         try:
             process.wait(max(0.0, begun + child.stop_seconds - time.monotonic()))
         except subprocess.TimeoutExpired:
+            log.warning("%s did not end within %g s, and is killed", child.name, child.stop_seconds)
             process.kill()
             process.wait()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import gc
 import json
 import logging
 import resource
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from daphne.http_protocol import HTTPFactory, WebRequest
@@ -21,15 +24,18 @@ from egress.intake import Intake
 from supervise import events
 from supervise.caretaker import Caretaker
 from supervise.mcp.access import AccessEntry
-from supervise.waiting import hub
+from supervise.waiting import ended, hub
 from supervise.webhooks import Sender
 
 from .listeners import Listener
 from .planes import Plane
 
 log = logging.getLogger(__name__)
-DRAIN_SECONDS = 3.0
+ANSWER_SECONDS = 3.5  # for waiting calls and open requests to be answered
+WORK_SECONDS = 1.0  # of these, how long waiting calls wait for the requests at work
 ACK_SECONDS = 1.0  # how long a decision that is just being applied still waits for the proxy
+LAST_SECONDS = 4.8  # after these a stop is enforced
+STOPPING = "bot-bottle is stopping. Nothing was changed. Make the same request again in a few seconds."
 PATIENCE_FACTOR = 16  # how much of an oversized body is read and thrown away before the connection is cut
 
 
@@ -37,6 +43,7 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
     """Refuses a body over the plane's limit without keeping it: Daphne alone would spool any size to disk."""
 
     received = 0
+    finished: int  # Twisted's
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
         self.received += len(data)
@@ -46,8 +53,10 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
             self.channel.transport.abortConnection()
 
     def process(self) -> Any:
+        if self.server.stopping:
+            return self._refuse(503, STOPPING, retry_after=b"5")
         if self.received > self.limit:
-            return self._too_large()
+            return self._refuse(413, f"The request body is larger than {self.limit} bytes. Send less.")
         return super().process()
 
     def finish(self) -> None:
@@ -57,18 +66,33 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
         if isinstance(transport, tcp.Connection) and not transport.disconnecting:
             transport.doWrite()
 
+    def write_last(self, data: bytes) -> None:
+        """End a response that streams, without its application: for a stop that has thousands to end."""
+        if self.finished or self.channel is None:
+            return
+        self.finished = 1
+        transport = self.channel.transport
+        left = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self.chunked else data
+        if transport.connected and not (transport.dataBuffer or transport._tempDataBuffer):
+            sent = transport.writeSomeData(left)  # the reactor need not learn of what fits into the socket
+            left = left[sent:] if isinstance(sent, int) else b""
+        transport.write(left)
+
     @property
     def limit(self) -> int:
         agents = self.channel.factory.plane is not Plane.OPERATOR
         return settings.SUPERVISE_MAX_BODY_BYTES if agents else settings.CONSOLE_MAX_BODY_BYTES
 
-    def _too_large(self) -> None:
-        self.setResponseCode(413)
+    def _refuse(self, status: int, sentence: str, *, retry_after: bytes = b"") -> None:
+        self.setResponseCode(status)
         self.setHeader(b"content-type", b"application/json")
         self.setHeader(b"connection", b"close")
-        self.write(_error_body(f"The request body is larger than {self.limit} bytes. Send less."))
+        if retry_after:
+            self.setHeader(b"retry-after", retry_after)
+        self.write(_error_body(sentence))
         self.finish()
-        AccessEntry(self.method.decode("ascii", "replace"), self.path.decode("ascii", "replace")).write(413)
+        method, path = (each.decode("ascii", "replace") for each in (self.method, self.path))
+        AccessEntry(method, path).write(status)
 
 
 class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
@@ -117,7 +141,9 @@ class WebServer(Server):  # type: ignore[misc]
             ready_callable=self._adopt,
         )
         self.endpoints: list[str] = []
+        self.stopping = False
         self._opened = opened
+        self._ports: list[Any] = []
         self._ready = ready
         self._caretaker = Caretaker()
         self._intake = Intake(when_refused=events.announce_refusals)
@@ -128,7 +154,7 @@ class WebServer(Server):  # type: ignore[misc]
         self.ws_factory.setProtocolOptions(maxFramePayloadSize=most, maxMessagePayloadSize=most)
         for listener in self._opened:
             listener.socket.setblocking(False)  # another worker may win the race for a connection
-            _listen(listener, BoundedFactory(self, listener.plane))
+            self._ports.append(_listen(listener, BoundedFactory(self, listener.plane)))
             listener.socket.close()
         reactor.callWhenRunning(self._begin)
 
@@ -143,24 +169,60 @@ class WebServer(Server):  # type: ignore[misc]
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
         """The plane is the accepting listener's: two of them may have one port, on two addresses."""
         scope["plane"] = protocol.transport.server.factory.plane
+        scope["write_last"] = getattr(protocol, "write_last", None)
         return super().create_application(protocol, scope)
 
     def kill_all_applications(self) -> Any:
-        """On SIGTERM and Ctrl-C: let every waiting call answer `pending`, then end what is left."""
-        drained = defer.Deferred.fromFuture(asyncio.ensure_future(self._drain()))
-        drained.addBoth(lambda _: Server.kill_all_applications(self))
-        return drained
+        """On SIGTERM and Ctrl-C: answer what is open, then end the loop."""
+        return defer.Deferred.fromFuture(asyncio.ensure_future(self._stop()))
 
-    async def _drain(self) -> None:
-        hub.drain()
+    async def _stop(self) -> None:
+        """Nothing here waits without a bound; `_enforce_the_stop` is for what blocks the loop itself."""
+        self.stopping = True  # what comes from now on changes nothing
+        for port in self._ports:
+            port.stopListening()
         self._intake.stop()
         self._sender.stop()
-        await self._caretaker.stop()
         asyncio.get_running_loop().call_later(ACK_SECONDS, data_plane.give_up)
-        async with asyncio.timeout(DRAIN_SECONDS):
-            await hub.vacated()
-        await asyncio.sleep(0.1)  # the last bytes are on their way out
-        await hub.stop()
+        await asyncio.gather(self._caretaker.stop(), self._answer_all())
+        await ended(self._unanswered())
+        reactor.crash()  # the process's end closes thousands of connections at once, the loop one by one
+
+    async def _answer_all(self) -> None:
+        """Requests at work first: a decision among them may be what a call waits for."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        await self._until(self._works_on_none, deadline - ANSWER_SECONDS + WORK_SECONDS)
+        gc.disable()  # what thousands of calls leave behind goes with the process
+        hub.drain()
+        await self._until(self._has_answered_all, deadline)
+
+    async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
+        while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110 - nothing tells when it is true
+            await asyncio.sleep(0.02)
+
+    def _works_on_none(self) -> bool:
+        """Calls that wait have begun their answer."""
+        return all(each._response_started for each in self._open_requests())
+
+    def _has_answered_all(self) -> bool:
+        """The last byte is in its socket, too."""
+        return not (len(hub) or any(self._open_requests()) or reactor.getWriters())
+
+    def _open_requests(self) -> Iterator[WebRequest]:
+        """Those that have arrived and are not answered. Consoles' websockets are none."""
+        for each, details in self.connections.items():
+            has_arrived = isinstance(each, WebRequest) and each.application_queue is not None
+            if has_arrived and not (each.finished or "disconnected" in details):
+                yield each
+
+    def _unanswered(self) -> list[asyncio.Task[None]]:
+        """What is left to be cancelled: consoles' websockets, and what took too long."""
+        tasks = [
+            details.get("application_instance")
+            for each, details in self.connections.items()
+            if not getattr(each, "finished", False)
+        ]
+        return [task for task in tasks if task is not None and not task.done()]
 
 
 class SharedUnixPort(unix.Port):  # type: ignore[misc]
@@ -176,12 +238,13 @@ class SharedUnixPort(unix.Port):  # type: ignore[misc]
         tcp.Port.connectionLost(self, reason)
 
 
-def _listen(listener: Listener, factory: BoundedFactory) -> None:
+def _listen(listener: Listener, factory: BoundedFactory) -> Any:
     number, family = listener.socket.fileno(), listener.socket.family
-    if family == socket.AF_UNIX:
-        SharedUnixPort._fromListeningDescriptor(reactor, number, factory).startListening()
-    else:
-        reactor.adoptStreamPort(number, family, factory)
+    if family != socket.AF_UNIX:
+        return reactor.adoptStreamPort(number, family, factory)
+    port = SharedUnixPort._fromListeningDescriptor(reactor, number, factory)
+    port.startListening()
+    return port
 
 
 def _error_body(sentence: str) -> bytes:
@@ -195,8 +258,13 @@ def serve(opened: list[Listener], *, ready: Callable[[], None]) -> None:
     from .asgi import application  # noqa: PLC0415 - Django must be set up first
 
     _raise_file_limit()
+    reactor.addSystemEventTrigger("before", "shutdown", _enforce_the_stop)
     WebServer(application, opened, ready).run()
-    data_plane.give_up()  # the interpreter's end waits for every thread that served a request
+
+
+def _enforce_the_stop() -> None:
+    """Should the loop itself hang: say where every thread is, and end with exit code 1."""
+    faulthandler.dump_traceback_later(LAST_SECONDS, exit=True)
 
 
 def _raise_file_limit() -> None:

@@ -113,6 +113,14 @@ class EgressProcess:
         """As operators are told of it."""
         return "the egress proxy" if self.count == 1 else f"egress process {self.number + 1} of {self.count}"
 
+    def was_stopped(self, boot: str) -> bool:
+        """Whether that run of it was told to stop, rather than died."""
+        note = shards.stop_note(self.control_socket.parent, self.number)
+        try:
+            return boot != "" and note.read_text() == boot
+        except OSError:
+            return False
+
     def serves(self, slug: str) -> bool:
         return shards.owner(slug, self.count) == self.number
 

@@ -49,6 +49,7 @@ class _Reader:
     question: Question | None = None
     asked_with: RecordCursor | None = None
     was_away: bool = False
+    forgiven: str = ""  # the run of it that was told to stop: its successor may be starting
     due_at: float = 0.0  # the answer, or the next try
     status_at: float = 0.0
     problems: set[str] = field(default_factory=set)
@@ -63,6 +64,13 @@ class _Reader:
         self.asked_with = cursor
         self.question = self.process.ask_for_records(boot=cursor.boot, after=cursor.number, wait=wait)
         self.due_at = time.monotonic() + ANSWER_SECONDS + wait
+
+    def is_patient(self) -> bool:
+        """A process that is just starting, after a planned stop too, is not missed yet."""
+        boot = self.asked_with.boot if self.asked_with else ""
+        if boot != self.forgiven and self.process.was_stopped(boot):
+            self.forgiven, self.patient_until = boot, time.monotonic() + START_SECONDS
+        return time.monotonic() <= self.patient_until
 
     def answer(self) -> RecordBatch:
         """Raises DataPlaneDown."""
@@ -163,7 +171,7 @@ class Intake(Duty):
         try:
             step()
         except DataPlaneDown as error:
-            if not (reader.was_away or self.is_stopping or time.monotonic() <= reader.patient_until):
+            if not (reader.was_away or self.is_stopping or reader.is_patient()):
                 store.note_problems({}, reader.process.serves)  # it cannot say whether they last
                 _note(Kind.AWAY, f"{error}. {_consequence(reader.process)}", reader.process.number)
             return False
@@ -175,7 +183,7 @@ class Intake(Duty):
         reader.patient_until = 0.0
         assert cursor is not None  # noqa: S101
         if batch.boot != cursor.boot or reader.was_away:
-            _returned(reader.process, away=reader.was_away, first=not cursor.boot)
+            _returned(reader.process, away=reader.was_away, last_boot=cursor.boot)
         self._look_for_problems(reader)
         strangers = sum(not record["bottle"] for record in batch.records)
         if database_reserve.is_needed():
@@ -299,13 +307,16 @@ def _absences() -> QuerySet[DataPlaneEvent]:
     return DataPlaneEvent.objects.filter(~Exists(later), kind=Kind.AWAY)
 
 
-def _returned(process: EgressProcess, *, away: bool, first: bool) -> None:
-    """Perhaps a new run of the egress process, which may serve older tables than the last one did."""
+def _returned(process: EgressProcess, *, away: bool, last_boot: str) -> None:
+    """Perhaps a new run of the egress process, which may serve older tables than the last one did.
+
+    That it was started again is news only if the last run ended by itself.
+    """
     live = {slug: state["version"] for slug, state in process.status()["bottles"].items()}
     store.note_live(live, process.serves)
     if away:
         _note(Kind.BACK, f"{process.who} answers again", process.number)
-    elif not first:
+    elif last_boot and not process.was_stopped(last_boot):
         _note(Kind.RESTARTED, f"{process.who} was restarted", process.number)
 
 

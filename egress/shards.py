@@ -39,3 +39,8 @@ def running(run: Path, otherwise: int) -> int:
 
 def control_socket(run: Path, number: int) -> Path:
     return run / (f"egress-{number}.sock" if number else "egress.sock")
+
+
+def stop_note(run: Path, number: int) -> Path:
+    """Names the last run of the process that was told to stop. A run that died is not in it."""
+    return run / f"egress-{number}.stopped"

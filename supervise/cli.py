@@ -46,9 +46,12 @@ def addresses(opened: list[listeners.Listener]) -> dict[str, str]:
     }
 
 
+def address_lines(told: dict[str, str], *, as_json: bool) -> str:
+    return json_line(told) if as_json else "\n".join(f"{what:<8} {where}" for what, where in told.items())
+
+
 def tell_addresses(command: BaseCommand, told: dict[str, str], *, as_json: bool) -> None:
-    lines = [f"{what:<8} {where}" for what, where in told.items()]
-    command.stdout.write(json_line(told) if as_json else "\n".join(lines))
+    command.stdout.write(address_lines(told, as_json=as_json))
     command.stdout.flush()  # whoever started it may read a pipe
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -20,10 +21,11 @@ BOTTLES = "supervise.bottles"
 CANCELLED = "cancelled.event"
 log = logging.getLogger(__name__)
 _loop: asyncio.AbstractEventLoop | None = None
+_being_sent: set[asyncio.Task[None]] = set()
 
 
 def send_on(loop: asyncio.AbstractEventLoop) -> None:
-    """While this loop runs, it sends the events and nobody waits for that."""
+    """Send events on this loop from now on. No thread waits for it, and a stopped loop drops them."""
     global _loop  # noqa: PLW0603 - one loop serves a process
     _loop = loop
 
@@ -63,10 +65,19 @@ def call_home(*, home: str, **_: object) -> None:
 
 
 def _send(event: dict[str, Any]) -> None:
-    if _loop is not None and _loop.is_running():
-        asyncio.run_coroutine_threadsafe(_send_safely(event), _loop)
-    else:
+    """Never block a thread of a server: its loop may stop at any moment, and sweepers find the change."""
+    if _loop is None or _loop.is_closed():  # a command: it has no loop, and ends only after the event is sent
         async_to_sync(_send_safely)(event)
+        return
+    with suppress(RuntimeError):  # closed since the look
+        _loop.call_soon_threadsafe(_begin, event)
+
+
+def _begin(event: dict[str, Any]) -> None:
+    """Runs on the loop. The coroutine is made here: a stopped loop would leave it unawaited."""
+    sending = asyncio.get_running_loop().create_task(_send_safely(event))
+    _being_sent.add(sending)  # the loop itself keeps no reference
+    sending.add_done_callback(_being_sent.discard)
 
 
 async def _send_safely(event: dict[str, Any]) -> None:

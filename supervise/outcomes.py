@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -15,6 +15,10 @@ from .models import Decision, Proposal
 
 Status = Proposal.Status
 Applied = Decision.Applied
+STOPPING = (
+    "bot-bottle is stopping. The proposal was pending when this call last looked, and it is kept. Once "
+    "bot-bottle is back, call check-proposal with its proposal_id, or make the same call again to wait."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,10 @@ class Outcome:
     def settled(self) -> bool:
         """Nothing more will happen that is worth holding the call for."""
         return self.status != Status.PENDING and self.applied != Applied.WAITING
+
+    def at_the_stop(self) -> Outcome:
+        """The same, told by a server that stops: a decision may have come since it looked."""
+        return replace(self, explanation=STOPPING) if self.status == Status.PENDING else self
 
 
 def outcome_of(proposal: Proposal, decision: Decision | None) -> Outcome:

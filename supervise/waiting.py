@@ -39,9 +39,18 @@ class Waiter:
     def __init__(self) -> None:
         self._woken = asyncio.Event()
         self.told: Outcome | None = None  # what became of the proposal, when this process decided it
+        self.known: Outcome | None = None  # what the last look found, while it sleeps
+        self.answer_at_once: Callable[[Outcome], None] | None = None  # without its task
 
     def wake(self) -> None:
         self._woken.set()
+
+    def end(self) -> bool:
+        """Answer what is known, without the task that waits. False when only that task can."""
+        if self.answer_at_once is None or self.known is None or self._woken.is_set():
+            return False
+        self.answer_at_once(self.known.at_the_stop())
+        return True
 
     async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - the answer to running out is False
         """True when something changed since the last look, False when the time ran out."""
@@ -69,8 +78,6 @@ class WaiterHub:
         self._tasks: list[asyncio.Task[None]] = []
         self._subscribed = asyncio.Event()
         self._occupied = asyncio.Event()
-        self._vacant = asyncio.Event()
-        self._vacant.set()
 
     def __len__(self) -> int:
         return sum(len(waiters) for waiters in self._waiters.values())
@@ -81,7 +88,6 @@ class WaiterHub:
         self._start()
         self._waiters.setdefault(key, set()).add(waiter)
         self._occupied.set()
-        self._vacant.clear()
         if self.draining:
             waiter.wake()
         try:
@@ -110,17 +116,22 @@ class WaiterHub:
         _after_turns(ANSWER_STEPS, answered.set)
 
     def drain(self) -> None:
-        """The server stops: every waiting call wakes, and answers that its proposal is still pending."""
+        """End every wait: the server stops. Each call is answered with what it knows, and reads nothing.
+
+        Thousands of tasks take longer than a stop may, so most are answered here: 10,000 in a second.
+        """
         self.draining = True
-        self._wake_all()
+        self._subscribed.set()  # those that still wait for the subscription need it no longer
+        for key, waiters in list(self._waiters.items()):
+            for waiter in list(waiters):
+                if waiter.end():
+                    self._forget(key, waiter)
+                else:
+                    waiter.wake()
 
     def when_told(self, listener: Callable[[dict[str, Any]], None]) -> None:
         """What is said to all workers, but about no proposal, goes to `listener`."""
         self._listener = listener
-
-    async def vacated(self) -> None:
-        """Returns once nobody waits."""
-        await self._vacant.wait()
 
     async def stop(self) -> None:
         await ended(self._tasks)
@@ -134,7 +145,7 @@ class WaiterHub:
         self._loop = loop
         events.send_on(loop)
         self._waiters = {}
-        self._subscribed, self._occupied, self._vacant = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._subscribed, self._occupied = asyncio.Event(), asyncio.Event()
         # A context of their own: they outlive the request that happens to start them.
         self._tasks = [
             loop.create_task(self._listen(), context=Context()),
@@ -148,7 +159,6 @@ class WaiterHub:
             self._waiters.pop(key, None)
         if not self._waiters:
             self._occupied.clear()
-            self._vacant.set()
 
     def _wake(self, proposal_ids: Iterable[object]) -> None:
         for proposal_id in proposal_ids:

@@ -85,16 +85,23 @@ def test_the_map_names_every_module_of_egress() -> None:
     assert named == pure | NOT_PURE - {"admin", "apps"}, "those two are Django's usual ones"
 
 
-def test_the_proxy_needs_no_django() -> None:
-    """Not even through what it imports: it runs where there is no database."""
+def reached_from(*starts: str) -> set[str]:
+    """The modules of ours that are loaded with them."""
     seen: set[str] = set()
-    todo = {name for name in ALL if name.startswith("egress.proxy")}
+    todo = set(starts)
     while todo:
         name = todo.pop()
         seen.add(name)
         todo |= {found for found in imports(name, ALL[name]) if found in ALL} - seen
+    return seen
+
+
+def test_the_proxy_and_the_supervisor_need_no_django() -> None:
+    """Not even through what they import: one runs where there is no database, the other is to stay small."""
     web = {"django", "channels", "rest_framework", "twisted", "daphne"}
-    assert [module for module in sorted(seen) if roots(module) & web] == []
+    proxy = [name for name in ALL if name.startswith("egress.proxy")]
+    for starts in (proxy, ["botbottle.supervisor"]):
+        assert [module for module in sorted(reached_from(*starts)) if roots(module) & web] == []
 
 
 def test_backends_need_no_django() -> None:

@@ -91,7 +91,7 @@ class Records:
         self._count = 0
         self._last = 0
         self._read: int | None = None  # somebody has all up to this one; None when nobody ever asked
-        self._boot = secrets.token_hex(8)
+        self.boot = secrets.token_hex(8)
         self._arrived: asyncio.Event | None = None
 
     def add(self, record: Record) -> None:
@@ -125,7 +125,7 @@ class Records:
 
     async def after(self, number: int, *, boot: str, wait: float) -> Batch:
         """A batch of what came after `number` of this run; waits a while when there is nothing."""
-        if boot != self._boot or number > self._last:
+        if boot != self.boot or number > self._last:
             number = 0
         self._read = max(self._read or 0, number)  # who asks for more has kept these
         if number == self._last and wait > 0:
@@ -133,7 +133,7 @@ class Records:
         unread = [entry for kept in self._of_bottle.values() for entry in _newer(kept, number)]
         batch = sorted(unread, key=_number)[:BATCH]
         following = batch[-1][0] if len(batch) == BATCH else self._last
-        return Batch(self._boot, following, following - number - len(batch), [record for _, record in batch])
+        return Batch(self.boot, following, following - number - len(batch), [record for _, record in batch])
 
     async def read_out(self, seconds: float) -> None:
         """At the end: until a reader has all of them, if there is one, and for so long at most."""

@@ -10,7 +10,8 @@ import resource
 import signal
 from contextlib import suppress
 
-from egress import dlp
+from botbottle.home import write_private
+from egress import dlp, shards
 from egress.errors import PolicyError
 from egress.hostnames import check_askable
 
@@ -57,6 +58,8 @@ async def _serve(config: Config, sockets: Sockets, lookup: Lookup) -> None:
         _collect_seldom()
         await stop.wait()
         log.info("stopping")
+        with suppress(OSError):  # on a full disk the next start looks unplanned, and no more
+            write_private(shards.stop_note(config.run, config.number), plane.records.boot)
     finally:
         if config.processes == 1:
             config.discovery.unlink(missing_ok=True)

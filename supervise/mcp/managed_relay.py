@@ -22,6 +22,7 @@ from botbottle.servers.monitor import Phase, error_of
 from supervise import managed, queries, tool_calls
 from supervise.errors import SuperviseError
 from supervise.models import Proposal
+from supervise.waiting import hub
 
 from . import answers, cancelling, edge, streams
 from .jsonrpc import (
@@ -161,6 +162,9 @@ async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
             yield frame
         else:
             return  # cancelled: it gets no response
+    if hub.draining:  # an approved call waits for the next start: this one would be cut off midway
+        yield frame
+        return
     outcome = await queries.aoutcome(call.proposal_id)
     if outcome.status != Proposal.Status.APPROVED:
         yield frame

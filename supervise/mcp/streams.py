@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from django.conf import settings
 
 from supervise import queries
+from supervise.outcomes import Outcome
 from supervise.waiting import hub
 
 from .cancelling import cancellable
@@ -50,6 +51,7 @@ class WaitingCall:
     proposal_id: str
     started: float  # by time.monotonic()
     limit_seconds: float
+    end_with: Callable[[Json], None] | None = None  # for a lone call: sends its response without its task
 
     @property
     def remaining(self) -> float:
@@ -162,17 +164,35 @@ async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
             _counted(call.bottle_id) as has_room,
             cancellable(call.bottle_id, call.request_id, waiter) as cancellation,
         ):
+            waiter.answer_at_once = _ending(call)
             outcome = await queries.aoutcome(call.proposal_id)
             while has_room and not (
                 outcome.settled or hub.draining or cancellation.cancelled or call.remaining <= 0
             ):
-                if not await waiter.wait(min(_until_tick(), call.remaining)) and call.remaining > 0:
+                waiter.known = outcome
+                woken = await waiter.wait(min(_until_tick(), call.remaining))
+                waiter.known = None
+                if not woken and call.remaining > 0:
                     ticks += 1
                     yield _progress(call, ticks)
                     continue
-                outcome = waiter.told or await queries.aoutcome(call.proposal_id)
+                outcome = waiter.told or await _outcome(call.proposal_id, last_known=outcome)
     if outcome.settled or not cancellation.cancelled:
-        yield result_response(call.request_id, call_result(outcome, version=call.request.version))
+        yield _response(call, outcome)
+
+
+def _response(call: WaitingCall, outcome: Outcome) -> Json:
+    return result_response(call.request_id, call_result(outcome, version=call.request.version))
+
+
+def _ending(call: WaitingCall) -> Callable[[Outcome], None] | None:
+    end_with = call.end_with
+    return None if end_with is None else lambda outcome: end_with(_response(call, outcome))
+
+
+async def _outcome(proposal_id: str, *, last_known: Outcome) -> Outcome:
+    """Read again, but not while the server stops: reads of thousands of calls would outlast it."""
+    return last_known.at_the_stop() if hub.draining else await queries.aoutcome(proposal_id)
 
 
 @contextmanager

@@ -6,7 +6,9 @@ Only a proven bottle gets past `initial`; nothing of an internal failure reaches
 from __future__ import annotations
 
 import logging
+from asyncio import get_running_loop
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any, cast
 
@@ -103,7 +105,21 @@ class McpView(AgentView):
                 ready.append(answer)
         if not (ready or calls):
             return HttpResponse(status=202, headers={"Content-Type": "application/json"})
+        if calls and not post.is_batch:
+            calls = [replace(calls[0], end_with=self._ending(request, sse=accepted.sse))]
         return _respond(accepted, post, ready, calls, self.entry)
+
+    def _ending(self, request: Request, *, sse: bool) -> Callable[[Json], None] | None:
+        """How the server can end this response by itself. None: this server cannot."""
+        write_last: Callable[[bytes], None] | None = getattr(request._request, "scope", {}).get("write_last")
+        if write_last is None:
+            return None
+
+        def end_with(response: Json) -> None:
+            write_last(streams.sse_event(response) if sse else encode(response))
+            get_running_loop().call_soon(self.entry.write, 200)  # after the answers of all
+
+        return end_with
 
     def _answer(self, message: McpRequest | ProtocolError, *, alone: bool) -> Json | WaitingCall | None:
         """A message's response, or the call that will have it. A lone message's refusal is the POST's own."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from botbottle.planes import Plane
-from supervise.management.commands.up import Command
+from supervise.management.commands.up import plan_for
 
 
 def told(*, as_json: bool) -> str:
     opened: Any = [SimpleNamespace(plane=plane, port=8000 + number) for number, plane in enumerate(Plane)]
-    output = StringIO()
-    Command(stdout=output)._tell(opened, as_json=as_json)
-    return output.getvalue()
+    return plan_for(opened, as_json=as_json).announcement
 
 
 @pytest.fixture(autouse=True)

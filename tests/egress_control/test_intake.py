@@ -262,6 +262,27 @@ def test_a_quick_restart_is_told_and_what_went_back_is_noticed(
     assert len(news()) == 1
 
 
+def test_a_planned_restart_is_no_news(plane: StandIn, reader: Intake) -> None:
+    plane.stop(planned=True)
+    assert not take(reader)
+    plane.restart("boot-2")
+    assert take(reader)
+    assert news() == []
+    plane.restart("boot-3")
+    assert take(reader)
+    assert kinds() == ["restarted"], "this one was not planned"
+
+
+def test_after_a_planned_stop_the_proxy_is_missed_when_it_does_not_come_back(
+    plane: StandIn, reader: Intake, clock: list[float]
+) -> None:
+    plane.stop(planned=True)
+    assert not take(reader)
+    clock[0] += intake.START_SECONDS + 1
+    assert [take(reader) for _ in range(2)] == [False] * 2
+    assert kinds() == ["away"]
+
+
 def test_an_absence_is_told_once_and_so_is_its_end(plane: StandIn, reader: Intake) -> None:
     plane.stop()
     assert [take(reader) for _ in range(3)] == [False] * 3

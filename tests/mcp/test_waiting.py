@@ -21,6 +21,7 @@ from supervise.mcp.protocol import McpRequest
 from supervise.mcp.streams import WaitingCall, json_body, sse_body
 from supervise.mcp.versions import VERSIONS, era_of
 from supervise.models import Proposal
+from supervise.outcomes import Outcome
 from supervise.waiting import WaiterHub
 from tests.mcp.conftest import (
     MODERN,
@@ -217,6 +218,46 @@ async def test_a_client_that_reads_only_json_gets_json(
 async def _join(chunks: AsyncIterator[bytes]) -> bytes:
     async with asyncio.timeout(PATIENCE):
         return b"".join([chunk async for chunk in chunks])
+
+
+# --- A stop
+
+
+async def test_a_stop_is_answered_without_another_look(
+    agent: Agent, waiting_hub: WaiterHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of looks would take longer than the stop may."""
+    look, looked = queries.aoutcome, asyncio.Event()
+
+    async def look_before_the_stop(proposal_id: str) -> Outcome:
+        assert not waiting_hub.draining
+        outcome = await look(proposal_id)
+        looked.set()
+        return outcome
+
+    monkeypatch.setattr(queries, "aoutcome", look_before_the_stop)
+    reading = asyncio.create_task(read_all(await agent.apost(ask())))
+    await looked.wait()
+    waiting_hub.drain()
+    (answer,) = events(await reading)
+    text = answer["result"]["content"][0]["text"]
+    assert text.startswith("status: pending\nnotes: none\n")
+    assert "check-proposal" in text
+    assert answer["result"]["isError"] is False
+
+
+async def test_a_decision_told_before_the_stop_is_the_answer(
+    agent: Agent, operator: User, waiting_hub: WaiterHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = asyncio.create_task(read_all(await agent.apost(ask())))
+    await someone_waits(waiting_hub)
+    (waiter,) = next(iter(waiting_hub._waiters.values()))
+    monkeypatch.setattr(waiter, "wake", lambda: None)  # the stop comes in the same moment
+    await decide(operator, await only_proposal())
+    monkeypatch.undo()
+    waiting_hub.drain()
+    (answer,) = events(await reading)
+    assert answer["result"]["content"][0]["text"].startswith("status: approved\n")
 
 
 # --- Time

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 from channels.layers import get_channel_layer
 from django.contrib.auth.models import User
 from django.db import connection, transaction
@@ -16,6 +18,7 @@ from botbottle.models import Bottle
 from supervise import decisions, events
 from supervise.models import Decision
 from tests.support.proposals import ask, ask_image, seen
+from tests.support.timeouts import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -119,6 +122,22 @@ def test_a_broken_layer_does_not_undo_a_decision(
     approve(ask(agent_a))
     assert Decision.objects.get().applied == "live"
     assert "sweeper" in caplog.text
+
+
+def test_a_thread_does_not_wait_for_a_loop_that_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's end waits for its threads: one that has just committed must not wait for the server."""
+    loop, committed = asyncio.new_event_loop(), threading.Event()
+    monkeypatch.setattr(events, "_loop", loop)
+
+    def work() -> None:
+        SyncToAsync.threadlocal.main_event_loop = loop  # as in a thread that serves a request
+        SyncToAsync.threadlocal.main_event_loop_pid = os.getpid()
+        events.announce_refusals()
+        committed.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    assert committed.wait(PATIENCE)
+    loop.close()
 
 
 async def test_events_go_over_the_servers_loop_before_any_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from egress import snapshot
-from egress.shards import control_socket
+from egress.shards import control_socket, stop_note
 
 Answer = Callable[[str], Any]  # from the rest of the path to what is said
 LOADED_AT = datetime(2030, 1, 2, 3, 4, 5, 600_000, tzinfo=UTC)
@@ -23,7 +23,7 @@ class StandIn:
     """Reads a bottle's files as the real one does, unless told to say something else."""
 
     def __init__(self, home: Path, number: int = 0) -> None:
-        self.home = home
+        self.home, self.number = home, number
         self._socket = control_socket(home / "run", number)
         self.asked: list[tuple[str, str]] = []
         self.live: dict[str, int] = {}
@@ -44,7 +44,9 @@ class StandIn:
         self._server = _Server(str(self._socket), self)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def stop(self) -> None:
+    def stop(self, *, planned: bool = False) -> None:
+        if planned:
+            stop_note(self.home / "run", self.number).write_text(self.boot)
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

@@ -98,7 +98,9 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(home: Path, command: str = "up", **variables: str) -> Iterator[RunningServer]:
+def running_server(
+    home: Path, command: str = "up", *, program: str = "manage.py", **variables: str
+) -> Iterator[RunningServer]:
     """`manage.py up` (or `web`) as a user would start it, stopped by its own id."""
     home.mkdir(parents=True, exist_ok=True)
     if "DATABASE_URL" not in variables:
@@ -118,7 +120,7 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
     (home / ".http.port").unlink(missing_ok=True)
     with (home / "server.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "manage.py", command],
+            [sys.executable, program, command],
             cwd=ROOT,
             env=environment,
             text=True,

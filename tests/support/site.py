@@ -34,8 +34,7 @@ class Site:
         self.slug = slug
         self.told: list[str] = []  # everything that the agent was ever answered
         self.bottle = server.create_bottle(slug)
-        created = server.manage("apikey", "create", "--user", "operator", "--name", slug, "--json")
-        self.key = json.loads(created)["key"]
+        self.key = api_key(server, slug)
         self.tls = ssl.create_default_context(cafile=str(authority.path))
         self.tls.load_verify_locations(self.directory / "ca.pem")
 
@@ -111,13 +110,7 @@ class Site:
     @contextmanager
     def console(self) -> Iterator[httpx.Client]:
         """A signed-in browser, as far as the server can tell."""
-        with httpx.Client(
-            base_url=self.server.console_url, follow_redirects=True, timeout=PATIENCE, trust_env=False
-        ) as browser:
-            page = post_form(
-                browser, "/admin/login/", username="operator", password=self.server.password, next="/"
-            )
-            assert page.status_code == 200 and "Queue" in page.text
+        with signed_in(self.server) as browser:
             yield browser
 
     # --- the processes
@@ -131,6 +124,21 @@ class Site:
     def pid(self, command: str) -> int:
         (pid,) = self.pids(command)
         return pid
+
+
+@contextmanager
+def signed_in(server: RunningServer) -> Iterator[httpx.Client]:
+    with httpx.Client(
+        base_url=server.console_url, follow_redirects=True, timeout=PATIENCE, trust_env=False
+    ) as browser:
+        page = post_form(browser, "/admin/login/", username="operator", password=server.password, next="/")
+        assert page.status_code == 200 and "Queue" in page.text
+        yield browser
+
+
+def api_key(server: RunningServer, name: str = "tests") -> str:
+    created = server.manage("apikey", "create", "--user", "operator", "--name", name, "--json")
+    return str(json.loads(created)["key"])
 
 
 def command_of(pid: int) -> list[str]:

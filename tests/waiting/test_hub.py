@@ -113,6 +113,19 @@ async def test_draining_wakes_everybody_and_those_who_come_later(hub, agent_a) -
         assert await late.wait(LONG)
 
 
+async def test_a_stop_does_not_wait_for_the_subscription(hub, monkeypatch) -> None:
+    async def call() -> bool:
+        async with hub.waiter("a proposal") as waiter:
+            return await waiter.wait(LONG)
+
+    monkeypatch.setattr(waiting, "SUBSCRIBE_PATIENCE", 3600)
+    monkeypatch.setattr(hub, "_listen", asyncio.Event().wait)  # Redis is away
+    waits = asyncio.create_task(call())
+    await occupied(hub)
+    hub.drain()
+    assert await asyncio.wait_for(waits, LONG)
+
+
 async def test_a_broken_subscription_is_renewed_and_loses_nothing(
     hub, agent_a, operator, monkeypatch
 ) -> None:

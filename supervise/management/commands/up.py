@@ -1,27 +1,26 @@
-"""manage.py up: prepare what is missing, start everything, stop everything with one Ctrl-C."""
+"""manage.py up: prepare what is missing, then become the supervisor of everything else."""
 
 from __future__ import annotations
 
 import secrets
 import sys
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import connections
+from django.db import connection, connections
 
 from botbottle import disk_space, environment, listeners
 from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
-from botbottle.held_database import held_open
 from botbottle.home import write_private
-from botbottle.processes import Child, answers_health, run_until_stopped
+from botbottle.supervisor import Plan, take_over
 from egress import secrets as operators_secrets
 from egress import store
-from egress.data_plane import DataPlaneDown
-from supervise.cli import add_json, addresses, tell_addresses
+from supervise.cli import add_json, address_lines, addresses
+
+PATIENCE_BEYOND_REQUESTS = 4.0  # what the proxy may take to end after its open requests
 
 
 class Command(BaseCommand):
@@ -45,9 +44,7 @@ class Command(BaseCommand):
         self._first_operator(quietly=options["json"])
         self._secrets()
         connections.close_all()
-        database = Path(str(settings.DATABASES["default"]["NAME"]))
-        with held_open(database), listeners.published(settings.BOTTLE_HOME, opened):
-            run_until_stopped(_children(opened), ready=lambda: self._tell(opened, as_json=options["json"]))
+        take_over(plan_for(opened, as_json=options["json"]), opened)
 
     def _first_operator(self, *, quietly: bool) -> None:
         if User.objects.exists():
@@ -66,37 +63,18 @@ class Command(BaseCommand):
                 " use it fail until then."
             )
 
-    def _tell(self, opened: list[listeners.Listener], *, as_json: bool) -> None:
-        told = {**addresses(opened), "bottle": f"{_python()} manage.py bottle create demo"}
-        tell_addresses(self, told, as_json=as_json)
 
-
-def _children(opened: list[listeners.Listener]) -> list[Child]:
-    inherited, descriptors = listeners.hand_down(opened)
-    program = [sys.executable, sys.argv[0]]
-    children = [
-        Child(
-            f"web-{number}",
-            [*program, "web"],
-            inherited,
-            descriptors,
-            serves=lambda: answers_health(*opened[0].reachable_at),
-        )
-        for number in range(1, settings.WEB_WORKERS + 1)
-    ]
-    if settings.EGRESS_PROXY:
-        patience = environment.seconds("EGRESS_STOP_SECONDS", 10) + 4  # it lets open requests finish
-        children.append(
-            Child("egress", [*program, "egress"], {}, [], serves=_egress_answers, stop_seconds=patience)
-        )
-    return children
-
-
-def _egress_answers() -> bool:
-    try:
-        return not store.data_plane().status()["stopping"]
-    except DataPlaneDown:
-        return False
+def plan_for(opened: list[listeners.Listener], *, as_json: bool) -> Plan:
+    told = {**addresses(opened), "bottle": f"{_python()} manage.py bottle create demo"}
+    return Plan(
+        home=str(settings.BOTTLE_HOME),
+        database=str(connection.settings_dict["NAME"]) if connection.vendor == "sqlite" else "",
+        program=[sys.executable, str(settings.BASE_DIR / "manage.py")],
+        announcement=address_lines(told, as_json=as_json),
+        web_workers=settings.WEB_WORKERS,
+        egress_processes=settings.EGRESS_PROCESSES if settings.EGRESS_PROXY else 0,
+        egress_stop_seconds=environment.seconds("EGRESS_STOP_SECONDS", 10) + PATIENCE_BEYOND_REQUESTS,
+    )
 
 
 def _python() -> str:

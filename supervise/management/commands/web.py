@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from typing import Any, NoReturn
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
@@ -27,7 +29,11 @@ class Command(BaseCommand):
         inherited = listeners.inherited()
         if inherited is not None:
             self._serve(inherited, as_json=options["json"], quietly=not options["json"])  # `up` tells
-            return
+        else:
+            self._serve_alone(as_json=options["json"])
+        _end()
+
+    def _serve_alone(self, *, as_json: bool) -> None:
         disk_space.refuse_a_full_disk(settings.BOTTLE_HOME)
         refuse_a_key_of_its_own()  # not the child of an `up`: it is one of a team's machines
         opened = listeners.open_all(
@@ -36,7 +42,7 @@ class Command(BaseCommand):
             console=(settings.CONSOLE_BIND, settings.CONSOLE_PORT),
         )
         with listeners.published(settings.BOTTLE_HOME, opened):
-            self._serve(opened, as_json=options["json"])
+            self._serve(opened, as_json=as_json)
 
     def _serve(self, opened: list[listeners.Listener], *, as_json: bool, quietly: bool = False) -> None:
         from botbottle.server import serve  # noqa: PLC0415 - installs Twisted's reactor
@@ -48,3 +54,13 @@ class Command(BaseCommand):
                 tell_addresses(self, told, as_json=as_json)
 
         serve(opened, ready=ready)
+
+
+def _end() -> NoReturn:
+    """End at once. The interpreter's own end would wait for threads that hang, in a database for example.
+
+    What they have committed stands, and what they have not is rolled back.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
