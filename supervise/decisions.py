@@ -179,6 +179,8 @@ def _record(
     columns.setdefault("applied", Decision.Applied.NOTHING)
     decision = Decision.objects.create(
         proposal=proposal,
+        bottle=proposal.bottle,
+        tool=proposal.tool,
         status=status,
         actor=actor,
         actor_name=actor.get_username() if actor else actor_name,
