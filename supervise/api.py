@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from django.contrib.auth.models import User
-from django.db.models import Count, Q, QuerySet
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import exceptions, generics
-from rest_framework.pagination import PageNumberPagination
+from rest_framework.pagination import CursorPagination, PageNumberPagination
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -61,6 +61,15 @@ class Pages(PageNumberPagination):
     max_page_size = 200
 
 
+class HistoryPages(CursorPagination):
+    """Newest first, without a count: `next` and `previous` name the row where the page begins."""
+
+    page_size = 50
+    page_size_query_param = "page_size"
+    max_page_size = 200
+    ordering = ("-created_at", "-pk")
+
+
 class OperatorView(APIView):
     permission_classes = (MayView,)
     renderer_classes = (InertJSONRenderer,)
@@ -81,7 +90,7 @@ REFUSALS = dict.fromkeys((400, 401, 403, 404, 409), ErrorShape)
 
 class ProposalList(OperatorView, generics.ListAPIView[Proposal]):
     serializer_class = ProposalLine
-    pagination_class = Pages
+    pagination_class = HistoryPages
 
     @extend_schema(parameters=[STATUS, BOTTLE, TOOL])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -158,8 +167,8 @@ class BottleList(OperatorView, generics.ListAPIView[Bottle]):
     pagination_class = Pages
 
     def get_queryset(self) -> QuerySet[Bottle]:
-        pending = Count("proposals", filter=Q(proposals__status=Proposal.Status.PENDING))
-        return bottles.living().select_related("publication").annotate(pending=pending).order_by("slug")
+        living = bottles.living().select_related("publication")
+        return living.annotate(pending=queries.pending_count()).order_by("slug")
 
 
 class BottleRoutes(OperatorView):
@@ -171,7 +180,7 @@ class BottleRoutes(OperatorView):
 
 class History(OperatorView, generics.ListAPIView[Decision]):
     serializer_class = HistoryLine
-    pagination_class = Pages
+    pagination_class = HistoryPages
 
     @extend_schema(parameters=[STATUS, BOTTLE, TOOL])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -180,8 +189,7 @@ class History(OperatorView, generics.ListAPIView[Decision]):
 
     def get_queryset(self) -> QuerySet[Decision]:
         wanted = _wanted(self.request, status=Proposal.Status.values, tool=Proposal.Tool.values, bottle=None)
-        columns = {"status": "status", "tool": "proposal__tool", "bottle": "proposal__bottle__slug"}
-        return queries.history().filter(**{columns[name]: value for name, value in wanted.items()})
+        return queries.history(**wanted)
 
 
 def _wanted(request: Request, **allowed: list[str] | None) -> dict[str, str]:
