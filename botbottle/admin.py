@@ -104,7 +104,8 @@ class HistoryAdmin(ReadOnlyAdmin):
         newest = list(queryset.values_list("pk", flat=True)[: self.searched])
         # By their keys alone: with the filters beside them, SQLite would read all that fits the filters.
         chosen = self.get_queryset(request).filter(pk__in=newest).order_by(*queryset.query.order_by)
-        chosen = chosen.select_related(*self.list_select_related)
+        if not isinstance(self.list_select_related, bool):
+            chosen = chosen.select_related(*self.list_select_related)
         return super().get_search_results(request, chosen, search_term)
 
 
