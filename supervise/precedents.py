@@ -22,7 +22,7 @@ from .reviewing import Review
 MOST = 8
 MOST_REFUSED = 12
 LOOKED_AT = 500  # refused requests that are tried against the new table
-ANSWERS_LOOKED_AT = 500  # the bottle's newest, and as many proposals of the same ask
+ANSWERS_LOOKED_AT = 200  # the bottle's newest, and as many proposals of the same ask
 REFUSED_AGE = timedelta(hours=24)
 ANSWERS = (Proposal.Status.APPROVED, Proposal.Status.MODIFIED, Proposal.Status.REJECTED)
 
