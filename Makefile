@@ -62,7 +62,7 @@ screenshots: $(VENV)/.dev
 
 # All of them, also after one that misses a bar.
 bench: $(VENV)/.dev
-	@missed=0; for part in wake egress reload launch; do $(BIN)/python bench/$$part.py || missed=1; done; exit $$missed
+	@missed=0; for part in wake egress reload launch scale; do $(BIN)/python bench/$$part.py || missed=1; done; exit $$missed
 
 clean:
 	@rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

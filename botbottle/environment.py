@@ -124,7 +124,7 @@ def _sqlite(path: Path) -> dict[str, object]:
             "transaction_mode": "IMMEDIATE",
             "init_command": (
                 "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000; "
-                "PRAGMA temp_store=MEMORY; PRAGMA cache_size=-16000;"
+                "PRAGMA temp_store=MEMORY; PRAGMA cache_size=-2000;"
             ),
         },
         # An in-memory test database is shared by a name, which one file for all threads does better.

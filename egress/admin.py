@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from botbottle.admin import ReadOnlyAdmin, hostile, hostile_json, hostile_line
+from botbottle.admin import HistoryAdmin, ReadOnlyAdmin, hostile, hostile_json, hostile_line
 
 from . import intake
 from .models import DataPlaneEvent, Publication, RouteTableVersion, TrafficRecord
 
 
 @admin.register(RouteTableVersion)
-class RouteTableVersionAdmin(ReadOnlyAdmin):
+class RouteTableVersionAdmin(HistoryAdmin):
     when_empty = (
         "No tables yet. Each bottle has one from its first day on, and a new version with every change."
     )
     list_display = ["bottle", "version", "author", "cause", "created_at"]
     list_select_related = ["bottle"]
     list_filter = ["created_at"]
+    ordering = ["-created_at"]
     search_fields = ["bottle__slug", "author", "cause"]
     fields = ["bottle", "version", "parent", "author", "cause", "created_at", "routes"]
 
@@ -56,7 +57,6 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
     list_select_related = ["bottle"]
     list_filter = ["verdict", "reason", "method", "status", "at", "bottle"]
     search_fields = ["host", "bottle__slug"]
-    date_hierarchy = "at"
     fields = [
         "at", "bottle", "verdict", "reason", "method", "scheme", "shown_host", "shown_path", "route",
         "table_version", "status", "bytes_out", "bytes_in", "first_byte_ms", "duration_ms",

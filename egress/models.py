@@ -31,6 +31,7 @@ class RouteTableVersion(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["bottle", "version"], name="one_table_per_bottle_and_version"),
         ]
+        indexes = [models.Index(fields=["-created_at", "-id"])]
         ordering = ["bottle", "-version"]
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from secrets import token_hex
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Max, OuterRef, Subquery
+from django.db.models import F, OuterRef, Subquery
 from django.dispatch import Signal
 from django.utils import timezone
 
@@ -91,11 +91,16 @@ def lock(bottle: Bottle, **also: Subquery) -> RouteTableVersion:
     return current(bottle, **also)
 
 
+def of_newest(column: str, *, bottle: str = "pk") -> Subquery:
+    """That column of each bottle's newest version, to annotate with: one look into an index for each."""
+    newest = RouteTableVersion.objects.filter(bottle=OuterRef(bottle)).order_by("-version")
+    return Subquery(newest.values(column)[:1])
+
+
 def hosts_reached() -> frozenset[str]:
     """Every host that a living bottle has a route to, by one query."""
-    newest = RouteTableVersion.objects.filter(bottle=OuterRef("pk")).order_by("-version")
     living = Bottle.objects.exclude(state=Bottle.State.DELETED)
-    tables = living.annotate(table=Subquery(newest.values("content")[:1])).values_list("table", flat=True)
+    tables = living.annotate(table=of_newest("content")).values_list("table", flat=True)
     return frozenset(route["host"] for table in tables for route in table["routes"])
 
 
@@ -105,8 +110,8 @@ def create_first(bottle: Bottle, *, author: str) -> RouteTableVersion:
     The proxy, which takes no table older than the live one, must not go on serving the dead one's.
     """
     Publication.objects.create(bottle=bottle, home=home_id())
-    namesakes = RouteTableVersion.objects.filter(bottle__slug=bottle.slug)
-    latest = namesakes.aggregate(latest=Max("version"))["latest"] or 0
+    namesakes = Bottle.objects.filter(slug=bottle.slug).annotate(newest=of_newest("version"))
+    latest = max((number or 0 for number in namesakes.values_list("newest", flat=True)), default=0)
     return RouteTableVersion.objects.create(
         bottle=bottle,
         version=latest + 1,
@@ -238,7 +243,7 @@ def catch_up() -> None:
     ours = Bottle.objects.filter(publication__home=home_id()).order_by("?")
     lagging = (
         ours.exclude(state=Bottle.State.DELETED)
-        .annotate(newest=Max("table_versions__version"))
+        .annotate(newest=of_newest("version"))
         .filter(publication__live_version__lt=F("newest"))
     )
     over = ours.filter(state=Bottle.State.DELETED, publication__version__gt=0)

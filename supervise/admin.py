@@ -14,13 +14,14 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from botbottle.admin import ReadOnlyAdmin, hostile, hostile_json
+from botbottle.admin import HistoryAdmin, ReadOnlyAdmin, hostile, hostile_json
 from egress.models import Secret
 from egress.secrets import is_readable, valid_value
 
 from . import (
     access_admin,  # noqa: F401 - registers what it shows
     api_keys,
+    audit,
     decisions,
     managed_admin,  # noqa: F401
     queries,
@@ -37,12 +38,13 @@ MOST_AT_ONCE = 200
 
 
 @admin.register(Proposal)
-class ProposalAdmin(ReadOnlyAdmin):
+class ProposalAdmin(HistoryAdmin):
     when_empty = "No proposals yet. Whatever an agent asks for is kept here, whether or not it was granted."
     list_display = ["short_id", "status", "bottle", "ask", "created_at"]
     list_select_related = ["bottle"]
     list_filter = ["status", "tool", "created_at"]
     search_fields = ["id", "bottle__slug", "justification"]
+    exact_id = "pk"
     fields = [
         "id",
         "bottle",
@@ -118,7 +120,7 @@ class ProposalAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Decision)
-class DecisionAdmin(ReadOnlyAdmin):
+class DecisionAdmin(HistoryAdmin):
     when_empty = "No decisions yet. Every answer of an operator is kept here."
     list_display = [
         "proposal",
@@ -131,7 +133,8 @@ class DecisionAdmin(ReadOnlyAdmin):
     ]
     list_select_related = ["proposal"]
     list_filter = ["status", "applied", "created_at"]
-    search_fields = ["proposal__id", "proposal__bottle__slug", "actor_name", "notes"]
+    search_fields = ["proposal__id", "bottle__slug", "actor_name", "notes"]
+    exact_id = "proposal"
     fields = [
         "proposal",
         "status",
@@ -166,14 +169,26 @@ class DecisionAdmin(ReadOnlyAdmin):
         return hostile_json(decision.not_granted)
 
 
+class ActionFilter(admin.SimpleListFilter):
+    title = "action"
+    parameter_name = "action"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(action, action) for action in audit.actions()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> QuerySet[AuditEvent]:
+        return queryset.filter(action=self.value()) if self.value() else queryset
+
+
 @admin.register(AuditEvent)
-class AuditEventAdmin(ReadOnlyAdmin):
+class AuditEventAdmin(HistoryAdmin):
     when_empty = (
         "Nothing happened yet. Every change is recorded here; 'manage.py verify_audit' checks the record."
     )
     list_display = ["seq", "at", "action", "actor_name", "bottle_slug", "proposal_id"]
-    list_filter = ["action", "at"]
+    list_filter = [ActionFilter]
     search_fields = ["actor_name", "bottle_slug", "proposal_id"]
+    exact_id = "proposal_id"
     fields = [
         "seq",
         "at",

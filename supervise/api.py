@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from django.contrib.auth.models import User
-from django.db.models import Count, Q, QuerySet
+from django.db.models import QuerySet
 from rest_framework import exceptions, generics
-from rest_framework.pagination import PageNumberPagination
+from rest_framework.pagination import CursorPagination, PageNumberPagination
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -59,6 +59,15 @@ class Pages(PageNumberPagination):
     max_page_size = 200
 
 
+class HistoryPages(CursorPagination):
+    """Newest first, without a count: `next` and `previous` name the row where the page begins."""
+
+    page_size = 50
+    page_size_query_param = "page_size"
+    max_page_size = 200
+    ordering = ("-created_at", "-pk")
+
+
 class OperatorView(APIView):
     permission_classes = (MayView,)
     renderer_classes = (InertJSONRenderer,)
@@ -69,7 +78,7 @@ class OperatorView(APIView):
 
 class ProposalList(OperatorView, generics.ListAPIView[Proposal]):
     serializer_class = ProposalLine
-    pagination_class = Pages
+    pagination_class = HistoryPages
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Proposals, newest first."""
@@ -141,8 +150,8 @@ class BottleList(OperatorView, generics.ListAPIView[Bottle]):
     pagination_class = Pages
 
     def get_queryset(self) -> QuerySet[Bottle]:
-        pending = Count("proposals", filter=Q(proposals__status=Proposal.Status.PENDING))
-        return bottles.living().select_related("publication").annotate(pending=pending).order_by("slug")
+        living = bottles.living().select_related("publication")
+        return living.annotate(pending=queries.pending_count()).order_by("slug")
 
 
 class BottleRoutes(OperatorView):
@@ -153,7 +162,7 @@ class BottleRoutes(OperatorView):
 
 class History(OperatorView, generics.ListAPIView[Decision]):
     serializer_class = HistoryLine
-    pagination_class = Pages
+    pagination_class = HistoryPages
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Decisions, newest first."""
@@ -161,8 +170,7 @@ class History(OperatorView, generics.ListAPIView[Decision]):
 
     def get_queryset(self) -> QuerySet[Decision]:
         wanted = _wanted(self.request, status=Proposal.Status.values, tool=Proposal.Tool.values, bottle=None)
-        columns = {"status": "status", "tool": "proposal__tool", "bottle": "proposal__bottle__slug"}
-        return queries.history().filter(**{columns[name]: value for name, value in wanted.items()})
+        return queries.history(**wanted)
 
 
 def _wanted(request: Request, **allowed: list[str] | None) -> dict[str, str]:

@@ -1,11 +1,11 @@
 """The hash-chained record. Every append happens inside the transaction of the change it records.
 
 Sequence numbers have no gaps and appear in commit order, so that readers may use them as a cursor.
+`supervise.audit_check` verifies it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -13,17 +13,19 @@ from django.db import connection
 from django.utils import timezone
 
 from .canonical import digest
-from .models import AuditEvent, AuditHead
+from .models import AuditEvent, AuditHead, Decision
 
-_NOTHING = "0" * 64  # what the first link follows
-
-
-@dataclass(frozen=True, slots=True)
-class Break:
-    """The first place where the chain does not hold."""
-
-    seq: int
-    problem: str
+NOTHING = "0" * 64  # what the first link follows
+# Each action that was ever recorded, by as many looks into an index.
+_ACTIONS = """
+WITH RECURSIVE found(action) AS (
+    SELECT MIN(action) FROM supervise_auditevent
+    UNION ALL
+    SELECT (SELECT MIN(action) FROM supervise_auditevent WHERE action > found.action)
+    FROM found WHERE found.action IS NOT NULL
+)
+SELECT action FROM found WHERE action IS NOT NULL
+"""
 
 
 def append(
@@ -83,32 +85,38 @@ def link_hash(event: AuditEvent) -> str:
     )
 
 
+def details_of(decision: Decision) -> dict[str, Any]:
+    """What the record says of a decision. `row` covers all of it but how far applying it has come."""
+    version = decision.table_version and decision.table_version.version
+    told = {
+        "digest": decision.proposal.digest,
+        "seen_digest": decision.seen_digest,
+        "notes": decision.notes,
+        "final_payload": decision.final_payload,
+        "table_version": version,
+    }
+    rest = [
+        str(decision.proposal_id),
+        decision.bottle.slug,
+        decision.tool,
+        decision.status,
+        decision.actor_name,
+        decision.granted,
+        decision.not_granted,
+        decision.created_at.isoformat(),
+    ]
+    return {**told, "row": digest([told, rest])}
+
+
 def newest_seq() -> int:
-    return _head().seq
+    return head().seq
 
 
-def verify() -> tuple[int, Break | None]:
-    """Walk the chain: how many links hold, and the first that does not.
-
-    Rows may be appended meanwhile: what the head said before the walk must be there, and what the walk found
-    must be known to the head after it.
-    """
-    promised = _head()
-    intact, previous = 0, _NOTHING
-    for event in AuditEvent.objects.order_by("seq").iterator(chunk_size=2000):
-        if event.seq != intact + 1:
-            return intact, Break(intact + 1, f"row {intact + 1} is missing")
-        if event.previous_hash != previous or event.hash != link_hash(event):
-            return intact, Break(event.seq, f"row {event.seq} was changed")
-        if event.seq == promised.seq and event.hash != promised.hash:
-            return intact, Break(event.seq, f"row {event.seq} was rewritten")
-        intact, previous = event.seq, event.hash
-    if intact < promised.seq:
-        return intact, Break(intact + 1, f"the rows after {intact} were removed")
-    if intact > _head().seq:
-        return intact, Break(intact, "the chain's head was removed or set back")
-    return intact, None
+def actions() -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(_ACTIONS)
+        return [action for (action,) in cursor.fetchall()]
 
 
-def _head() -> AuditHead:
-    return AuditHead.objects.filter(pk=1).first() or AuditHead(seq=0, hash=_NOTHING)
+def head() -> AuditHead:
+    return AuditHead.objects.filter(pk=1).first() or AuditHead(seq=0, hash=NOTHING)

@@ -9,18 +9,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count as CountOf
-from django.db.models import Max, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Max, Q, QuerySet
 from django.db.models.functions import TruncDay, TruncHour
 from django.utils import timezone
 
 from botbottle.models import Bottle
+from egress import store
 from egress.effects import operator_settings
 from egress.merge import RouteChange, diff_tables
 from egress.models import RouteTableVersion, TrafficRecord
 from egress.routes import Route
 
+from . import queries
 from .diffs import Diff, line_diff
-from .models import Proposal
 from .plots import Count, Plot, plot, slots
 from .reviewing import table_text
 
@@ -67,16 +68,12 @@ class Comparison:
 
 
 def living_bottles() -> QuerySet[Bottle]:
-    newest = RouteTableVersion.objects.filter(bottle=OuterRef("pk")).order_by("-version")
     return (
         Bottle.objects.exclude(state=Bottle.State.DELETED)
         .select_related("publication")
         .prefetch_related("assignments__operator")
         .defer("dockerfile", "manifest")
-        .annotate(
-            pending=CountOf("proposals", filter=Q(proposals__status=Proposal.Status.PENDING)),
-            newest=Subquery(newest.values("version")[:1]),
-        )
+        .annotate(pending=queries.pending_count(), newest=store.of_newest("version"))
         .order_by("slug")
     )
 

@@ -12,10 +12,12 @@ from typing import Any
 from django.contrib import admin, messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
+from django.core.paginator import Page, Paginator
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.functional import cached_property
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_POST
 
@@ -142,7 +144,6 @@ def _bottle_page(
     newest = versions.latest("version")
     chosen = request.GET.get("period", "")
     period = PERIODS.get(chosen, PERIODS["day"])
-    listed = versions.defer("content").order_by("-version")
     return _render(
         request,
         "supervise/bottles/bottle.html",
@@ -155,13 +156,34 @@ def _bottle_page(
         newest=newest,
         routes=bottle_facts.route_lines(shown, newest),
         gate_only=[host for host in newest.table.gate_hosts if newest.table.get(host) is None],
-        versions=Paginator(listed, VERSIONS_PAGE).get_page(request.GET.get("page")),
+        versions=_VersionPages(versions, newest.version).get_page(request.GET.get("page")),
         comparison=_comparison(request, shown),
         said=build_log.end(store.bottle_directory(shown) / build_log.STARTING, SAID_BY_A_START).text,
         may_decide=may_decide_for(request.user, shown),
         may_run=may_run_for(request.user, shown),
         **_traffic(shown, period),
     )
+
+
+class _VersionPages(Paginator):  # type: ignore[type-arg]
+    """A bottle's versions, newest first. Their numbers have no gaps, so that none is counted or skipped."""
+
+    object_list: QuerySet[RouteTableVersion]
+
+    def __init__(self, versions: QuerySet[RouteTableVersion], newest: int) -> None:
+        super().__init__(versions.defer("content").order_by("-version"), VERSIONS_PAGE)
+        self._newest = newest
+
+    @cached_property
+    def count(self) -> int:
+        oldest = self.object_list.order_by("version").values_list("version", flat=True)[0]
+        return self._newest - oldest + 1
+
+    def page(self, number: int | str) -> Page[RouteTableVersion]:
+        number = self.validate_number(number)
+        last = self._newest - (number - 1) * self.per_page
+        shown = self.object_list.filter(version__lte=last, version__gt=last - self.per_page)
+        return Page(shown, number, self)
 
 
 def _traffic(shown: Bottle, period: Period) -> dict[str, Any]:

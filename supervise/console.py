@@ -15,14 +15,13 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from . import queries, refusals
+from . import keyset, queries, refusals
 from .cards import Card, card_of, detail_of, state_of, summary_of, target_of
 from .drafts import Draft, drafts
 from .editing import Edit
@@ -212,8 +211,9 @@ def history(request: OperatorRequest) -> HttpResponse:
     decided = queries.history().defer(
         "final_payload", "granted", "not_granted", "proposal__justification", "table_version__content"
     )
-    shown = Paginator(decided, HISTORY_PAGE).get_page(request.GET.get("page"))
-    lines = [(decision, summary_of(decision.proposal)) for decision in shown]
+    before, after = (request.GET.get(name, "") for name in ("before", "after"))
+    shown = keyset.page_of(decided, HISTORY_PAGE, before=before, after=after)
+    lines = [(decision, summary_of(decision.proposal)) for decision in shown.rows]
     return page(request, "supervise/history.html", title="History", page=shown, lines=lines)
 
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from django.db.models import Count, F, Q, QuerySet, TextField
+from django.db.models import F, QuerySet, TextField
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Left
 from django.utils import timezone
@@ -24,7 +24,7 @@ from botbottle.models import Bottle
 
 from . import queries
 from .errors import BadAsk
-from .models import Proposal
+from .models import Decision, Proposal
 
 Json = dict[str, Any]
 
@@ -35,6 +35,7 @@ MAX_ENTRIES = 20  # paths or methods of one route or ask
 MAX_DECISIONS = 10
 MAX_OPEN = 20
 MAX_EPISODES = 50
+MAX_COUNTED = 200  # what is more is not counted: a long past would make every session begin late
 MAX_JUSTIFICATION = 1000
 MAX_NOTES = 2000
 MAX_VALUE = 1000  # one text inside an ask
@@ -96,14 +97,14 @@ def session_context(bottle: Bottle, ask: ContextAsk) -> Json:
 
 def _handles(bottle: Bottle, live_version: int) -> Json:
     """Names to ask further with, and not a word that anybody wrote."""
-    mine = Proposal.objects.filter(bottle=bottle).order_by("-created_at", "pk")
+    mine = Proposal.objects.filter(bottle=bottle).order_by("-created_at", "-pk")
     newest = list(mine.values_list("pk", "tool", "status")[:MAX_HANDLES])
     return {
         "live_version": live_version,
         "proposals": [
             {"proposal_id": str(pk), "tool": tool, "status": status} for pk, tool, status in newest
         ],
-        "proposals_left_out": mine.count() - len(newest) if len(newest) == MAX_HANDLES else 0,
+        "proposals_left_out": _counted(mine[MAX_HANDLES:]) if len(newest) == MAX_HANDLES else 0,
         "current_config": CONFIG_INSIDE,
         "endpoints": {"mcp": "/mcp", "rpc": "/rpc", "context": "/session-context"},
     }
@@ -128,29 +129,26 @@ def _identity(bottle: Bottle, live: Mapping[str, Any]) -> Json:
 
 
 def _summary(bottle: Bottle) -> Json:
-    mine = _readable(bottle)
-    pending = Q(status=Proposal.Status.PENDING)
-    counted = Proposal.objects.filter(bottle=bottle).values_list("status").annotate(Count("pk")).order_by()
-    counts = dict.fromkeys(Proposal.Status.values, 0) | dict(counted)
+    pending = _readable(Proposal.objects.filter(bottle=bottle, status=Proposal.Status.PENDING))
+    mine = Proposal.objects.filter(bottle=bottle).order_by()
+    counts = {status: _counted(mine.filter(status=status)) for status in Proposal.Status.values}
     return {
         "counts": counts,
-        "open": [_line(proposal) for proposal in mine.filter(pending)[:MAX_OPEN]],
+        "open": [_line(proposal) for proposal in pending[:MAX_OPEN]],
         "open_left_out": max(0, counts[Proposal.Status.PENDING] - MAX_OPEN),
-        "decisions": [_decided(proposal) for proposal in _by_decision(mine.exclude(pending))[:MAX_DECISIONS]],
+        "decisions": [_decided(proposal) for proposal in _newest_decided(bottle, MAX_DECISIONS)],
     }
 
 
 def _episodes(bottle: Bottle) -> Json:
-    past = _readable(bottle).exclude(status=Proposal.Status.PENDING)
-    found = _by_decision(
-        past.annotate(
-            asked_text=_start_of_json("payload"),
-            granted_text=_start_of_json("decision__granted"),
-            not_granted_text=_start_of_json("decision__not_granted"),
-        )
-    )[:MAX_EPISODES]
+    found = _newest_decided(bottle, MAX_EPISODES).annotate(
+        asked_text=_start_of_json("payload"),
+        granted_text=_start_of_json("decision__granted"),
+        not_granted_text=_start_of_json("decision__not_granted"),
+    )
     episodes = [_episode(proposal) for proposal in found]
-    left_out = past.count() - MAX_EPISODES if len(episodes) == MAX_EPISODES else 0
+    older = Decision.objects.filter(bottle=bottle).order_by("-created_at", "-pk")[MAX_EPISODES:]
+    left_out = _counted(older) if len(episodes) == MAX_EPISODES else 0
     return {"episodes": episodes, "episodes_left_out": left_out}
 
 
@@ -209,21 +207,22 @@ def _shown(text: str | None) -> Json | None:
 # --- Reading
 
 
-def _readable(bottle: Bottle) -> QuerySet[Any]:
+def _readable(proposals: QuerySet[Proposal]) -> QuerySet[Any]:
     """The newest first, with only the beginnings of long texts: an agent may have filed megabytes."""
     return (
-        Proposal.objects.filter(bottle=bottle)
-        .annotate(
+        proposals.annotate(
             host=KT("payload__host"),
             justification_start=Left("justification", MAX_JUSTIFICATION + 1),
         )
         .only("pk", "tool", "status", "created_at")
-        .order_by("-created_at", "pk")
+        .order_by("-created_at", "-pk")
     )
 
 
-def _by_decision(proposals: QuerySet[Any]) -> QuerySet[Any]:
-    decided: QuerySet[Any] = proposals.annotate(
+def _newest_decided(bottle: Bottle, most: int) -> QuerySet[Any]:
+    newest = Decision.objects.filter(bottle=bottle).order_by("-created_at", "-pk")
+    chosen = list(newest.values_list("proposal", flat=True)[:most])
+    decided: QuerySet[Any] = _readable(Proposal.objects.filter(pk__in=chosen)).annotate(
         decided_at=F("decision__created_at"),
         applied=F("decision__applied"),
         live_version=F("decision__live_version"),
@@ -231,6 +230,10 @@ def _by_decision(proposals: QuerySet[Any]) -> QuerySet[Any]:
         notes_start=Left("decision__notes", MAX_NOTES + 1),
     )
     return decided.order_by("-decided_at", "pk")
+
+
+def _counted(rows: QuerySet[Any]) -> int:
+    return rows[:MAX_COUNTED].count()
 
 
 def _start_of_json(column: str) -> Left:

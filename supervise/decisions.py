@@ -187,6 +187,8 @@ def _record(
     columns.setdefault("applied", Decision.Applied.NOTHING)
     decision = Decision.objects.create(
         proposal=proposal,
+        bottle=proposal.bottle,
+        tool=proposal.tool,
         status=status,
         actor=actor,
         actor_name=actor.get_username() if actor else actor_name,
@@ -198,13 +200,7 @@ def _record(
         actor_name=decision.actor_name,
         bottle_slug=proposal.bottle.slug,
         proposal_id=proposal.pk,
-        details={
-            "digest": proposal.digest,
-            "seen_digest": decision.seen_digest,
-            "notes": decision.notes,
-            "final_payload": decision.final_payload,
-            "table_version": decision.table_version and decision.table_version.version,
-        },
+        details=audit.details_of(decision),
     )
     if decision.applied == Decision.Applied.WAITING and proposal.tool == Proposal.Tool.CAPABILITY:
         images.queue(decision)

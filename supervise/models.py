@@ -64,10 +64,15 @@ class Proposal(models.Model):
                 name="one_pending_card_per_ask",
             ),
         ]
+        # Lists are read from the end of one of these: none of them counts or sorts what is past.
         indexes = [
             models.Index(fields=["status", "-risk_when_filed", "-created_at"]),
-            models.Index(fields=["bottle", "created_at"]),
-            models.Index(fields=["ask_digest"]),
+            models.Index(fields=["-created_at", "-id"]),
+            models.Index(fields=["status", "-created_at", "-id"]),
+            models.Index(fields=["tool", "-created_at", "-id"]),
+            models.Index(fields=["bottle", "-created_at", "-id"]),
+            models.Index(fields=["bottle", "status", "-created_at", "-id"]),
+            models.Index(fields=["ask_digest", "-created_at"]),
         ]
         ordering = ["-created_at"]
         permissions = [("decide_proposal", "Can approve, modify and reject proposals")]
@@ -91,6 +96,11 @@ class Decision(models.Model):
         RECORDED = "recorded"  # kept for an operator to carry out; nothing more happens by itself
 
     proposal = models.OneToOneField(Proposal, on_delete=models.PROTECT, related_name="decision")
+    # The proposal's own, so that the history of a bottle or a tool is one stretch of an index.
+    bottle = models.ForeignKey(
+        Bottle, on_delete=models.PROTECT, related_name="decisions", editable=False, db_index=False
+    )
+    tool = models.CharField(max_length=20, choices=Proposal.Tool, editable=False)
     status = models.CharField(max_length=10, choices=Proposal.Status)
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
@@ -111,7 +121,14 @@ class Decision(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        indexes = [models.Index(fields=["applied", "created_at"])]
+        indexes = [
+            models.Index(fields=["applied", "created_at"]),
+            models.Index(fields=["-created_at", "-id"]),
+            models.Index(fields=["status", "-created_at", "-id"]),
+            models.Index(fields=["tool", "-created_at", "-id"]),
+            models.Index(fields=["bottle", "-created_at", "-id"]),
+            models.Index(fields=["bottle", "status", "-created_at", "-id"]),
+        ]
         ordering = ["-created_at"]
 
     def __str__(self) -> str:
@@ -162,7 +179,7 @@ class StandingRefusal(models.Model):
 
 
 class AuditEvent(models.Model):
-    """One link of the hash chain. Appended by `supervise.audit`, never changed."""
+    """One link of the hash chain. Appended by `supervise.audit`; triggers refuse to change or remove it."""
 
     seq = models.PositiveBigIntegerField(unique=True)
     at = models.DateTimeField()
@@ -175,6 +192,7 @@ class AuditEvent(models.Model):
     hash = models.CharField(max_length=64)
 
     class Meta:
+        indexes = [models.Index(fields=["proposal_id", "seq"]), models.Index(fields=["action", "-seq"])]
         ordering = ["-seq"]
 
     def __str__(self) -> str:

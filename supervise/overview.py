@@ -9,7 +9,7 @@ from django.db.models import Case, Count, Q, QuerySet, When
 from botbottle.models import Bottle
 from egress.models import Publication
 
-from .models import Proposal
+from . import queries
 
 TROUBLED = 5
 
@@ -19,10 +19,9 @@ def bottles_overview(*, limit: int = 50) -> dict[str, Any]:
     living = Bottle.objects.exclude(state=Bottle.State.DELETED)
     active = Q(state__in=[Bottle.State.RUNNING, Bottle.State.STARTING])
     counts = living.aggregate(total=Count("pk"), running=Count("pk", filter=Q(state=Bottle.State.RUNNING)))
-    pending = Count("proposals", filter=Q(proposals__status=Proposal.Status.PENDING))
     shown = list(
         living.defer("dockerfile", "manifest")
-        .annotate(pending=pending, is_idle=Case(When(active, then=0), default=1))
+        .annotate(pending=queries.pending_count(), is_idle=Case(When(active, then=0), default=1))
         .order_by("is_idle", "slug")[:limit]
     )
     troubled = list(_troubled()[: TROUBLED + 1])

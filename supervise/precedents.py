@@ -5,6 +5,7 @@ The read side of a proposal's page. A fixed number of queries, each bounded.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -21,6 +22,7 @@ from .reviewing import Review
 MOST = 8
 MOST_REFUSED = 12
 LOOKED_AT = 500  # refused requests that are tried against the new table
+ANSWERS_LOOKED_AT = 200  # the bottle's newest, and as many proposals of the same ask
 REFUSED_AGE = timedelta(hours=24)
 ANSWERS = (Proposal.Status.APPROVED, Proposal.Status.MODIFIED, Proposal.Status.REJECTED)
 
@@ -110,9 +112,10 @@ def _about(host: str) -> Q:
     return Q(host__endswith=host[1:]) if host.startswith(WILDCARD) else Q(host=host)
 
 
-def _decisions() -> QuerySet[Decision]:
+def _decisions(keys: Iterable[int]) -> QuerySet[Decision]:
+    """Found by their keys alone: with a status beside them, SQLite reads all that have it."""
     return (
-        Decision.objects.filter(status__in=ANSWERS)
+        Decision.objects.filter(pk__in=list(keys))
         .select_related("proposal__bottle")
         .defer(
             "final_payload",
@@ -126,7 +129,9 @@ def _decisions() -> QuerySet[Decision]:
 
 
 def _earlier(proposal: Proposal) -> QuerySet[Decision]:
-    mine = _decisions().filter(proposal__bottle=proposal.bottle_id).exclude(proposal=proposal)
+    newest = Decision.objects.filter(bottle=proposal.bottle_id).order_by("-created_at", "-pk")
+    looked_at = newest.values_list("pk", "status")[:ANSWERS_LOOKED_AT]
+    mine = _decisions(pk for pk, status in looked_at if status in ANSWERS).exclude(proposal=proposal)
     if proposal.tool == Proposal.Tool.MCP_TOOL:
         called = {"proposal__payload__server": proposal.payload["server"]}
         return mine.filter(**called, proposal__payload__tool=proposal.payload["tool"])
@@ -136,8 +141,8 @@ def _earlier(proposal: Proposal) -> QuerySet[Decision]:
 
 
 def _elsewhere(proposal: Proposal) -> QuerySet[Decision]:
-    return (
-        _decisions()
-        .filter(proposal__ask_digest=proposal.ask_digest)
-        .exclude(proposal__bottle=proposal.bottle_id)
+    same = Proposal.objects.filter(ask_digest=proposal.ask_digest).order_by("-created_at")
+    looked_at = same.values_list("decision", "status", "bottle")[:ANSWERS_LOOKED_AT]
+    return _decisions(
+        pk for pk, status, bottle in looked_at if status in ANSWERS and bottle != proposal.bottle_id
     )

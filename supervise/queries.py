@@ -11,15 +11,15 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db.models import Count, F, Max, Q, QuerySet
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.db.models.fields.json import KT
-from django.db.models.functions import Left
+from django.db.models.functions import Coalesce, Left
 from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress import intake, store
 from egress.data_plane import DataPlaneDown
-from egress.models import DataPlaneEvent, RouteTableVersion
+from egress.models import DataPlaneEvent, Publication, RouteTableVersion
 
 from . import named_images
 from .errors import BadAsk, NoSuchProposal
@@ -87,7 +87,8 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
                 "source": "proxy",
                 "gate_hosts": list(version.table.gate_hosts) if version else [],
             }
-    version = versions.filter(version=F("bottle__publication__live_version")).first()
+    live_version = Publication.objects.filter(bottle=bottle).values("live_version")
+    version = versions.filter(version=Subquery(live_version)).first()
     if version is None:
         return {"version": 0, "source": "last known", "routes": [], "gate_hosts": []}
     table = version.table
@@ -114,13 +115,12 @@ def proxy_news() -> DataPlaneEvent | None:
 
 def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> QuerySet[Proposal]:
     """Proposals for lists, newest first, without the long texts: their beginnings are enough to choose."""
-    wanted = {"status": status, "tool": tool, "bottle__slug": bottle}
     return (
-        Proposal.objects.filter(**{column: value for column, value in wanted.items() if value})
+        Proposal.objects.filter(**_wanted(status, tool, bottle))
         .select_related("bottle")
         .annotate(host=KT("payload__host"), justification_start=Left("justification", 500))
         .defer("payload", "justification", "bottle__dockerfile")
-        .order_by("-created_at", "pk")
+        .order_by("-created_at", "-pk")
     )
 
 
@@ -141,8 +141,18 @@ def reviews_of(proposals: Sequence[Proposal], *, now: datetime | None = None) ->
     return [review(one, versions[one.bottle_id], now=now, known=known, named=named) for one in proposals]
 
 
-def history() -> QuerySet[Decision]:
-    return Decision.objects.select_related("proposal__bottle", "table_version").order_by("-created_at", "-pk")
+def history(*, status: str = "", tool: str = "", bottle: str = "") -> QuerySet[Decision]:
+    """Decisions, newest first."""
+    decided = Decision.objects.filter(**_wanted(status, tool, bottle))
+    return decided.select_related("proposal__bottle", "table_version").order_by("-created_at", "-pk")
+
+
+def _wanted(status: str, tool: str, bottle: str) -> dict[str, Any]:
+    """Filters that an index serves. Ids of bottles are looked up first: no index covers a join."""
+    wanted: dict[str, Any] = {"status": status, "tool": tool}
+    if bottle:
+        wanted["bottle__in"] = list(Bottle.objects.filter(slug=bottle).values_list("pk", flat=True))
+    return {column: value for column, value in wanted.items() if value or column == "bottle__in"}
 
 
 def counts() -> dict[str, int]:
@@ -160,14 +170,14 @@ def counts() -> dict[str, int]:
     return {**found, "running": Bottle.objects.filter(state=Bottle.State.RUNNING).count()}
 
 
+def pending_count() -> Coalesce:
+    """Of each bottle, to annotate with: an index holds just these."""
+    pending = Proposal.objects.filter(bottle=OuterRef("pk"), status=Proposal.Status.PENDING).order_by()
+    counted = pending.values("bottle").annotate(count=Count("pk")).values("count")
+    return Coalesce(Subquery(counted), 0)
+
+
 def newest_versions(bottle_ids: set[int]) -> dict[int, RouteTableVersion]:
-    newest = (
-        RouteTableVersion.objects.filter(bottle__in=bottle_ids)
-        .values("bottle")
-        .annotate(newest=Max("version"))
-        .values_list("bottle", "newest")
-    )
-    wanted = Q(pk__in=[])
-    for bottle_id, number in newest:
-        wanted |= Q(bottle=bottle_id, version=number)
-    return {version.bottle_id: version for version in RouteTableVersion.objects.filter(wanted)}
+    bottles = Bottle.objects.filter(pk__in=bottle_ids).annotate(newest=store.of_newest("pk"))
+    versions = RouteTableVersion.objects.filter(pk__in=bottles.values("newest")).order_by()
+    return {version.bottle_id: version for version in versions}

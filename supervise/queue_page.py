@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import BooleanField, Case, Max, Q, QuerySet, Value, When
+from django.db.models import BooleanField, Case, Exists, OuterRef, Q, QuerySet, Value, When
 from django.db.models.fields.json import KT
 from django.http import QueryDict
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress import intake
+from egress import intake, store
 from egress.models import Publication
 
 from . import audit
@@ -158,8 +158,9 @@ def arrived(wanted: Filter, since: Since, shown: Collection[UUID] = ()) -> int:
 
     What came in the moment between may be `shown` already.
     """
-    moved = AuditEvent.objects.filter(seq__gt=since.seq, action__in=COMINGS, proposal_id__isnull=False)
-    came = Q(pk__in=moved.values("proposal_id")) & ~Q(pk__in=shown)
+    # For each card that is there, however long ago the page was made.
+    moved = AuditEvent.objects.filter(proposal_id=OuterRef("pk"), seq__gt=since.seq, action__in=COMINGS)
+    came = Exists(moved) & ~Q(pk__in=shown)
     if wanted.show == "pending":
         came |= Q(snoozed_until__gt=since.at)
     return wanted.proposals(timezone.now()).filter(came).count()
@@ -180,7 +181,7 @@ def proxy_state() -> dict[str, str]:
         }
     publications = list(
         Publication.objects.exclude(bottle__state=Bottle.State.DELETED)
-        .annotate(newest=Max("bottle__table_versions__version"))
+        .annotate(newest=store.of_newest("version", bottle="bottle"))
         .order_by("-live_at", "bottle__slug")
         .values_list("bottle__slug", "live_version", "newest")[:200]
     )

@@ -93,7 +93,7 @@ def _dockerfiles_of(bottle: Bottle) -> Iterator[str]:
     """None at all, those that were approved, the manifest's own."""
     yield ""
     granted = Decision.objects.filter(
-        proposal__bottle=bottle, proposal__tool=Proposal.Tool.CAPABILITY, final_payload__isnull=False
+        bottle=bottle, tool=Proposal.Tool.CAPABILITY, final_payload__isnull=False
     )
     payloads = granted.order_by("-created_at").values_list("final_payload", flat=True)[:APPROVED_BEFORE]
     yield from (payload["dockerfile"] for payload in payloads if payload)

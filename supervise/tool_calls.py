@@ -27,7 +27,7 @@ def unused(bottle: Bottle, server: str, tool: str, arguments: Mapping[str, Any])
     """The proposal of exactly this call that was approved earlier and not used yet, where there is one."""
     payload = storable_json(_payload(server, tool, arguments))
     equal = Decision.objects.filter(
-        proposal__bottle=bottle, proposal__ask_digest=digest([Proposal.Tool.MCP_TOOL, payload])
+        bottle=bottle, proposal__ask_digest=digest([Proposal.Tool.MCP_TOOL, payload])
     )
     found = equal.filter(_unused()).order_by("created_at").values_list("proposal_id", flat=True).first()
     return None if found is None else str(found)

@@ -13,7 +13,7 @@ from django.urls import get_resolver
 
 from botbottle.models import Bottle
 from botbottle.planes import Plane
-from supervise import api_keys, audit
+from supervise import api_keys, audit_check
 from supervise.models import ApiKey, AuditEvent, Proposal
 from tests.support.proposals import ask, seen
 
@@ -111,7 +111,7 @@ def test_only_the_digest_of_a_key_is_kept_and_the_record_names_no_key(operator: 
     event = AuditEvent.objects.latest("seq")
     assert (event.action, event.actor_name) == ("api key created", "root (command line)")
     assert event.details == {"user": "olivia", "name": "chat bot"}
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
 
 
 def test_a_session_may_look_but_needs_the_csrf_token_to_decide(agent_a: Bottle, operator: User) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection, transaction
 
 from botbottle.models import Bottle
 from supervise import bottles
 from supervise.models import ApiKey, AuditEvent
 from tests.support import ROOT
+from tests.support.database_reset import without_triggers
 from tests.support.proposals import ask
 from tests.support.server import KEPT_VARIABLES
 
@@ -124,17 +127,42 @@ def test_apikey_refuses_what_is_not_there(manage: Any) -> None:
     assert "There is no API key 7" in manage("apikey", "delete", "7").error
 
 
-def test_verify_audit_says_that_it_holds(manage: Any, agent_a: Bottle) -> None:
-    assert manage("verify_audit").output == "The audit record holds. Rows checked: 1.\n"
-    assert manage("verify_audit", "--json").json == {"ok": True, "rows": 1, "problem": None}
+@pytest.fixture
+def anchor(agent_a: Bottle, settings: Any, tmp_path: Path) -> Path:
+    """Where a check keeps how far it came."""
+    settings.BOTTLE_HOME = tmp_path
+    return tmp_path / "audit_anchor.json"
 
 
-def test_verify_audit_fails_when_a_row_was_changed(manage: Any, agent_a: Bottle) -> None:
-    AuditEvent.objects.filter(seq=1).update(actor_name="somebody else")
+def test_verify_audit_says_that_it_holds_and_goes_on_from_there(manage: Any, anchor: Path) -> None:
+    (row,) = AuditEvent.objects.all()
+    ends = f"It ends with row 1, hash {row.hash}.\n"
+    assert manage("verify_audit").output == f"The audit record holds. Rows checked: 1.\n{ends}"
+    assert manage("verify_audit", "--continue").output == f"The audit record holds. Rows checked: 0.\n{ends}"
+    assert manage("verify_audit", "--json").json == {
+        "ok": True,
+        "rows": 1,
+        "continued_after": 0,
+        "anchor": {"seq": 1, "hash": row.hash, "decisions": 0},
+        "problem": None,
+    }
+
+
+def test_verify_audit_fails_when_a_row_was_changed_and_keeps_no_anchor(manage: Any, anchor: Path) -> None:
+    with transaction.atomic(), connection.cursor() as cursor, without_triggers(cursor):
+        AuditEvent.objects.filter(seq=1).update(actor_name="somebody else")
     assert "row 1 was changed" in manage("verify_audit").error
     broken = manage("verify_audit", "--json")
-    assert broken.json == {"ok": False, "rows": 0, "problem": "row 1 was changed"}
+    assert (broken.json["ok"], broken.json["rows"]) == (False, 0)
+    assert broken.json["problem"] == "row 1 was changed"
     assert broken.error
+    assert not anchor.exists()
+
+
+def test_verify_audit_knows_a_record_that_was_rewritten(manage: Any, anchor: Path) -> None:
+    anchor.write_text(json.dumps({"seq": 1, "hash": "a" * 64, "decisions": 0}))
+    assert "row 1 was rewritten" in manage("verify_audit").error
+    assert "row 1 is no longer the one that was verified" in manage("verify_audit", "--continue").error
 
 
 def _run(home: Path, *arguments: str, output: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:

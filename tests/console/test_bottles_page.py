@@ -17,7 +17,7 @@ from botbottle.models import Bottle
 from egress import snapshot, store
 from egress.models import Publication, RouteTableVersion, TrafficRecord
 from egress.routes import Auth, Lease, Route
-from supervise import assignments, audit, bottle_verbs, bottles, decisions, running
+from supervise import assignments, audit_check, bottle_verbs, bottles, decisions, running
 from supervise.errors import BadAsk, NotPermitted, StaleReview, TooRisky
 from supervise.models import AuditEvent
 from tests.console.conftest import browser_of
@@ -278,7 +278,7 @@ def test_one_click_rolls_back_publishes_and_is_recorded(olivia: Client, agent_a:
     event = AuditEvent.objects.latest("seq")
     assert (event.action, event.actor_name, event.bottle_slug) == ("rolled back", "olivia", "agent-a")
     assert event.details == {"from": 3, "to": 2, "table_version": 4}
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
 
 
 def test_what_changed_since_the_page_was_shown_stops_a_rollback(olivia: Client, agent_a: Bottle) -> None:

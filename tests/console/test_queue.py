@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from supervise import decisions, snoozing
-from supervise.models import Proposal
+from supervise.models import Decision, Proposal
 from tests.console.conftest import browser_of
 from tests.support.full_disk import no_room
 from tests.support.proposals import ask, ask_gate, ask_image, seen
@@ -322,11 +322,41 @@ def test_the_history_has_pages(
     olivia: Client, operator: User, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supervise.console.HISTORY_PAGE", 2)
-    for number in range(3):
+    for number in range(5):
         proposal = ask(agent_a, f"h{number}.example.com")
         decisions.reject(proposal.pk, actor=operator, seen_digest=seen(proposal), note="no")
-    first, second = olivia.get("/history/").text, olivia.get("/history/?page=2").text
-    assert "h2.example.com" in first and "h0.example.com" not in first
-    assert "h0.example.com" in second and "page 2 of 2" in second
-    assert "page 2 of 2" in olivia.get("/history/?page=999").text
-    assert "page 1 of 2" in olivia.get("/history/?page=junk").text
+    first = olivia.get("/history/").text
+    assert targets_of(first) == ["h4", "h3"] and link(first, "newer") is None
+    second = olivia.get(link(first, "older")).text
+    assert targets_of(second) == ["h2", "h1"]
+    last = olivia.get(link(second, "older")).text
+    assert targets_of(last) == ["h0"] and link(last, "older") is None
+    assert targets_of(olivia.get(link(last, "newer")).text) == ["h2", "h1"]
+    assert targets_of(olivia.get(link(second, "newer")).text) == ["h4", "h3"]
+    for junk in ("page=2", "before=junk", "before=1-1", "before=-", "after=1", f"after={'9' * 30}-1"):
+        assert targets_of(olivia.get(f"/history/?{junk}").text) == ["h4", "h3"], junk
+
+
+def targets_of(page: str) -> list[str]:
+    return re.findall(r"on (h\d)\.example\.com", page)
+
+
+def link(page: str, words: str) -> Any:
+    found = re.search(rf'href="(\?[^"]*)">[‹ ]*{words}', page)
+    return f"/history/{found[1]}" if found else None
+
+
+def test_decisions_of_one_moment_are_each_on_one_page(
+    olivia: Client, operator: User, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervise.console.HISTORY_PAGE", 2)
+    for number in range(5):
+        proposal = ask(agent_a, f"h{number}.example.com")
+        decisions.reject(proposal.pk, actor=operator, seen_digest=seen(proposal), note="no")
+    Decision.objects.update(created_at=timezone.now())
+    found, address = [], "/history/"
+    while address:
+        page = olivia.get(address).text
+        found += targets_of(page)
+        address = link(page, "older")
+    assert found == ["h4", "h3", "h2", "h1", "h0"]

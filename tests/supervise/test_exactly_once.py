@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 
 from botbottle.models import Bottle
 from egress import store
-from supervise import audit, decisions, queries
+from supervise import audit_check, decisions, queries
 from supervise.errors import AlreadyDecided, StaleReview
 from supervise.models import Approval, AuditEvent, Decision, Proposal
 from tests.support.proposals import ask, ask_image, seen
@@ -110,4 +110,4 @@ def test_asks_and_decisions_from_eight_threads_meet_no_locked_database(
         assert store.current(bottle).version == 17
         assert queries.live_routes(bottle)["version"] == 17
         assert len(store.current(bottle).table.routes) == 16
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None

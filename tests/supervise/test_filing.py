@@ -11,7 +11,7 @@ from django.db import connection
 
 from botbottle.models import Bottle
 from egress import store
-from supervise import audit, bottles, decisions, filing
+from supervise import audit_check, bottles, decisions, filing
 from supervise.errors import AskedTooOften, BadAsk, NoRoom, TooManyPending
 from supervise.filing import file_proposal
 from supervise.models import AuditEvent, Proposal
@@ -103,7 +103,7 @@ def test_whatever_an_agent_writes_is_stored(agent_a: Bottle, text: str) -> None:
         stored = proposal.justification + str(proposal.payload.get("dockerfile", ""))
         assert "\x00" not in stored
         assert stored.encode().decode() == stored
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
 
 
 def test_a_long_ask_is_read_before_the_lock_is_taken(

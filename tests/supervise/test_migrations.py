@@ -13,6 +13,9 @@ from django.db.migrations.executor import MigrationExecutor
 from botbottle.models import Bottle
 from egress import store
 from egress.models import DataPlaneEvent, Publication, RecordCursor
+from supervise import audit_check
+from supervise.audit_check import Break
+from supervise.models import Decision
 from tests.support import ROOT
 
 Apps = Any
@@ -59,3 +62,32 @@ def test_migrations_of_egress_use_no_code_that_may_change() -> None:
     for path in (ROOT / "egress" / "migrations").glob("*.py"):
         imported = re.findall(r"^\s*(?:from|import) (\S+)", path.read_text(), re.MULTILINE)
         assert not [name for name in imported if re.match(r"botbottle|egress|supervise|\.\.", name)], path
+
+
+@pytest.fixture
+def without_bottles_of_decisions(transactional_db: None) -> Iterator[Apps]:
+    try:
+        yield migrate(("supervise", "0011_moved_at_is_in_the_audit"))
+    finally:
+        migrate()
+
+
+def test_decisions_learn_their_bottle_and_tool(without_bottles_of_decisions: Apps) -> None:
+    earlier = without_bottles_of_decisions
+    bottles = [
+        Bottle.objects.create(slug=f"agent-{number}", token_digest=str(number) * 64) for number in range(2)
+    ]
+    for bottle, tool in zip(bottles, ("egress-block", "mcp-tool"), strict=True):
+        asked = earlier.get_model("supervise", "Proposal").objects.create(
+            bottle_id=bottle.pk, tool=tool, payload={}, justification="", ask_digest="", digest="",
+            base_version=1, status="rejected",
+        )  # fmt: skip
+        earlier.get_model("supervise", "Decision").objects.create(
+            proposal=asked, status="rejected", actor_name="olivia", applied="nothing"
+        )
+
+    migrate()
+
+    found = Decision.objects.order_by("bottle__slug").values_list("bottle__slug", "tool", "proposal__tool")
+    assert list(found) == [("agent-0", "egress-block", "egress-block"), ("agent-1", "mcp-tool", "mcp-tool")]
+    assert audit_check.verify()[1] == Break(0, "there are decisions that the record does not tell of")

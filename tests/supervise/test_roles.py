@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 
 from botbottle.models import Bottle
-from supervise import assignments, audit, decisions, permissions, roles, running
+from supervise import assignments, audit_check, decisions, permissions, roles, running
 from supervise.errors import NotPermitted
 from supervise.models import Assignment, AuditEvent, Decision, Proposal
 from tests.console.conftest import browser_of
@@ -175,7 +175,7 @@ def test_releasing_the_last_one_gives_the_bottle_back(operator: User, viewer: Us
         ("operator assigned", "agent-a", {"operator": "vera"}),
         ("operator released", "agent-a", {"operator": "vera"}),
     ]
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
 
 
 def test_assigning_in_the_admin(ada: User, operator: User, agent_a: Bottle) -> None:

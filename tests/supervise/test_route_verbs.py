@@ -13,7 +13,7 @@ from botbottle.models import Bottle
 from egress import snapshot, store
 from egress.models import RouteTableVersion
 from egress.routes import Auth, Dlp, Route
-from supervise import assignments, audit, bottles, route_verbs
+from supervise import assignments, audit_check, bottles, route_verbs
 from supervise.bottles import NoSuchBottle
 from supervise.errors import BadAsk, NotPermitted, StaleReview, TooRisky
 from supervise.models import AuditEvent
@@ -69,7 +69,7 @@ def test_a_withdrawal_is_on_record(operator: User, grown: Bottle) -> None:
     assert event.details == {
         "host": API.host, "before": API.as_dict(), "after": None, "table_version": 3,
     }  # fmt: skip
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
 
 
 def test_a_changed_route_is_live_and_the_others_stay(operator: User, grown: Bottle) -> None:

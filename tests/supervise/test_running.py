@@ -15,7 +15,7 @@ from botbottle.backends import local
 from botbottle.backends.base import Plan
 from botbottle.models import Bottle
 from egress import store
-from supervise import audit, bottles, events, running, settling
+from supervise import audit_check, bottles, events, running, settling
 from supervise.models import AuditEvent
 from tests.supervise.test_events import sent_by
 from tests.support.threads import together
@@ -63,7 +63,7 @@ def test_a_bottle_that_runs_and_ends_is_written_down_once(agent_a: Bottle, lock:
         settling.reconcile()
     assert state(agent_a) == "stopped"
     assert happened() == [("bottle started", "olivia"), ("bottle stopped", "bot-bottle")]
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
 
 
 def test_a_failed_start_keeps_its_reason_until_the_next_one(agent_a: Bottle, lock: Path) -> None:

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from supervise import audit, decisions, snoozing
+from supervise import audit_check, decisions, snoozing
 from supervise.errors import AlreadyDecided, BadAsk, NoSuchProposal, NotPermitted
 from supervise.models import AuditEvent, Proposal
 from tests.support.proposals import ask, seen
@@ -31,7 +31,7 @@ def test_it_stays_pending_and_is_recorded(agent_a: Bottle, operator: User) -> No
     assert (stored.snoozed_until, stored.snoozed_by) == (None, "")
     recorded = AuditEvent.objects.order_by("-seq").values_list("action", "actor_name")[:2]
     assert list(recorded) == [("woken", "olivia"), ("snoozed", "olivia")]
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
 
 
 def test_what_was_seen_before_can_still_be_decided(agent_a: Bottle, operator: User) -> None:

@@ -20,7 +20,17 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress import store
-from supervise import applying, audit, bottles, decisions, receivers, webhook_post, webhook_spool, webhooks
+from supervise import (
+    applying,
+    audit,
+    audit_check,
+    bottles,
+    decisions,
+    receivers,
+    webhook_post,
+    webhook_spool,
+    webhooks,
+)
 from supervise.models import AuditEvent, Decision, Delivery, Proposal, Webhook
 from supervise.webhooks import Sender
 from tests.console.conftest import browser_of
@@ -589,7 +599,7 @@ def test_it_is_set_up_in_the_admin_and_its_secret_is_never_shown(root: Client, r
     assert told[0].details == {
         "name": "chat", "kind": "generic", "host": "127.0.0.1", "events": ["filed", "decided"], "active": True
     }  # fmt: skip
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
 
 
 @pytest.mark.parametrize(

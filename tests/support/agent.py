@@ -69,11 +69,11 @@ class Operator:
         """The pending proposals (of one bottle, if it is named), once there are as many as expected."""
         which = f"{PENDING}&bottle={bottle}" if bottle else PENDING
         for _ in until_patience_ends():
-            count = (await self._get(f"{which}&page_size=1")).json()["count"]
-            if count >= expected:
-                return await self._all(which)
+            found = await self._all(which)
+            if len(found) >= expected:
+                return found
             await asyncio.sleep(0.1)
-        raise AssertionError(f"only {count} of {expected} proposals arrived")
+        raise AssertionError(f"only {len(found)} of {expected} proposals arrived")
 
     async def joined(self, proposal_id: str) -> None:
         """Returns once the same ask was filed again."""
@@ -93,13 +93,12 @@ class Operator:
         )
 
     async def _all(self, which: str) -> list[dict[str, Any]]:
-        found, page = [], 1
-        while True:
-            body = (await self._get(f"{which}&page_size=200&page={page}")).json()
+        found, address = [], f"{self.url}{which}&page_size=200"
+        while address:
+            body = (await self._get(address.removeprefix(self.url))).json()
             found += body["results"]
-            if not body["next"]:
-                return found
-            page += 1
+            address = body["next"]
+        return found
 
     async def _get(self, path: str) -> httpx.Response:
         response = await self.client.get(self.url + path, headers=self._headers, timeout=PATIENCE)

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from supervise import audit
+from django.core.management.base import CommandParser
+
+from supervise import audit_check
 from supervise.cli import OperatorCommand
 
 
 class Command(OperatorCommand):
-    help = "Check the audit record's hash chain. Exit code 1 when it does not hold."
+    help = (
+        "Check the audit record's hash chain, and the decisions against it. How far they hold is kept in "
+        "BOTTLE_HOME/audit_anchor.json. Exit code 1 when they do not."
+    )
+
+    def add_own_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--continue",
+            action="store_true",
+            dest="go_on",
+            help="check only what was appended since the last check that found no fault",
+        )
 
     def run(self, options: dict[str, Any]) -> Any:
-        intact, broken = audit.verify()
-        return {"ok": broken is None, "rows": intact, "problem": broken.problem if broken else None}
+        known = audit_check.kept_anchor()
+        after = known if options["go_on"] else audit_check.START
+        intact, broken = audit_check.verify(after, known=known)
+        if broken is None:
+            audit_check.keep(intact)
+        return {
+            "ok": broken is None,
+            "rows": intact.seq,
+            "continued_after": after.seq,
+            "anchor": asdict(intact),
+            "problem": broken.problem if broken else None,
+        }
 
     def show(self, options: dict[str, Any], result: Any) -> None:
         if result["ok"]:
-            self.stdout.write(f"The audit record holds. Rows checked: {result['rows']}.")
+            checked = result["rows"] - result["continued_after"]
+            self.stdout.write(f"The audit record holds. Rows checked: {checked}.")
+            self.stdout.write(f"It ends with row {result['rows']}, hash {result['anchor']['hash']}.")
 
     def problem(self, result: Any) -> str | None:
         if result["ok"]:
