@@ -5,7 +5,7 @@ Errors that a program made (an unknown table, a broken constraint) are no faults
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -117,10 +117,13 @@ class Changes:
         self.committed = True
 
     def __call__(
-        self, execute: Callable[..., Any], sql: object, params: Any, many: bool, context: Any
+        self, execute: Callable[..., Any], sql: object, params: Any, many: bool, context: Mapping[str, Any]
     ) -> Any:
+        """Run one statement: the face of a wrapper that Django asks for."""
         result = execute(sql, params, many, context)
-        if str(sql).lstrip()[:6].upper() in ("INSERT", "UPDATE", "DELETE"):
+        verb = str(sql).lstrip()[:6].upper()
+        # SQLite does not count the rows of an INSERT that returns them.
+        if verb == "INSERT" or (verb in ("UPDATE", "DELETE") and context["cursor"].rowcount):
             self._note()
         return result
 

@@ -28,15 +28,16 @@ from botbottle.models import Bottle
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Any]:
+def own_database(tmp_path: Path, django_db_blocker: Any) -> Iterator[Any]:
     """A SQLite database of its own, with one table, through Django."""
     path = tmp_path / "own.sqlite3"
     entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": {"timeout": 0.01}}
     own = ConnectionHandler({"default": entry})["default"]
-    with own.cursor() as cursor:
-        cursor.execute("create table kept (text)")
-    yield own
-    own.close()
+    with django_db_blocker.unblock():
+        with own.cursor() as cursor:
+            cursor.execute("create table kept (text)")
+        yield own
+        own.close()
 
 
 def run(database: Any, *statements: str) -> BaseException | None:
@@ -54,29 +55,29 @@ def cause_of(error: BaseException | None) -> Cause | None:
     return fault.cause if fault else None
 
 
-def test_a_lock_that_another_connection_keeps_is_a_fault(database: Any) -> None:
-    with closing(sqlite3.connect(database.settings_dict["NAME"])) as other:
+def test_a_lock_that_another_connection_keeps_is_a_fault(own_database: Any) -> None:
+    with closing(sqlite3.connect(own_database.settings_dict["NAME"])) as other:
         other.execute("begin immediate")
-        assert cause_of(run(database, "insert into kept values (1)")) is Cause.LOCKED
+        assert cause_of(run(own_database, "insert into kept values (1)")) is Cause.LOCKED
 
 
-def test_a_file_that_cannot_grow_is_a_full_disk(database: Any) -> None:
-    filled = run(database, "pragma max_page_count = 2", "insert into kept values (zeroblob(99999))")
+def test_a_file_that_cannot_grow_is_a_full_disk(own_database: Any) -> None:
+    filled = run(own_database, "pragma max_page_count = 2", "insert into kept values (zeroblob(99999))")
     assert cause_of(filled) is Cause.FULL
 
 
-def test_a_database_that_may_not_be_written_is_read_only(database: Any) -> None:
-    refused = run(database, "pragma query_only = 1", "insert into kept values (1)")
+def test_a_database_that_may_not_be_written_is_read_only(own_database: Any) -> None:
+    refused = run(own_database, "pragma query_only = 1", "insert into kept values (1)")
     assert cause_of(refused) is Cause.READ_ONLY
 
 
-def test_a_file_that_cannot_be_opened_is_unreachable(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_unreachable(own_database: Any, tmp_path: Path) -> None:
     entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "absent" / "file")}
     assert cause_of(run(ConnectionHandler({"default": entry})["default"], "select 1")) is Cause.UNREACHABLE
 
 
-def test_an_error_of_the_program_is_no_fault(database: Any) -> None:
-    assert fault_of(run(database, "select * from unknown")) is None
+def test_an_error_of_the_program_is_no_fault(own_database: Any) -> None:
+    assert fault_of(run(own_database, "select * from unknown")) is None
     assert fault_of(IntegrityError("UNIQUE constraint failed")) is None
     assert fault_of(ValueError("locked")) is None
     assert fault_of(None) is None

@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +98,13 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(home: Path, command: str = "up", **variables: str) -> Iterator[RunningServer]:
-    """`manage.py up` (or `web`) as a user would start it, stopped by its own id."""
+def running_server(
+    home: Path, command: str = "up", *, before: Sequence[str] = (), **variables: str
+) -> Iterator[RunningServer]:
+    """`manage.py up` (or `web`) as a user would start it, stopped by its own id.
+
+    `before` is a command that becomes the server, as `prlimit` does.
+    """
     home.mkdir(parents=True, exist_ok=True)
     if "DATABASE_URL" not in variables:
         prepare(home)
@@ -118,7 +123,7 @@ def running_server(home: Path, command: str = "up", **variables: str) -> Iterato
     (home / ".http.port").unlink(missing_ok=True)
     with (home / "server.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "manage.py", command],
+            [*before, sys.executable, "manage.py", command],
             cwd=ROOT,
             env=environment,
             text=True,
