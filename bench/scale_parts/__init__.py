@@ -1,0 +1,1 @@
+"""What `bench/scale.py` measures, part by part: each part returns rows."""
