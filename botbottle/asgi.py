@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
+from functools import partial
 from typing import Any
 
 import django
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
+from django.core.signals import request_started
+from django.db import close_old_connections, reset_queries
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -22,12 +23,17 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
 from django.urls import path, re_path  # noqa: E402
 
+from botbottle.fair_threads import FairThreads  # noqa: E402
 from botbottle.origins import OwnOriginOnly  # noqa: E402
+from botbottle.overload import BEGUN, Company, Line, refuse  # noqa: E402
+from botbottle.owners import Kind, Owner, owner_of  # noqa: E402
 from botbottle.planes import Plane  # noqa: E402
+from botbottle.websockets import ClosedOnFault  # noqa: E402
 from supervise.consumers import QueueConsumer  # noqa: E402
 from supervise.log_consumer import LogConsumer  # noqa: E402
 from supervise.mcp.managed_socket import ManagedConsumer  # noqa: E402
 
+HEALTH = ("/health", "/healthz")
 MANAGED = re.compile(r"^/?mcp/servers/(?P<name>[a-z0-9-]{1,40})/?$")
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -35,43 +41,55 @@ Send = Callable[[Any], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class OneThread(ThreadPoolExecutor):
-    """A thread, and how much it has to do: what it is at counts as well as what waits for it."""
+class FairRequests:
+    """Runs Django on a few long-lived threads, each owner's requests in its turn.
 
-    def __init__(self, name: str) -> None:
-        super().__init__(1, name)
-        self._counting = Lock()
-        self.jobs = 0
-
-    def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
-        with self._counting:
-            self.jobs += 1
-        future = super().submit(*arguments, **named)
-        future.add_done_callback(self._done)
-        return future
-
-    def _done(self, _: Future[Any]) -> None:
-        with self._counting:
-            self.jobs -= 1
-
-
-class BoundedThreads:
-    """Runs Django's synchronous work on a few long-lived threads instead of a new one per request.
-
-    Threads that live on keep their database connections. A call that only waits occupies none of them.
+    Few requests of an owner are begun at a time: each is work for the loop too, which everybody shares. The
+    others wait as they came, and an owner with too many of them gets a refusal, which needs no thread. A call
+    that only waits has its headers, so it is not one of these; and it holds no thread.
     """
 
-    def __init__(self, application: Application, threads: int = 8) -> None:
+    def __init__(self, application: Application, threads: FairThreads | None = None) -> None:
         self.application = application
-        self._executors = [OneThread(f"django-{number}") for number in range(threads)]
+        self.threads = threads or FairThreads()
+        self._lines: dict[Owner, Line] = {}
+        self._company = Company()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A waiting call is no job, so the thread with the fewest is the idlest.
-        executor = min(self._executors, key=lambda candidate: candidate.jobs)
-        self._executors.remove(executor)
-        self._executors.append(executor)
-        async with ThreadSensitiveContext(executor=executor):
-            await self.application(scope, receive, send)
+        if scope.get("plane") is None:  # the server's word; a server that is not ours serves nothing
+            await not_served(scope, send)
+            return
+        owner = _owner(scope)
+        self._company.asks(owner)
+        line = self._lines.get(owner) or Line(owner.kind, partial(self._company.most_begun, owner))
+        if line.is_full:
+            await refuse(owner, scope, send)
+            return
+        self._lines[owner] = line
+        try:
+            await self._serve(line, owner, (scope, receive, send))
+        finally:
+            if line.is_empty:
+                self._lines.pop(owner, None)
+
+    async def _serve(self, line: Line, owner: Owner, asked: tuple[Scope, Receive, Send]) -> None:
+        scope, receive, send = asked
+        async with line.turn() as answered, ThreadSensitiveContext(executor=self.threads.of(owner)):
+            scope[BEGUN] = True
+
+            async def send_first(message: Any) -> None:
+                answered()
+                await send(message)
+
+            await self.application(scope, receive, send_first)
+
+
+def _owner(scope: Scope) -> Owner:
+    client = scope.get("client")
+    address = client[0] if client else None
+    if scope["path"] in HEALTH and scope["plane"] is not Plane.OPERATOR:
+        return Owner(Kind.AGENTS, ("health", address))  # who asks whether we live waits behind nobody's work
+    return owner_of(scope["plane"], address, scope["headers"])
 
 
 class OneTripHandler(ASGIHandler):
@@ -88,16 +106,20 @@ class OneTripHandler(ASGIHandler):
 
 
 async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
-    plane = scope.get("plane")  # the server's word; None: a server that is not ours, which serves nothing
     # Daphne fills this from a request header, which on the agent plane is the agent's to choose.
     scope["root_path"] = ""
-    if scope["type"] == "http" and plane is not None:
+    if scope["type"] == "http":
         await http_application(scope, receive, send)
-    elif scope["type"] == "websocket" and plane is Plane.OPERATOR:
+    elif scope["plane"] is Plane.OPERATOR:
         await websocket_application(scope, receive, send)
-    elif scope["type"] == "websocket" and plane is not None and MANAGED.match(scope["path"]):
+    elif MANAGED.match(scope["path"]):
         await agent_websocket_application(scope, receive, send)
-    elif scope["type"] == "websocket":
+    else:
+        await not_served(scope, send)
+
+
+async def not_served(scope: Scope, send: Send) -> None:
+    if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 4404})
     else:
         await send({"type": "http.response.start", "status": 404, "headers": []})
@@ -106,12 +128,17 @@ async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
 
 http_application = OneTripHandler()
 websocket_application = OwnOriginOnly(
-    AuthMiddlewareStack(
-        URLRouter(
-            [path("ws/queue/", QueueConsumer.as_asgi()), path("ws/rebuild-log/", LogConsumer.as_asgi())]
+    ClosedOnFault(
+        AuthMiddlewareStack(
+            URLRouter(
+                [path("ws/queue/", QueueConsumer.as_asgi()), path("ws/rebuild-log/", LogConsumer.as_asgi())]
+            )
         )
     )
 )
 # No sessions, no cookies: an agent proves itself as on every request of its plane.
-agent_websocket_application = URLRouter([re_path(MANAGED.pattern, ManagedConsumer.as_asgi())])
-application = BoundedThreads(_by_plane)
+agent_websocket_application = ClosedOnFault(URLRouter([re_path(MANAGED.pattern, ManagedConsumer.as_asgi())]))
+application = FairRequests(_by_plane)
+# The threads do this before each piece of work. As receivers, they would be a trip to a thread by themselves.
+request_started.disconnect(close_old_connections)
+request_started.disconnect(reset_queries)

@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import resolve
 
+from .database_faults import Changes, watched_changes
 from .planes import Plane
 
 View = Callable[[HttpRequest], HttpResponseBase]
@@ -37,9 +38,15 @@ def separate_planes(get_response: View) -> View:
     """Sends agents' requests to the agents' few views, past everything that belongs to the console."""
 
     def middleware(request: HttpRequest) -> HttpResponseBase:
-        return get_response(request) if plane(request) is Plane.OPERATOR else _agent_view(request)
+        with watched_changes() as request.changes:  # type: ignore[attr-defined]
+            return get_response(request) if plane(request) is Plane.OPERATOR else _agent_view(request)
 
     return middleware
+
+
+def changes_of(request: HttpRequest) -> Changes | None:
+    """What the request wrote so far, to say so when the database fails; None where nobody watched it."""
+    return getattr(request, "changes", None)
 
 
 def _agent_view(request: HttpRequest) -> HttpResponseBase:

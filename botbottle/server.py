@@ -9,14 +9,17 @@ import json
 import logging
 import resource
 import socket
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from io import BytesIO
 from typing import Any
 
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
 from django.conf import settings
 from twisted.internet import defer, reactor, tcp, unix
+from twisted.internet.task import LoopingCall
 from twisted.web.http import HTTPChannel
 
 from egress import data_plane
@@ -27,7 +30,10 @@ from supervise.mcp.access import AccessEntry
 from supervise.waiting import ended, hub
 from supervise.webhooks import Sender
 
+from .connections import Connections, Place, for_planes
 from .listeners import Listener
+from .overload import BEGUN, TOO_MANY, refusal_body
+from .owners import Owner, owner_of
 from .planes import Plane
 
 log = logging.getLogger(__name__)
@@ -36,6 +42,11 @@ WORK_SECONDS = 1.0  # of these, how long waiting calls wait for the requests at 
 ACK_SECONDS = 1.0  # how long a decision that is just being applied still waits for the proxy
 LAST_SECONDS = 4.8  # after these a stop is enforced
 STOPPING = "bot-bottle is stopping. Nothing was changed. Make the same request again in a few seconds."
+# The loop gives the interpreter away at every read and write. This is how long it waits to have it back from
+# a thread that computes: with Python's own 5 ms, a few busy threads hold up everybody's bytes.
+SWITCH_SECONDS = 0.0005
+TEND_SECONDS = 1.0  # between two looks for connections that are idle or slow
+MOST_ACCEPTS = 4  # connections of one listener in one turn of the loop
 PATIENCE_FACTOR = 16  # how much of an oversized body is read and thrown away before the connection is cut
 
 
@@ -45,14 +56,25 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
     received = 0
     finished: int  # Twisted's
 
+    is_turned_away = False
+
+    def gotLength(self, length: int | None) -> None:  # noqa: N802 - Twisted's name
+        """Agents' bodies stay in memory: as a file of its own, each would be one more descriptor."""
+        if self.channel.factory.plane is Plane.OPERATOR:
+            super().gotLength(length)
+        else:
+            self.content = BytesIO()
+
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
         self.received += len(data)
-        if self.received <= self.limit:
+        if self.received <= self.limit and not self.is_turned_away:
             super().handleContentChunk(data)
         elif self.received > self.limit * PATIENCE_FACTOR:
             self.channel.transport.abortConnection()
 
     def process(self) -> Any:
+        if self.is_turned_away:
+            return None
         if self.server.stopping:
             return self._refuse(503, STOPPING, retry_after=b"5")
         if self.received > self.limit:
@@ -96,17 +118,62 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
 
 
 class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
-    """HTTP/1.1 that says what was wrong with a request it could not read; Twisted's own says nothing."""
+    """HTTP/1.1 that says what was wrong with a request it could not read; Twisted's own says nothing.
+
+    It has a place among the listener's connections, and tells them what it is doing.
+    """
+
+    place: Place | None = None
+
+    def connectionMade(self) -> None:  # noqa: N802 - Twisted's name
+        super().connectionMade()
+        self.transport.place = self.place = self.factory.connections.opened(self, self._owner())
+        if self.place is None:
+            self.transport.abortConnection()
+
+    def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
+        if self.place is not None:
+            self.factory.connections.arriving(self.place)
+            super().dataReceived(data)
+
+    def allHeadersReceived(self) -> None:  # noqa: N802 - Twisted's name
+        super().allHeadersReceived()
+        owner = self._owner(self.requests[-1].requestHeaders.getAllRawHeaders())
+        if not self.factory.connections.requested(self.place, owner, has_body=self.length != 0):
+            self.requests[-1].is_turned_away = True
+            self._answer_and_close(b"429 Too Many Requests\r\nRetry-After: 5", refusal_body(TOO_MANY))
+
+    def allContentReceived(self) -> None:  # noqa: N802 - Twisted's name
+        self.factory.connections.complete(self.place)
+        super().allContentReceived()
+
+    def requestDone(self, request: Any) -> None:  # noqa: N802 - Twisted's name
+        self.factory.connections.answered(self.place)
+        super().requestDone(request)
+
+    def dismiss(self) -> None:
+        """Close a connection on which nothing is under way."""
+        if self._abortingCall is None:
+            self.timeoutConnection()
+
+    def _owner(self, headers: Iterable[tuple[bytes, list[bytes]]] = ()) -> Owner:
+        address = getattr(self.transport.getPeer(), "host", None)
+        given = ((name, value) for name, values in headers for value in values)
+        return owner_of(self.factory.plane, address, given)
 
     def _respondToBadRequestAndDisconnect(self) -> None:  # noqa: N802 - Twisted's name
-        body = _error_body(
-            "The request could not be read. Check its first line, its headers and that Content-Length is one "
-            "whole number."
+        self._answer_and_close(
+            b"400 Bad Request",
+            _error_body(
+                "The request could not be read. Check its first line, its headers and that Content-Length is "
+                "one whole number."
+            ),
         )
-        head = (
-            f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        )
-        self.transport.write(head.encode("ascii") + b"Connection: close\r\n\r\n" + body)
+
+    def _answer_and_close(self, status: bytes, body: bytes) -> None:
+        head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n" % status
+        length = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+        self.transport.write(head + length + body)
         self.loseConnection()
 
     def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802 - Twisted's name
@@ -118,9 +185,10 @@ class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
 class BoundedFactory(HTTPFactory):  # type: ignore[misc]
     protocol = PlainSpeakingChannel
 
-    def __init__(self, server: Server, plane: Plane) -> None:
+    def __init__(self, server: Server, plane: Plane, connections: Connections) -> None:
         super().__init__(server)
         self.plane = plane
+        self.connections = connections
 
     def buildProtocol(self, address: Any) -> Any:  # noqa: N802 - Twisted's name
         protocol = super().buildProtocol(address)
@@ -152,10 +220,14 @@ class WebServer(Server):  # type: ignore[misc]
     def _adopt(self) -> None:
         most = settings.SUPERVISE_MAX_BODY_BYTES  # Autobahn alone would keep a frame of any size
         self.ws_factory.setProtocolOptions(maxFramePayloadSize=most, maxMessagePayloadSize=most)
+        planes = for_planes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         for listener in self._opened:
             listener.socket.setblocking(False)  # another worker may win the race for a connection
-            self._ports.append(_listen(listener, BoundedFactory(self, listener.plane)))
+            factory = BoundedFactory(self, listener.plane, planes[listener.plane])
+            self._ports.append(_listen(listener, factory))
             listener.socket.close()
+            LoopingCall(planes[listener.plane].tend).start(TEND_SECONDS, now=False)
+        reactor.addSystemEventTrigger("after", "shutdown", self.application.threads.close)
         reactor.callWhenRunning(self._begin)
 
     def _begin(self) -> None:
@@ -170,7 +242,15 @@ class WebServer(Server):  # type: ignore[misc]
         """The plane is the accepting listener's: two of them may have one port, on two addresses."""
         scope["plane"] = protocol.transport.server.factory.plane
         scope["write_last"] = getattr(protocol, "write_last", None)
+        protocol.scope = scope
         return super().create_application(protocol, scope)
+
+    def protocol_disconnected(self, protocol: Any) -> None:
+        """Who leaves before anything was begun leaves the line at once. Daphne would wait ten seconds."""
+        super().protocol_disconnected(protocol)
+        application = self.connections[protocol].get("application_instance")
+        if application is not None and not getattr(protocol, "scope", {}).get(BEGUN):
+            application.cancel()
 
     def kill_all_applications(self) -> Any:
         """On SIGTERM and Ctrl-C: answer what is open, then end the loop."""
@@ -225,9 +305,55 @@ class WebServer(Server):  # type: ignore[misc]
         return [task for task in tasks if task is not None and not task.done()]
 
 
-class SharedUnixPort(unix.Port):  # type: ignore[misc]
+class PlacedTransport:
+    """A connection whose end its listener learns, whatever protocol it speaks by then."""
+
+    place: Place | None = None
+
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
+        super().connectionLost(reason)  # type: ignore[misc]
+        if self.place is not None:
+            self.server.factory.connections.closed(self.place)  # type: ignore[attr-defined]
+
+
+class PlacedTcp(PlacedTransport, tcp.Server):  # type: ignore[misc]
+    pass
+
+
+class PlacedUnix(PlacedTransport, unix.Server):  # type: ignore[misc]
+    pass
+
+
+class BoundedPort:
+    """Accepts no more connections than there is room for, and few at a time: others have work on the loop."""
+
+    factory: BoundedFactory
+    connected: bool
+    disconnecting: bool
+    numberAccepts: int  # noqa: N815 - Twisted's name
+
+    def startListening(self) -> None:  # noqa: N802 - Twisted's name
+        super().startListening()  # type: ignore[misc]
+        self.factory.connections.let_in_by(self)  # type: ignore[arg-type]
+
+    def startReading(self) -> None:  # noqa: N802 - Twisted's name
+        if self.connected and not self.disconnecting:
+            super().startReading()  # type: ignore[misc]
+
+    def doRead(self) -> None:  # noqa: N802 - Twisted's name
+        if room := self.factory.connections.room():
+            self.numberAccepts = min(room, MOST_ACCEPTS)
+            super().doRead()  # type: ignore[misc]
+
+
+class BoundedTcpPort(BoundedPort, tcp.Port):  # type: ignore[misc]
+    transport = PlacedTcp
+
+
+class SharedUnixPort(BoundedPort, unix.Port):  # type: ignore[misc]
     """A Unix listener of several workers: none opens it to others, or ends it for all when it ends."""
 
+    transport = PlacedUnix
     _shouldShutdown = False  # noqa: N815 - Twisted's name; by itself it spares only TCP listeners
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -240,9 +366,10 @@ class SharedUnixPort(unix.Port):  # type: ignore[misc]
 
 def _listen(listener: Listener, factory: BoundedFactory) -> Any:
     number, family = listener.socket.fileno(), listener.socket.family
-    if family != socket.AF_UNIX:
-        return reactor.adoptStreamPort(number, family, factory)
-    port = SharedUnixPort._fromListeningDescriptor(reactor, number, factory)
+    if family == socket.AF_UNIX:
+        port = SharedUnixPort._fromListeningDescriptor(reactor, number, factory)
+    else:
+        port = BoundedTcpPort._fromListeningDescriptor(reactor, number, family, factory)
     port.startListening()
     return port
 
@@ -259,6 +386,7 @@ def serve(opened: list[Listener], *, ready: Callable[[], None]) -> None:
 
     _raise_file_limit()
     reactor.addSystemEventTrigger("before", "shutdown", _enforce_the_stop)
+    sys.setswitchinterval(SWITCH_SECONDS)
     WebServer(application, opened, ready).run()
 
 

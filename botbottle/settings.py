@@ -208,8 +208,9 @@ LOGGING = {
         "line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
         "bare": {"format": "%(message)s"},
     },
+    "filters": {"database_faults": {"()": "botbottle.fault_log.OneLineAMinute"}},
     "handlers": {
-        "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["database_faults"]},
         "access": {"class": "logging.StreamHandler", "formatter": "bare"},
     },
     "root": {"handlers": ["stderr"], "level": "DEBUG" if SUPERVISE_DEBUG else "WARNING"},

@@ -11,5 +11,7 @@ urlpatterns = [
     path("api/", include("supervise.api_urls")),
     path("admin/", admin.site.urls),
 ]
+handler400 = "botbottle.error_pages.bad_request"
+handler500 = "botbottle.error_pages.server_error"
 if settings.OIDC_ISSUER:
     urlpatterns.append(path("oidc/", include("supervise.oidc_urls")))

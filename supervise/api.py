@@ -6,11 +6,13 @@ JSON in which nothing an agent wrote is active, in a browser or in a terminal.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
+from django.http import HttpResponse
 from rest_framework import exceptions, generics
 from rest_framework.pagination import CursorPagination, PageNumberPagination
 from rest_framework.permissions import BasePermission
@@ -20,6 +22,8 @@ from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
 from rest_framework.views import APIView, exception_handler
 
+from botbottle.database_faults import fault_of
+from botbottle.error_pages import api_unavailable
 from botbottle.models import Bottle
 
 from . import bottles, decisions, errors, permissions, queries
@@ -35,6 +39,8 @@ from .api_shapes import (
 )
 from .models import ApiKey, Approval, Decision, Proposal
 from .sanitize import inert_json
+
+log = logging.getLogger(__name__)
 
 
 class InertJSONRenderer(JSONRenderer):
@@ -72,7 +78,7 @@ class OperatorView(APIView):
     permission_classes = (MayView,)
     renderer_classes = (InertJSONRenderer,)
 
-    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
+    def get_exception_handler(self) -> Any:  # DRF's stubs want its own Response; any HttpResponse serves
         return answer_error
 
 
@@ -194,8 +200,8 @@ STATUS_OF: Mapping[type[errors.SuperviseError], int] = {
 }
 
 
-def answer_error(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Each refusal as `{error, message}` and what the caller needs next. Faults of ours stay faults."""
+def answer_error(error: Exception, context: dict[str, Any]) -> HttpResponse | None:
+    """Each refusal as `{error, message}` and what the caller needs next. Errors of ours stay errors."""
     if isinstance(error, errors.SuperviseError):
         body: dict[str, Any] = {"error": error.code, "message": error.message}
         if isinstance(error, errors.AlreadyDecided):
@@ -204,6 +210,9 @@ def answer_error(error: Exception, context: dict[str, Any]) -> Response | None:
             fresh = queries.get_proposal(context["kwargs"]["proposal_id"])
             body["proposal"] = ProposalShape(fresh).data
         return Response(body, STATUS_OF.get(type(error), 400))
+    if (fault := fault_of(error)) is not None:
+        log.error("A request to the API failed.", exc_info=error)
+        return api_unavailable(context["request"]._request, fault)
     response = exception_handler(error, context)
     if response is not None and isinstance(error, exceptions.APIException):
         response.data = {"error": _code(error), "message": " ".join(_sentences(error.detail))}

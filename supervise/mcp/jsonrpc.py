@@ -19,6 +19,7 @@ INTERNAL_ERROR = -32603
 HEADER_MISMATCH = -32020
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
+UNAVAILABLE = -32010  # ours: nothing is wrong with the request, and it may be sent again later
 
 RequestId = str | int
 Json = dict[str, Any]

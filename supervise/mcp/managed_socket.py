@@ -6,6 +6,7 @@ Text frames are messages, both ways. Identity, Host and Origin are checked as fo
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
+from django.db import DatabaseError
 from rest_framework.exceptions import APIException
 
 from botbottle.identity import bottle_of_scope
@@ -21,12 +23,23 @@ from supervise import managed
 
 from . import edge
 from .access import AccessEntry
-from .jsonrpc import ClientResponse, Envelope, Json, ProtocolError, decode, encode, read_envelope
+from .jsonrpc import (
+    INTERNAL_ERROR,
+    ClientResponse,
+    Envelope,
+    Json,
+    ProtocolError,
+    decode,
+    encode,
+    read_envelope,
+)
 from .managed_link import Link, LinkFailed, linked
 from .managed_relay import frames_of, tool_of
+from .outage import unavailable
 from .protocol import McpRequest
 from .versions import NEWEST_HANDSHAKE, Era
 
+log = logging.getLogger(__name__)
 SUBPROTOCOL = "mcp"
 NOT_SERVED, NO_TEXT, TOO_MUCH = 4503, 1003, 1009
 MOST_WAITING = 32  # calls of one socket that wait for an operator
@@ -115,7 +128,14 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _ask(self, envelope: Envelope) -> None:
         """A call that an operator decides goes the way of the HTTP relay's."""
         request = McpRequest(Era.HANDSHAKE, NEWEST_HANDSHAKE, envelope.method, envelope.params, envelope.id)
-        frames = await sync_to_async(frames_of)(self.bottle, self.name, request, time.monotonic())
+        try:
+            frames = await sync_to_async(frames_of)(self.bottle, self.name, request, time.monotonic())
+        except DatabaseError as error:
+            log.error("A call could not be filed.", exc_info=error)
+            refusal = unavailable(error, None) or ProtocolError(INTERNAL_ERROR, "Internal error.")
+            refusal.request_id = envelope.id
+            await self._tell(refusal.as_response())
+            return
         async with aclosing(frames):
             async for frame in frames:
                 if frame is not None:

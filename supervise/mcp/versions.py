@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from .jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Json
+from .jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, UNAVAILABLE, Json
 
 V2024_11_05: Final = "2024-11-05"
 V2025_03_26: Final = "2025-03-26"
@@ -67,6 +67,8 @@ def reports_bad_input_as_result(protocol_version: str) -> bool:
 
 def http_status(code: int, era: Era) -> int:
     """The HTTP status of a JSON-RPC error."""
+    if code == UNAVAILABLE:
+        return 503
     if era is Era.MODERN:
         return {METHOD_NOT_FOUND: 404, INTERNAL_ERROR: 500}.get(code, 400)
     return 400 if code in (PARSE_ERROR, INVALID_REQUEST) else 200

@@ -19,14 +19,18 @@ from rest_framework.exceptions import APIException, MethodNotAllowed
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from botbottle.database_faults import Changes
 from botbottle.identity import BottleAuthentication
+from botbottle.middleware import changes_of
 from botbottle.models import Bottle
+from botbottle.owners import proven_tokens
 
 from . import edge, streams
 from .access import AccessEntry
 from .cancelling import cancel
 from .dispatch import Wait, dispatch
 from .jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, ProtocolError, encode, result_response
+from .outage import Unavailable, unavailable
 from .protocol import McpRequest, Post, parse
 from .streams import WaitingCall
 from .versions import Era, http_status
@@ -53,12 +57,24 @@ class AgentView(APIView):
             raise MethodNotAllowed(request.method or "", self.advice)
         edge.check_host(request.headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
         edge.check_origin(request.headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
-        self.perform_authentication(request)
-        self.bottle = cast(Bottle, request.user)
+        self.bottle = self._authenticated(request)
         self.entry.bottle = self.bottle.slug
         if request.method == "POST":
             edge.check_length(request.headers, settings.SUPERVISE_MAX_BODY_BYTES)
             edge.check_content_type(request.headers)
+
+    def _authenticated(self, request: Request) -> Bottle:
+        """The bottle. From now on, work that comes with its token has turns of its own."""
+        authorization = request.headers.get("Authorization", "")
+        try:
+            self.perform_authentication(request)
+        except APIException:
+            proven_tokens.forget(authorization)
+            raise
+        bottle = cast(Bottle, request.user)
+        if request.auth == "token":
+            proven_tokens.remember(authorization, bottle.slug)
+        return bottle
 
     def refusal(self, error: ProtocolError) -> Json:
         """How this endpoint puts an error."""
@@ -66,16 +82,28 @@ class AgentView(APIView):
 
     # DRF's stubs want its own Response from the next two; any HttpResponse serves.
     def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
+        if not isinstance(exc, ProtocolError | APIException):
+            log.error("A request failed.", exc_info=exc)
+        exc = unavailable(exc, self._changes) or exc
         if isinstance(exc, ProtocolError):
-            return json_response(self.refusal(exc), exc.http_status)
+            return self._refuse(exc)
         if isinstance(exc, APIException):
             error = ProtocolError(INVALID_REQUEST, str(exc.detail))
             response = json_response(self.refusal(error), exc.status_code)
             if exc.status_code == 401:
                 response.headers["WWW-Authenticate"] = self.get_authenticate_header(self.request) or "Bearer"
             return response
-        log.error("A request failed.", exc_info=exc)
         return json_response(self.refusal(ProtocolError(INTERNAL_ERROR, "Internal error.")), 500)
+
+    def _refuse(self, error: ProtocolError) -> HttpResponse:
+        response = json_response(self.refusal(error), error.http_status)
+        if isinstance(error, Unavailable):
+            response.headers["Retry-After"] = str(error.retry_after)
+        return response
+
+    @property
+    def _changes(self) -> Changes | None:
+        return changes_of(self.request._request)
 
     def finalize_response(  # type: ignore[override]
         self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
@@ -126,7 +154,7 @@ class McpView(AgentView):
         try:
             if isinstance(message, ProtocolError):
                 raise message
-            return _serve(self.bottle, message, self.entry.started)
+            return _serve(self.bottle, message, self.entry.started, self._changes)
         except ProtocolError as error:
             if alone:
                 raise
@@ -143,7 +171,9 @@ class McpView(AgentView):
                 self.entry.tool = name if isinstance(name, str) else None
 
 
-def _serve(bottle: Bottle, message: McpRequest, started: float) -> Json | WaitingCall | None:
+def _serve(
+    bottle: Bottle, message: McpRequest, started: float, changes: Changes | None
+) -> Json | WaitingCall | None:
     if message.id is None:
         if message.method == "notifications/cancelled" and message.era is Era.HANDSHAKE:
             cancel(bottle.pk, message.params.get("requestId"))
@@ -160,7 +190,8 @@ def _serve(bottle: Bottle, message: McpRequest, started: float) -> Json | Waitin
         raise addressed(error, message) from error
     except Exception as error:
         log.exception("A method failed.")
-        raise addressed(ProtocolError(INTERNAL_ERROR, "Internal error."), message) from error
+        failure = unavailable(error, changes) or ProtocolError(INTERNAL_ERROR, "Internal error.")
+        raise addressed(failure, message) from error
     if not isinstance(answer, Wait):
         return result_response(message.id, answer.result)
     return WaitingCall(
@@ -215,6 +246,7 @@ def _complete(response: HttpResponse, entry: AccessEntry) -> None:
     response.headers["Content-Length"] = str(len(response.content))
     response.headers["Cache-Control"] = "no-store"
     entry.write(response.status_code)
+    response._has_been_logged = True  # type: ignore[attr-defined]  # or Django adds a line to the entry
 
 
 def json_response(message: Json | list[Json], status: int) -> HttpResponse:

@@ -15,7 +15,7 @@ from django.test import Client
 from botbottle import database_reserve
 from botbottle.disk_space import MIB, Room
 from botbottle.models import Bottle
-from supervise import audit, disk_notice, disk_watch, running
+from supervise import audit_check, disk_notice, disk_watch, running
 from supervise.disk_shares import Share, shares
 from supervise.disk_watch import DiskWatch
 from supervise.models import AuditEvent
@@ -135,7 +135,7 @@ def test_the_bottle_that_wrote_most_lately_is_stopped_with_a_reason(
         "agent-b",
     )
     assert event.details == {"written_bytes": 2 * MUCH, "total_bytes": 2 * MUCH}
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
     assert "The disk is nearly full" in caplog.text and "Bottle agent-b: Stopped" in caplog.text
 
 

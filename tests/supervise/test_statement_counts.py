@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from botbottle.models import Bottle
-from supervise import audit, decisions
+from supervise import audit_check, decisions
 from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,7 +51,7 @@ def test_an_approval_takes_fourteen_statements(agent_a: Bottle, decider: User, a
         decision = decisions.approve(proposal.pk, actor=decider, seen_digest=digest)
     assert decision.status == "approved"
     assert decision.applied == "live"  # type: ignore[union-attr]
-    assert audit.verify()[1] is None
+    assert audit_check.verify()[1] is None
 
 
 def test_a_rejection_takes_eight_statements(agent_a: Bottle, decider: User, at_most: Any) -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,49 +41,85 @@ def _connects(address: Path) -> bool:
         return probe.connect_ex(str(address)) == 0
 
 
+@dataclass
+class Postgres:
+    """A throw-away cluster that listens on a Unix socket only; it can be stopped and started."""
+
+    binaries: Path
+    directory: Path
+    owner: str | None
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgres://bottle@/bottle?host={self.directory / 's'}"
+
+    def start(self) -> None:
+        options = ["listen_addresses=", "fsync=off", "max_connections=200", "log_min_messages=fatal"]
+        cluster, sockets = self.directory / "cluster", self.directory / "s"
+        command = [f"{self.binaries}/postgres", "-D", str(cluster), "-k", str(sockets)]
+        self._process = subprocess.Popen(
+            [*command, *(f"-c{option}" for option in options)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **self.as_owner,
+        )
+        wait_until(lambda: _succeeds(self.psql("postgres", "select 1")), what="PostgreSQL")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def psql(self, database: str, statement: str) -> list[str]:
+        sockets = str(self.directory / "s")
+        return ["psql", "-h", sockets, "-U", "bottle", "-d", database, "-c", statement]
+
+    @property
+    def as_owner(self) -> dict[str, Any]:
+        return {
+            "user": self.owner,
+            "cwd": self.directory,
+            "env": {"PATH": os.environ["PATH"], "LANG": "C"},
+        }
+
+
 @contextmanager
-def running_postgres(directory: Path) -> Iterator[str]:
-    """A throw-away cluster that listens on a Unix socket only."""
+def postgres_cluster(directory: Path) -> Iterator[Postgres]:
+    """A running cluster with an empty database."""
     binaries = _postgres_binaries()
     require(binaries, "PostgreSQL", "apt-get install postgresql")
     directory.mkdir(parents=True)
-    owner = _unprivileged(directory)
-    cluster, sockets = directory / "cluster", directory / "s"
+    cluster = Postgres(Path(str(binaries)), directory, _unprivileged(directory))
+    sockets = directory / "s"
     sockets.mkdir()
-    if owner:
-        shutil.chown(sockets, owner)
-    as_owner: dict[str, Any] = {
-        "user": owner,
-        "cwd": directory,
-        "env": {"PATH": os.environ["PATH"], "LANG": "C"},
-    }
-    subprocess.run(
-        [f"{binaries}/initdb", "-D", str(cluster), "-U", "bottle", "-A", "trust", "-E", "UTF8", "--no-sync"],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        **as_owner,
-    )
-    options = ["listen_addresses=", "fsync=off", "max_connections=200", "log_min_messages=fatal"]
-    process = subprocess.Popen(
-        [
-            f"{binaries}/postgres",
-            "-D",
-            str(cluster),
-            "-k",
-            str(sockets),
-            *(f"-c{option}" for option in options),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        **as_owner,
-    )
+    if cluster.owner:
+        shutil.chown(sockets, cluster.owner)
+    make = [
+        f"{binaries}/initdb",
+        "-D",
+        str(directory / "cluster"),
+        "-U",
+        "bottle",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+    ]
+    subprocess.run([*make, "--no-sync"], check=True, stdout=subprocess.DEVNULL, **cluster.as_owner)
     try:
-        ready = ["psql", "-h", str(sockets), "-U", "bottle", "-d", "postgres", "-c", "create database bottle"]
-        wait_until(lambda: _succeeds(ready), what="PostgreSQL")
-        yield f"postgres://bottle@/bottle?host={sockets}"
+        cluster.start()
+        subprocess.run(cluster.psql("postgres", "create database bottle"), check=True, capture_output=True)
+        yield cluster
     finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(PATIENCE)
+        cluster.stop()
+
+
+@contextmanager
+def running_postgres(directory: Path) -> Iterator[str]:
+    with postgres_cluster(directory) as cluster:
+        yield cluster.url
 
 
 def _succeeds(command: list[str]) -> bool:

@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,9 +99,17 @@ class RunningServer:
 
 @contextmanager
 def running_server(
-    home: Path, command: str = "up", *, program: str = "manage.py", **variables: str
+    home: Path,
+    command: str = "up",
+    *,
+    before: Sequence[str] = (),
+    program: str = "manage.py",
+    **variables: str,
 ) -> Iterator[RunningServer]:
-    """`manage.py up` (or `web`) as a user would start it, stopped by its own id."""
+    """`manage.py up` (or `web`) as a user would start it, stopped by its own id.
+
+    `before` is a command that becomes the server, as `prlimit` does.
+    """
     home.mkdir(parents=True, exist_ok=True)
     if "DATABASE_URL" not in variables:
         prepare(home)
@@ -120,7 +128,7 @@ def running_server(
     (home / ".http.port").unlink(missing_ok=True)
     with (home / "server.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, program, command],
+            [*before, sys.executable, program, command],
             cwd=ROOT,
             env=environment,
             text=True,
