@@ -51,6 +51,7 @@ _SQLITE = {
     "SQLITE_FULL": Cause.FULL,
     "SQLITE_READONLY": Cause.READ_ONLY,
     "SQLITE_CANTOPEN": Cause.UNREACHABLE,
+    "SQLITE_IOERR_SHMSIZE": Cause.FULL,  # the write-ahead log has no room left
     "SQLITE_IOERR": Cause.BROKEN,
     "SQLITE_NOTADB": Cause.BROKEN,
     "SQLITE_CORRUPT": Cause.BROKEN,
@@ -78,7 +79,7 @@ def fault_of(error: BaseException | None) -> Fault | None:
         return None
     name = getattr(error.__cause__, "sqlite_errorname", None)
     if name is not None:
-        cause = _SQLITE.get("_".join(name.split("_")[:2]))
+        cause = _SQLITE.get(name) or _SQLITE.get("_".join(name.split("_")[:2]))
         return None if cause is None else Fault(cause, is_lost=False)
     return _postgresql(error, getattr(error.__cause__, "sqlstate", None))
 
