@@ -219,11 +219,23 @@ def _hints() -> Matcher:
     return Matcher(_HINTS, once=True)
 
 
+# For most URLs: in a busy process Hyperscan's tables are seldom in the processor's cache.
+_SHORT = 256
+_SUSPECT = re.compile(rb"[A-Za-z0-9+/_=-]{16}|[0-9A-Fa-fxX\s:,;-]{17}|[\\%\0]|&#")
+
+
+def is_plain(text: bytes) -> bool:
+    """Whether none of the hints can be in it."""
+    return _SUSPECT.search(text) is None
+
+
 def undone(text: bytes, before: int | None) -> bytes:
     """What the text becomes when any one encoding in it is undone, one after the other; often nothing.
 
     `before` is what `run_before` says of its beginning.
     """
+    if len(text) <= _SHORT and is_plain(text):
+        return b""
     hints = _hints().ends(text)
     if not hints:
         return b""

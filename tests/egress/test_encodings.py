@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egress.dlp import WINDOW, BodyScan, Found, Scanner
-from egress.encodings import APART, GROWTH, OVERLAP, PART, layers, run_before, undone
+from egress.encodings import APART, GROWTH, OVERLAP, PART, _hints, is_plain, layers, run_before, undone
 from tests.support.steps import finish
 from tests.support.strategies import examples
 from tests.support.token_examples import EXAMPLES
@@ -97,6 +97,7 @@ PIECES = st.lists(
 def test_anything_can_be_undone(text: bytes, before: int | None) -> None:
     for layer in layers(text, before):
         assert isinstance(layer, bytes)
+    assert not (is_plain(text) and _hints().ends(text))
 
 
 @pytest.mark.parametrize(
