@@ -11,6 +11,7 @@ import pytest
 from twisted.internet.testing import StringTransport
 
 from botbottle import server
+from botbottle.connections import for_planes
 from botbottle.planes import Plane
 from tests.support import ROOT
 from tests.support.timeouts import PATIENCE
@@ -34,8 +35,12 @@ def web_server() -> server.WebServer:
     return web_server
 
 
+def factory(web_server: server.WebServer) -> server.BoundedFactory:
+    return server.BoundedFactory(web_server, Plane.AGENT, for_planes(1024)[Plane.AGENT])
+
+
 def answer_to(web_server: server.WebServer, request: bytes) -> bytes:
-    channel = server.BoundedFactory(web_server, Plane.AGENT).buildProtocol(None)
+    channel = factory(web_server).buildProtocol(None)
     transport = StringTransport()
     channel.makeConnection(transport)
     channel.dataReceived(request)
@@ -68,7 +73,7 @@ async def test_a_stop_waits_for_open_requests_but_not_for_consoles(web_server: s
 
 
 def test_a_request_that_has_not_arrived_is_not_waited_for(web_server: server.WebServer) -> None:
-    channel = server.BoundedFactory(web_server, Plane.AGENT).buildProtocol(None)
+    channel = factory(web_server).buildProtocol(None)
     channel.makeConnection(StringTransport())
     channel.dataReceived(REQUEST.removesuffix(b"}"))
     assert len(web_server.connections) == 1

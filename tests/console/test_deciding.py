@@ -133,7 +133,7 @@ def test_approved_but_not_live_says_why(
 ) -> None:
     proposal = ask(agent_a)
 
-    def full(path: Path, text: str, *, synced: bool = True) -> None:
+    def full(path: Path, text: str, **options: bool) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("egress.store.write_atomically", full)

@@ -26,6 +26,7 @@ from botbottle.admin import CappedPaginator, HistoryAdmin
 from supervise import (
     api_keys,
     applying,
+    audit,
     bottles,
     bottles_page,
     caretaker,
@@ -73,6 +74,7 @@ class World:
             if name not in self._warm:
                 action()  # what is looked up once and kept
                 self._warm.add(name)
+            audit._written = None  # the history was not written by this process
             with CaptureQueriesContext(connection) as statements, counted_steps() as steps:
                 action()
             done[name] = (len(statements), sum(steps))
@@ -95,7 +97,7 @@ class World:
         past = self._past(7)
         moment = (past.created_at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
         cursor = f"{moment}-{past.pk}"
-        proposals, decided, audit = (
+        proposals, decided, audited = (
             f"/admin/supervise/{name}/" for name in ("proposal", "decision", "auditevent")
         )
         versions = "/admin/egress/routetableversion/"
@@ -107,8 +109,8 @@ class World:
             f"{proposals}?tool__exact=pipelock-block", f"{proposals}?q=nothing",
             f"{proposals}?q=nothing&status__exact=rejected",
             f"{proposals}?q={past.proposal_id}", f"{proposals}?created_at__gte=2099-01-01%2000:00:00%2B00:00",
-            decided, f"{decided}?applied__exact=failed", f"{decided}?q=nothing", audit,
-            f"{audit}?action=expired", f"{audit}?q=nothing", f"{audit}?q={UUID(int=1)}", versions,
+            decided, f"{decided}?applied__exact=failed", f"{decided}?q=nothing", audited,
+            f"{audited}?action=expired", f"{audited}?q=nothing", f"{audited}?q={UUID(int=1)}", versions,
             f"{versions}?q=nothing", "/admin/egress/trafficrecord/",
         ]  # fmt: skip
 
