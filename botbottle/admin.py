@@ -91,7 +91,8 @@ class HistoryAdmin(ReadOnlyAdmin):
     sortable_by = ()
     searched = 2_000
     exact_id = ""  # a column that a whole id is looked for in, whatever the row's age
-    search_help_text = f"Searches the newest {searched:,}, and all of them for a whole id."
+    # Not Django's search_help_text: as the field's description it would be taken for its label.
+    search_scope = f"A search looks at the newest {searched:,} rows. A whole id is found wherever it is."
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -30,7 +30,7 @@ class Command(OperatorCommand):
         after = known if options["go_on"] else audit_check.START
         intact, broken = audit_check.verify(after, known=known)
         if broken is None:
-            audit_check.keep(intact)
+            self._keep(intact)
         return {
             "ok": broken is None,
             "rows": intact.seq,
@@ -38,6 +38,15 @@ class Command(OperatorCommand):
             "anchor": asdict(intact),
             "problem": broken.problem if broken else None,
         }
+
+    def _keep(self, intact: audit_check.Anchor) -> None:
+        try:
+            audit_check.keep(intact)
+        except OSError as error:  # the check itself needs no room
+            why = error.strerror or error
+            self.stderr.write(
+                f"The anchor was not kept ({why}): the next --continue checks these rows again."
+            )
 
     def show(self, options: dict[str, Any], result: Any) -> None:
         if result["ok"]:
