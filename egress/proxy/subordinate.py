@@ -52,6 +52,7 @@ def _made_by(uid: int, tool: str | None) -> int | None:
         ours.settimeout(_SECONDS)
         child = os.fork()
         if child == 0:
+            ours.close()  # or the child would not see that the parent has closed its end
             _make(uid, theirs)
         theirs.close()
         try:
