@@ -104,12 +104,14 @@ async def test_a_cancelled_call_leaves_no_waiter_behind(hub, agent_a) -> None:
     assert len(hub) == 0
 
 
-async def test_draining_wakes_everybody_and_those_who_come_later(hub, agent_a) -> None:
-    proposal = await sync_to_async(ask)(agent_a)
-    async with hub.waiter(proposal.pk) as early:
+async def test_draining_wakes_everybody_and_those_who_come_later(hub, monkeypatch) -> None:
+    for other_waker in ("_listen", "_sweep"):
+        monkeypatch.setattr(hub, other_waker, asyncio.Event().wait)
+    monkeypatch.setattr(waiting, "SUBSCRIBE_PATIENCE", 0.01)
+    async with hub.waiter("a proposal") as early:
         hub.drain()
         assert await early.wait(LONG)
-    async with hub.waiter(proposal.pk) as late:
+    async with hub.waiter("a proposal") as late:
         assert await late.wait(LONG)
 
 
@@ -150,12 +152,19 @@ async def test_a_broken_subscription_is_renewed_and_loses_nothing(
 async def test_a_decision_without_any_message_is_found_by_the_sweeper(
     hub, agent_a, operator, monkeypatch
 ) -> None:
+    """By its sweep of new audit rows: everybody was woken, by the subscription and the first sweep, before."""
+    watch = _Watch()
+    monkeypatch.setattr(waiting, "_CommitWatch", lambda: watch)
     monkeypatch.setattr("supervise.events._send", lambda event: None)
     proposal = await sync_to_async(ask)(agent_a)
-    call = asyncio.create_task(answer(hub, proposal))
-    await occupied(hub)
-    await sync_to_async(approve)(proposal, operator)
-    assert (await call).status == "approved"
+    async with hub.waiter(proposal.pk) as waiter:
+        await watch.begun.wait()
+        while await waiter.wait(0):
+            pass
+        await sync_to_async(approve)(proposal, operator)
+        watch.committed.set()
+        assert await waiter.wait(LONG)
+        assert (await queries.aoutcome(proposal.pk)).status == "approved"
 
 
 async def test_nothing_runs_while_nobody_waits(hub, agent_a, monkeypatch) -> None:
