@@ -115,7 +115,11 @@ class QueueConsumer(Watcher):
                 await self.send_json({"type": "proposals", "counts": await COUNTS.get()})
             if "refused" in news:
                 await self.send_json({"type": "refused"})
-            await asyncio.sleep(PAUSE_SECONDS)
+            await _pause()
+
+
+async def _pause() -> None:
+    await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _session_may_watch(session_key: str) -> bool:

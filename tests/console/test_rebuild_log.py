@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from channels.testing import WebsocketCommunicator
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
@@ -23,6 +22,7 @@ from supervise.build_log import Log
 from supervise.consumers import FORBIDDEN
 from supervise.models import Rebuild
 from tests.support.proposals import HOSTILE, ask_image, seen
+from tests.support.sockets import Socket
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,14 +51,14 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def open_socket(client: Client) -> AsyncIterator[WebsocketCommunicator]:
+async def open_socket(client: Client) -> AsyncIterator[Socket]:
     cookie = f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}"
     headers = [
         (b"host", b"127.0.0.1:8000"),
         (b"origin", b"http://127.0.0.1:8000"),
         (b"cookie", cookie.encode()),
     ]
-    socket = WebsocketCommunicator(websocket_application, "/ws/rebuild-log/", headers)
+    socket = Socket(websocket_application, "/ws/rebuild-log/", headers)
     assert (await socket.connect())[0]
     try:
         yield socket
@@ -91,7 +91,7 @@ async def test_what_is_written_after_the_page_was_made_comes_in_order_and_once(
     log("between the page and the socket")
     async with open_socket(vera) as socket:
         await socket.send_json_to(shown["asks"])
-        first = await socket.receive_json_from(timeout=5)
+        first = await socket.receive_json_from()
         assert (first["after"], first["text"]) == (
             shown["asks"]["offset"],
             "between the page and the socket\n",
@@ -100,11 +100,11 @@ async def test_what_is_written_after_the_page_was_made_comes_in_order_and_once(
         log("two")
         assert await socket.receive_nothing(timeout=0.1), "nothing more is sent than the page has room for"
         await socket.send_json_to({**shown["asks"], "offset": first["offset"]})
-        second = await socket.receive_json_from(timeout=5)
+        second = await socket.receive_json_from()
         assert (second["after"], second["text"]) == (first["offset"], "one\ntwo\n")
     async with open_socket(vera) as socket:
         await socket.send_json_to({**shown["asks"], "offset": first["offset"]})
-        assert await socket.receive_json_from(timeout=5) == second, "a new connection goes on where it was"
+        assert await socket.receive_json_from() == second, "a new connection goes on where it was"
 
 
 async def test_a_long_log_comes_in_parts_of_whole_lines(
@@ -119,7 +119,7 @@ async def test_a_long_log_comes_in_parts_of_whole_lines(
     async with open_socket(vera) as socket:
         while sum(map(len, parts)) < sum(len(line) + 1 for line in lines):
             await socket.send_json_to(asks)
-            part = await socket.receive_json_from(timeout=5)
+            part = await socket.receive_json_from()
             assert part["text"].endswith("\n") and len(part["text"].encode()) <= 1000
             parts.append(part["text"])
             asks["offset"] = part["offset"]
@@ -130,7 +130,7 @@ async def test_what_the_build_says_is_only_ever_text(vera: Client, rebuild: Rebu
     log(HOSTILE)
     async with open_socket(vera) as socket:
         await socket.send_json_to({"rebuild": rebuild.pk, "offset": 0, "progress": "building-0"})
-        text = (await socket.receive_json_from(timeout=5))["text"]
+        text = (await socket.receive_json_from())["text"]
     assert "<script>" in text, "the page puts it in place as text"
     for character in ("\x1b", "\u202e", "\u200b", "\x07", "\x00", "\u2028"):
         assert character not in text
@@ -147,16 +147,16 @@ async def test_it_tells_that_the_panel_is_out_of_date_and_ends_after_the_end(
         await socket.send_json_to(asks)
         assert await socket.receive_nothing(timeout=0.1)
         await sync_to_async(refuse)(rebuild)
-        assert (await socket.receive_json_from(timeout=5))["progress"] == "building-1"
+        assert (await socket.receive_json_from())["progress"] == "building-1"
         await sync_to_async(images.enter)(rebuild, "failed", problem="no", ended_at=timezone.now())
-        told = await socket.receive_json_from(timeout=5)
+        told = await socket.receive_json_from()
         assert told == {"type": "progress", "progress": "failed-1"}
         assert (await sync_to_async(page_of)(vera, rebuild))["asks"]["progress"] == "failed-1"
         log("the last word")
-        assert (await socket.receive_json_from(timeout=5))["text"] == "the last word\n"
+        assert (await socket.receive_json_from())["text"] == "the last word\n"
         assert await socket.receive_nothing(timeout=0.4), "it waits until the page has it"
         await socket.send_json_to({**asks, "offset": 14, "progress": "failed-1"})
-        assert (await socket.receive_output(timeout=5))["code"] == log_consumer.DONE
+        assert (await socket.receive_output())["code"] == log_consumer.DONE
 
 
 def refuse(rebuild: Rebuild) -> None:
@@ -180,17 +180,17 @@ def refuse(rebuild: Rebuild) -> None:
 async def test_nonsense_ends_it(vera: Client, said: str) -> None:
     async with open_socket(vera) as socket:
         await socket.send_to(text_data=said)
-        assert (await socket.receive_output(timeout=5))["code"] == log_consumer.NONSENSE
+        assert (await socket.receive_output())["code"] == log_consumer.NONSENSE
 
 
 async def test_one_socket_follows_one_rebuild(vera: Client, rebuild: Rebuild) -> None:
     async with open_socket(vera) as socket:
         await socket.send_json_to({"rebuild": rebuild.pk, "offset": 0, "progress": "building-0"})
         await socket.send_json_to({"rebuild": rebuild.pk + 1, "offset": 0, "progress": ""})
-        assert (await socket.receive_output(timeout=5))["code"] == log_consumer.NONSENSE
+        assert (await socket.receive_output())["code"] == log_consumer.NONSENSE
     async with open_socket(vera) as socket:
         await socket.send_json_to({"rebuild": rebuild.pk + 1, "offset": 0, "progress": ""})
-        assert (await socket.receive_output(timeout=5))["code"] == log_consumer.UNKNOWN
+        assert (await socket.receive_output())["code"] == log_consumer.UNKNOWN
 
 
 async def test_who_loses_the_right_sees_no_more_of_it(
@@ -200,7 +200,7 @@ async def test_who_loses_the_right_sees_no_more_of_it(
     async with open_socket(olivia) as socket:
         await socket.send_json_to({"rebuild": rebuild.pk, "offset": 0, "progress": "building-0"})
         await sync_to_async(operator.user_permissions.clear)()
-        assert (await socket.receive_output(timeout=5))["code"] == FORBIDDEN
+        assert (await socket.receive_output())["code"] == FORBIDDEN
 
 
 def test_the_end_of_a_log_is_whole_lines_and_says_where_it_ends(log: Log, rebuild: Rebuild) -> None:

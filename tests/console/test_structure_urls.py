@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from channels.testing import WebsocketCommunicator
 from django.apps import apps
 from django.conf import settings
 from django.contrib import admin
@@ -26,6 +25,7 @@ from supervise import api_keys, decisions, drafts, roles
 from supervise.models import Proposal, StandingRefusal
 from tests.console.conftest import browser_of
 from tests.support.proposals import ask, seen
+from tests.support.sockets import Socket
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 OURS = ("botbottle", "egress", "supervise")
@@ -318,14 +318,14 @@ def sockets() -> list[str]:
     return [str(route.pattern) for route in application.routes]
 
 
-def socket_to(path: str, client: Client | None, origin: str | None) -> WebsocketCommunicator:
+def socket_to(path: str, client: Client | None, origin: str | None) -> Socket:
     headers = [(b"host", b"127.0.0.1:8000")]
     if origin is not None:
         headers.append((b"origin", origin.encode()))
     if client is not None:
         cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
         headers.append((b"cookie", f"{settings.SESSION_COOKIE_NAME}={cookie}".encode()))
-    return WebsocketCommunicator(websocket_application, f"/{path}", headers)
+    return Socket(websocket_application, f"/{path}", headers)
 
 
 def test_the_sockets_are_found() -> None:

@@ -289,7 +289,7 @@ async def test_the_end_of_a_session_closes_its_websocket(
     async with open_socket(client) as socket:
         over = {"expire_date": timezone.now() - timedelta(seconds=1)}
         await sync_to_async(Session.objects.update)(**over)
-        assert (await socket.receive_output(timeout=5))["code"] == FORBIDDEN
+        assert (await socket.receive_output())["code"] == FORBIDDEN
 
 
 def test_a_withdrawn_right_is_looked_for_within_a_minute() -> None:

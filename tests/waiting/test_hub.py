@@ -152,7 +152,7 @@ async def test_a_broken_subscription_is_renewed_and_loses_nothing(
 async def test_a_decision_without_any_message_is_found_by_the_sweeper(
     hub, agent_a, operator, monkeypatch
 ) -> None:
-    """By its sweep of new audit rows: everybody was woken, by the subscription and the first sweep, before."""
+    """The subscription and the first sweep, which wake everybody, are over before the decision."""
     watch = _Watch()
     monkeypatch.setattr(waiting, "_CommitWatch", lambda: watch)
     monkeypatch.setattr("supervise.events._send", lambda event: None)
