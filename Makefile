@@ -52,7 +52,7 @@ types: $(VENV)/.dev
 
 # The programs that tests run: MCP clients, the conformance suite, Node's HTTP and WebSocket clients, smolvm.
 # `make -j4 clients` installs them side by side.
-INSTALLS := tests/clients/install tests/tools/install tests/backends/install tests/managed/npm/install
+INSTALLS := tests/clients/install tests/tools/install tests/botbottle/backends/install tests/botbottle/mcp_servers/npm/install
 clients: $(INSTALLS:%=run-%)
 $(INSTALLS:%=run-%): run-%: $(VENV)/.dev
 	@$*

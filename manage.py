@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from botbottle.environment import BadSetting
+from botbottle.core.environment import BadSetting
 
 
 def main() -> int:
@@ -41,13 +41,13 @@ def _main() -> int:
 
         return egress(sys.argv[2:])
     if sys.argv[1:2] == ["up"] and "BOTTLE_PREPARED" in os.environ:  # the second half of `up`
-        from botbottle.supervisor import main as supervise  # noqa: PLC0415
+        from botbottle.process_supervisor import main as supervise  # noqa: PLC0415
 
         return supervise()
     if sys.argv[1:2] == ["bottle"] and sys.argv[2:3] in (["run"], ["exec"], ["attach"]):
-        from botbottle import quick  # noqa: PLC0415 - a bottle whose plan is fresh needs no Django either
+        from botbottle.launch import fast_cli  # noqa: PLC0415 - a bottle whose plan is fresh needs no Django either
 
-        code = quick.attempt(sys.argv[2:])
+        code = fast_cli.attempt(sys.argv[2:])
         if code is not None:
             return code
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")

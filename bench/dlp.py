@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from egress.dlp import BodyScan, Scanner, Steps, shapes
-from egress.scrubbing import Scrubber
+from egress.dlp.redaction import Scrubber
+from egress.dlp.scanner import BodyScan, Scanner, Steps, shapes
 
 MB = 1024 * 1024
 PIECE = 64 * 1024

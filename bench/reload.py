@@ -42,7 +42,7 @@ from bench.outbound.damage import DAMAGES, Files  # noqa: E402
 from bench.outbound.origin import STREAMS  # noqa: E402
 from bench.outbound.report import Bar  # noqa: E402
 from bench.outbound.steady import COUNTS, INSPECTED, TUNNELLED  # noqa: E402
-from egress import shards  # noqa: E402
+from egress.contract import sharding  # noqa: E402
 
 RATE_BAR = 2000.0
 CONNECTIONS = 16  # of each kind
@@ -63,7 +63,7 @@ class Tables:
 
     def __init__(self, home: Path) -> None:
         self._run = home / "run"
-        self._processes = int(json.loads((self._run / shards.DISCOVERY).read_text())["processes"])
+        self._processes = int(json.loads((self._run / sharding.DISCOVERY).read_text())["processes"])
         self._bottles = sorted((home / "bottles").iterdir())
         another = home / "another"  # which nobody serves and nothing damages
         another.mkdir()
@@ -87,7 +87,7 @@ class Tables:
 
     def _check(self, at: int, why: str) -> None:
         slug = self._bottles[at].name
-        control = shards.control_socket(self._run, shards.owner(slug, self._processes))
+        control = sharding.control_socket(self._run, sharding.owner(slug, self._processes))
         ack = json.loads(subjects.ask(control, f"/reload/{slug}", "POST"))
         problem = ack["problem"] or ""
         if ack["version"] != self._versions[at] or why not in problem or bool(why) != bool(problem):

@@ -37,8 +37,9 @@ PREPARE = """
 import django, json, sys
 django.setup()
 from django.contrib.auth.models import User
-from supervise import api_keys, bottles
-tokens = [bottles.create(f"bench-{number}", author="bench").token for number in range(int(sys.argv[1]))]
+from supervise.access import api_keys
+from supervise.bottles import records
+tokens = [records.create(f"bench-{number}", author="bench").token for number in range(int(sys.argv[1]))]
 print(json.dumps({"tokens": tokens, "key": api_keys.create(User.objects.get(), "bench")}))
 """
 

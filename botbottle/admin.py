@@ -17,10 +17,11 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.html import format_html, format_html_join
 
-from supervise import permissions, running, sanitize
+from botbottle.models import Bottle
+from supervise import sanitize
+from supervise.access import permissions
+from supervise.bottles import lifecycle
 from supervise.errors import SuperviseError
-
-from .models import Bottle
 
 REFUSALS_SHOWN = 20
 MOST_AT_ONCE = 50
@@ -139,7 +140,7 @@ class BottleAdmin(ReadOnlyAdmin):
     def _begin(self, verb: str, request: HttpRequest, queryset: QuerySet[Bottle]) -> None:
         for bottle in queryset[:MOST_AT_ONCE]:
             try:
-                running.begin(verb, bottle.slug, actor=request.user)
+                lifecycle.begin(verb, bottle.slug, actor=request.user)
             except SuperviseError as error:
                 self.message_user(request, f"{bottle.slug}: {error.message}", messages.ERROR)
             else:

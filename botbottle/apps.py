@@ -6,4 +6,4 @@ class BotBottleConfig(AppConfig):
     verbose_name = "Bottles"
 
     def ready(self) -> None:
-        from . import checks  # noqa: F401, PLC0415 - registers them
+        from botbottle import checks  # noqa: F401, PLC0415 - registers them

@@ -23,15 +23,15 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
 from django.urls import path, re_path  # noqa: E402
 
-from botbottle.fair_threads import FairThreads  # noqa: E402
-from botbottle.origins import OwnOriginOnly  # noqa: E402
-from botbottle.overload import BEGUN, Company, Line, refuse  # noqa: E402
-from botbottle.owners import Kind, Owner, owner_of  # noqa: E402
-from botbottle.planes import Plane  # noqa: E402
-from botbottle.websockets import ClosedOnFault  # noqa: E402
-from supervise.consumers import QueueConsumer  # noqa: E402
-from supervise.log_consumer import LogConsumer  # noqa: E402
-from supervise.mcp.managed_socket import ManagedConsumer  # noqa: E402
+from botbottle.web.fair_threads import FairThreads  # noqa: E402
+from botbottle.web.overload import BEGUN, Company, Line, refuse  # noqa: E402
+from botbottle.web.owners import Kind, Owner, owner_of  # noqa: E402
+from botbottle.web.planes import Plane  # noqa: E402
+from botbottle.web.websockets import ClosedOnFault  # noqa: E402
+from botbottle.web.ws_origin import OwnOriginOnly  # noqa: E402
+from supervise.console.log_websocket import LogConsumer  # noqa: E402
+from supervise.console.websockets import QueueConsumer  # noqa: E402
+from supervise.mcp.servers.websocket import ManagedConsumer  # noqa: E402
 
 HEALTH = ("/health", "/healthz")
 MANAGED = re.compile(r"^/?mcp/servers/(?P<name>[a-z0-9-]{1,40})/?$")

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register, run_checks
 from django.db import connection
 
-from .environment import BadSetting
+from botbottle.core.environment import BadSetting
 
 
 @register()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from egress import shards
-
-from . import environment, home
+from botbottle.core import environment, home
+from egress.contract import sharding
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -40,7 +39,7 @@ EGRESS_BIND = environment.text("EGRESS_BIND", "127.0.0.1")
 EGRESS_PORT = environment.port("EGRESS_PORT", 9101)
 # Off where no egress process shares this home: then a published table of this home's bottles counts as live.
 EGRESS_PROXY = environment.flag("EGRESS_PROXY", default=True)
-EGRESS_PROCESSES = shards.configured("EGRESS_PROCESSES")  # unless a running proxy says otherwise
+EGRESS_PROCESSES = sharding.configured("EGRESS_PROCESSES")  # unless a running proxy says otherwise
 EGRESS_RECORD_DAYS = environment.whole_number("EGRESS_RECORD_DAYS", 14, at_least=1, at_most=3650)
 WEB_WORKERS = environment.whole_number("WEB_WORKERS", 1, at_least=1, at_most=64)
 
@@ -76,12 +75,12 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     # Outermost: the agent plane leaves the chain here and never sees sessions, cookies or the console.
-    "botbottle.middleware.separate_planes",
+    "botbottle.web.middleware.separate_planes",
     "django.middleware.security.SecurityMiddleware",
-    "botbottle.middleware.content_security_policy",
+    "botbottle.web.middleware.content_security_policy",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
-    "supervise.login.limited_sessions",
+    "supervise.access.login.limited_sessions",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -101,7 +100,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "supervise.disk_notice.context",
+                "supervise.disk.notice.context",
             ],
         },
     }
@@ -117,7 +116,7 @@ STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True  # no collectstatic step: the files in the checkout are the files served
 WHITENOISE_AUTOREFRESH = False
 
-AUTHENTICATION_BACKENDS = ["supervise.login.ThrottledBackend"]
+AUTHENTICATION_BACKENDS = ["supervise.access.login.ThrottledBackend"]
 PASSWORD_HASHERS = [  # the first one makes new hashes; it needs memory, which who guesses many at once lacks
     "django.contrib.auth.hashers.ScryptPasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
@@ -162,7 +161,7 @@ OIDC_ROLE_GROUPS = {  # our group: the provider's
     if (group := environment.text(f"OIDC_{role.upper()}_GROUP"))
 }
 if OIDC_ISSUER:
-    AUTHENTICATION_BACKENDS.append("supervise.oidc.OidcBackend")
+    AUTHENTICATION_BACKENDS.append("supervise.access.oidc.OidcBackend")
 
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
@@ -170,7 +169,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = CONSOLE_MAX_BODY_BYTES
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "supervise.api_keys.ApiKeyAuthentication",
+        "supervise.access.api_keys.ApiKeyAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
@@ -184,7 +183,7 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Read the queue and decide proposals from scripts and chat bots.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
-    "PREPROCESSING_HOOKS": ["supervise.api_schema.describe"],
+    "PREPROCESSING_HOOKS": ["supervise.api.schema.describe"],
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
 }
 
@@ -208,7 +207,7 @@ LOGGING = {
         "line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
         "bare": {"format": "%(message)s"},
     },
-    "filters": {"database_faults": {"()": "botbottle.fault_log.OneLineAMinute"}},
+    "filters": {"database_faults": {"()": "botbottle.database.fault_log.OneLineAMinute"}},
     "handlers": {
         "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["database_faults"]},
         "access": {"class": "logging.StreamHandler", "formatter": "bare"},

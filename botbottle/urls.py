@@ -5,13 +5,13 @@ from django.contrib import admin
 from django.urls import include, path
 
 urlpatterns = [
-    path("", include("supervise.console_urls")),
-    path("bottles/", include("supervise.bottle_urls")),
-    path("proposals/<uuid:proposal_id>/rebuild/", include("supervise.rebuild_urls")),
-    path("api/", include("supervise.api_urls")),
+    path("", include("supervise.console.urls")),
+    path("bottles/", include("supervise.console.bottle_urls")),
+    path("proposals/<uuid:proposal_id>/rebuild/", include("supervise.console.rebuild_urls")),
+    path("api/", include("supervise.api.urls")),
     path("admin/", admin.site.urls),
 ]
-handler400 = "botbottle.error_pages.bad_request"
-handler500 = "botbottle.error_pages.server_error"
+handler400 = "botbottle.web.error_pages.bad_request"
+handler500 = "botbottle.web.error_pages.server_error"
 if settings.OIDC_ISSUER:
-    urlpatterns.append(path("oidc/", include("supervise.oidc_urls")))
+    urlpatterns.append(path("oidc/", include("supervise.access.urls")))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from django.contrib import admin
 
 from botbottle.admin import HistoryAdmin, ReadOnlyAdmin, hostile, hostile_json, hostile_line
-
-from . import intake
-from .models import DataPlaneEvent, Publication, RouteTableVersion, TrafficRecord
+from egress.models import DataPlaneEvent, Publication, RouteTableVersion, TrafficRecord
+from egress.traffic import record_import
 
 
 @admin.register(RouteTableVersion)
@@ -64,7 +63,7 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
     ]  # fmt: skip
 
     def told_above(self) -> str:
-        return intake.losses()
+        return record_import.losses()
 
     @admin.display(description="host", ordering="host")
     def shown_host(self, record: TrafficRecord) -> str:

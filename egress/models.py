@@ -8,12 +8,11 @@ from django.core.validators import RegexValidator
 from django.db import models
 
 from botbottle.models import Bottle
-
-from . import secret_files
-from .policy import RouteTable
+from egress.policy import secret_names
+from egress.policy.decide import RouteTable
 
 valid_token_ref = RegexValidator(
-    rf"\A{secret_files.NAME.pattern}\Z",
+    rf"\A{secret_names.NAME.pattern}\Z",
     "A secret's name is a letter or '_', then letters, digits, '_', '.' or '-'.",
 )
 
@@ -48,7 +47,7 @@ class RouteTableVersion(models.Model):
 
 
 class Publication(models.Model):
-    """What the data plane was given for a bottle. Written only by `egress.store`."""
+    """What the data plane was given for a bottle. Written only by `egress.tables.versions`."""
 
     bottle = models.OneToOneField(Bottle, on_delete=models.PROTECT, related_name="publication")
     home = models.CharField(max_length=32, help_text="Where the bottle was made: its proxy serves it.")
@@ -129,7 +128,7 @@ class RecordCursor(models.Model):
 
 
 class DataPlaneEvent(models.Model):
-    """Something operators should know about an egress process. Written only by `egress.intake`."""
+    """Something operators should know about an egress process. Only `traffic.record_import` writes it."""
 
     class Kind(models.TextChoices):
         AWAY = "away"

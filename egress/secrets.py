@@ -13,17 +13,16 @@ from django.conf import settings
 from django.core.validators import RegexValidator
 from django.db import transaction
 
-from botbottle.environment import BadSetting
-from botbottle.home import held, made_once
-
-from . import secret_files
-from .models import Secret
-from .snapshot import write_atomically
+from botbottle.core.environment import BadSetting
+from botbottle.core.home import held, made_once
+from egress.contract.snapshot import write_atomically
+from egress.models import Secret
+from egress.policy import secret_names
 
 log = logging.getLogger(__name__)
 _LOCK = ".lock"  # no secret's name
 valid_value = RegexValidator(
-    rf"\A{secret_files.VALUE.pattern}\Z",
+    rf"\A{secret_names.VALUE.pattern}\Z",
     "A secret travels in a header: one line of ASCII characters that neither begins nor ends with a space.",
 )
 
@@ -115,7 +114,7 @@ def _in_file(name: str) -> bytes | None:
 
 
 def _path(name: str) -> Path:
-    return Path(settings.BOTTLE_HOME) / secret_files.FROM_ADMIN / name
+    return Path(settings.BOTTLE_HOME) / secret_names.FROM_ADMIN / name
 
 
 def _fernet() -> Fernet:

@@ -1,0 +1,1 @@
+"""Agents ask, operators decide."""

@@ -6,8 +6,7 @@ class SuperviseConfig(AppConfig):
     verbose_name = "Supervise"
 
     def ready(self) -> None:
-        from egress import store  # noqa: PLC0415 - models come first
+        from egress.tables import versions  # noqa: PLC0415 - models come first
+        from supervise import events  # noqa: PLC0415
 
-        from . import events  # noqa: PLC0415
-
-        store.elsewhere.connect(events.call_home)
+        versions.elsewhere.connect(events.call_home)

@@ -12,8 +12,8 @@ from uuid import UUID
 from django.db import connection
 from django.utils import timezone
 
-from .canonical import digest
-from .models import AuditEvent, AuditHead, Decision
+from supervise.digests import digest
+from supervise.models import AuditEvent, AuditHead, Decision
 
 NOTHING = "0" * 64  # what the first link follows
 # Each action that was ever recorded, by as many looks into an index.

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from django.conf import settings
 
-from egress.snapshot import write_atomically
-
-from . import audit
-from .models import AuditEvent, AuditHead, Decision, Proposal
+from egress.contract.snapshot import write_atomically
+from supervise import audit
+from supervise.models import AuditEvent, AuditHead, Decision, Proposal
 
 ROWS_AT_ONCE = 2000
 DECIDED = frozenset(Proposal.Status.values) - {Proposal.Status.PENDING}

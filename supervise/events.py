@@ -12,12 +12,11 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 
 from botbottle.models import Bottle
-
-from .models import Proposal
+from supervise.models import Proposal
 
 WAITERS = "supervise.waiters"
 QUEUE = "supervise.queue"
-BOTTLES = "supervise.bottles"
+BOTTLES = "supervise.bottles.records"
 CANCELLED = "cancelled.event"
 log = logging.getLogger(__name__)
 _loop: asyncio.AbstractEventLoop | None = None

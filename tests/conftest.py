@@ -18,7 +18,8 @@ from django.db import connections
 from django.test import TransactionTestCase
 
 from botbottle.models import Bottle
-from supervise import bottles, named_images
+from supervise.bottles import image_drift
+from supervise.bottles import records as bottles
 from tests.support.database_reset import DatabaseReset
 from tests.support.databases import running_postgres, running_redis
 from tests.support.leftovers import leftovers
@@ -38,26 +39,26 @@ hypothesis.settings.load_profile("steady")
 
 # Where the database itself matters: locks, commits, order, concurrent writers and queries of many rows.
 ON_BOTH_DATABASES = (
-    "tests/waiting/",
-    "tests/api/test_deciding.py",
-    "tests/api/test_reading.py",
-    "tests/commands/test_proposals.py",
-    "tests/egress_control/test_intake.py",
-    "tests/egress_control/test_publishing.py",
-    "tests/supervise/test_applying.py",
+    "tests/supervise/waiting/",
+    "tests/supervise/api/test_deciding.py",
+    "tests/supervise/api/test_reading.py",
+    "tests/supervise/commands/test_proposals.py",
+    "tests/egress/control/test_record_import.py",
+    "tests/egress/control/test_publishing.py",
+    "tests/supervise/proposals/test_apply.py",
     "tests/supervise/test_audit.py",
-    "tests/supervise/test_bottles.py",
-    "tests/supervise/test_caretaker.py",
-    "tests/supervise/test_decisions.py",
+    "tests/supervise/bottles/test_records.py",
+    "tests/supervise/test_background.py",
+    "tests/supervise/proposals/test_decisions.py",
     "tests/supervise/test_events.py",
-    "tests/supervise/test_exactly_once.py",
-    "tests/supervise/test_filing.py",
-    "tests/supervise/test_login.py",
+    "tests/supervise/proposals/test_exactly_once.py",
+    "tests/supervise/proposals/test_submit.py",
+    "tests/supervise/access/test_login.py",
     "tests/supervise/test_migrations.py",
-    "tests/supervise/test_quorum.py",
-    "tests/supervise/test_snoozing.py",
-    "tests/supervise/test_store.py",
-    "tests/supervise/test_webhooks.py",
+    "tests/supervise/proposals/test_quorum.py",
+    "tests/supervise/proposals/test_snooze.py",
+    "tests/egress/control/test_versions.py",
+    "tests/supervise/webhooks/test_sender.py",
 )
 
 # These take longest, in this order.
@@ -66,11 +67,11 @@ LONGEST = (
     "tests/browser/test_every_page.py",
     "tests/browser/test_decide.py",
     "tests/processes/test_three_workers.py",
-    "tests/managed/test_local.py",
+    "tests/botbottle/mcp_servers/test_local.py",
     "tests/processes/test_bottle_life.py",
     "tests/browser/",
-    "tests/backends/test_docker",
-    "tests/managed/",
+    "tests/botbottle/backends/docker/",
+    "tests/botbottle/mcp_servers/",
     "tests/processes/",
     "tests/bottles/",
     "tests/clients/",
@@ -194,7 +195,7 @@ def uses_database(item: Any, fixtures: Iterable[str]) -> bool:
 @pytest.fixture(autouse=True)
 def engine_unasked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an engine said to one test counts for no other; most tests have none, whatever this host has."""
-    monkeypatch.setattr(named_images, "_engine", named_images._Engine())
+    monkeypatch.setattr(image_drift, "_engine", image_drift._Engine())
     if "process" not in request.keywords:
         monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
 

@@ -46,7 +46,7 @@ def test_a_control_group_of_a_home_is_found(tmp_path: Path, monkeypatch: pytest.
     home = tmp_path / "home"
     home.mkdir()
     group = f"/sys/fs/cgroup/{module.LocalBackend(home).tag}agent-a"
-    monkeypatch.setattr(module.limits, "leftovers", lambda prefix: [group, "/sys/fs/cgroup/bot-bottle-0-b"])
+    monkeypatch.setattr(module.cgroups, "leftovers", lambda prefix: [group, "/sys/fs/cgroup/bot-bottle-0-b"])
     found = leftovers(tmp_path)
     assert f"control group {group}" in found
     assert not any("bot-bottle-0-b" in one for one in found)

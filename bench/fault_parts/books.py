@@ -50,7 +50,7 @@ def _agents(answers: list[tuple[str, str, int | None]], statuses: dict[str, str]
 
 def _live(live: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Every approval is in what the proxy serves."""
-    from egress.paths import prefix_allows  # noqa: PLC0415
+    from egress.policy.paths import prefix_allows  # noqa: PLC0415
     from supervise.models import Decision  # noqa: PLC0415
 
     served = {(slug, route["host"]): route for slug, table in live.items() for route in table["routes"]}
@@ -96,7 +96,7 @@ def main() -> None:
     django.setup()
     from django.conf import settings  # noqa: PLC0415
 
-    from egress.data_plane import DataPlane  # noqa: PLC0415
+    from egress.tables.proxy_client import DataPlane  # noqa: PLC0415
 
     evidence = json.load(sys.stdin)
     _rest()

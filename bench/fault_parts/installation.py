@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from egress.data_plane import DataPlane, DataPlaneDown
+from egress.tables.proxy_client import DataPlane, DataPlaneDown
 from tests.support import ROOT
 from tests.support.databases import Postgres, postgres_cluster
 from tests.support.origins import Origins, TestAuthority

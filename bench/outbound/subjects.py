@@ -21,12 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.outbound.certificates import TestCa
-from egress import shards
-from egress.policy import RouteTable, Snapshot
-from egress.proxy.ca import ensure
-from egress.proxy.records import BATCH
-from egress.routes import Auth, Route
-from egress.snapshot import render_gate, render_routes, write_atomically
+from egress.contract import sharding
+from egress.contract.snapshot import render_gate, render_routes, write_atomically
+from egress.policy.decide import RouteTable, Snapshot
+from egress.policy.routes import Auth, Route
+from egress.proxy.state.records import BATCH
+from egress.proxy.tls.authority import ensure
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -89,7 +89,7 @@ def origin(folder: Path, ca: TestCa) -> Iterator[Subject]:
 def bot_bottle(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subject]:
     """The data plane with a table of many routes, its records read as they come, searching for secrets."""
     home = folder / "home"
-    processes = shards.configured("EGRESS_PROCESSES")
+    processes = sharding.configured("EGRESS_PROCESSES")
     slugs = _slugs(processes)
     for slug in slugs:
         _write_bottle(home / "bottles" / slug, mode)
@@ -114,7 +114,7 @@ def bot_bottle(mode: str, folder: Path, ca: TestCa, port: int) -> Iterator[Subje
 def _slugs(processes: int) -> list[str]:
     """As many for each process, taking turns."""
     names = [f"bench-{number}" for number in range(100 * BOTTLES)]
-    of_each = [[slug for slug in names if shards.owner(slug, processes) == at] for at in range(processes)]
+    of_each = [[slug for slug in names if sharding.owner(slug, processes) == at] for at in range(processes)]
     return [slug for turn in zip(*of_each, strict=False) for slug in turn][: max(BOTTLES, processes)]
 
 
@@ -170,10 +170,10 @@ def _reading_records(run: Path, processes: int) -> Iterator[None]:
     """Takes every record away, as the control plane does. Raises SystemExit when some were lost."""
     stopping = threading.Event()
     lost: list[int] = []
-    _wait_until((run / shards.DISCOVERY).exists, "bot-bottle does not serve")
+    _wait_until((run / sharding.DISCOVERY).exists, "bot-bottle does not serve")
 
     def read() -> None:
-        places = {shards.control_socket(run, number): (0, "") for number in range(processes)}
+        places = {sharding.control_socket(run, number): (0, "") for number in range(processes)}
         while not stopping.is_set():
             most = 0
             for path, (after, boot) in places.items():

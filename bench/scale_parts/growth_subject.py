@@ -31,10 +31,13 @@ from django.test import override_settings  # noqa: E402
 
 from bench.scale_parts.growth import MEMORY  # noqa: E402
 from bench.scale_parts.history import History  # noqa: E402
-from egress.ask import parse_egress_ask  # noqa: E402
-from supervise import api_keys, bottles, caretaker, decisions, queries, waiting  # noqa: E402
-from supervise.filing import file_proposal  # noqa: E402
+from egress.policy.asks import parse_egress_ask  # noqa: E402
+from supervise import background  # noqa: E402
+from supervise.access import api_keys  # noqa: E402
+from supervise.bottles import records as bottles  # noqa: E402
 from supervise.models import Decision, Proposal  # noqa: E402
+from supervise.proposals import decisions, queries, waiting  # noqa: E402
+from supervise.proposals.submit import file_proposal  # noqa: E402
 from tests.support.server import RunningServer, running_server  # noqa: E402
 from tests.support.site import command_of, post_form  # noqa: E402
 
@@ -76,7 +79,7 @@ class Subject:
             "filing": lambda: self._filed.append(self._file()),
             "decision, until it is live": self._decide,
             "sweep": lambda: waiting._after.func(self._newest),
-            "caretaker's round": caretaker.tend,
+            "caretaker's round": background.tend,
         }
 
     def memory(self, server: RunningServer) -> float:

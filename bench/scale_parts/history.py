@@ -22,12 +22,12 @@ from django.db.models import Max, Model
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress import store
-from egress.ask import parse_egress_ask, parse_gate_ask
 from egress.models import Publication, RouteTableVersion
-from egress.policy import Route
+from egress.policy.asks import parse_egress_ask, parse_gate_ask
+from egress.policy.decide import Route
+from egress.tables import versions
 from supervise import audit
-from supervise.canonical import digest
+from supervise.digests import digest
 from supervise.models import AuditEvent, AuditHead, Decision, Proposal
 
 BATCH = 2000
@@ -75,7 +75,7 @@ class History:
             with connection.cursor() as cursor:
                 cursor.execute("PRAGMA synchronous=OFF")
                 cursor.execute("PRAGMA cache_size=-1000000")
-        newest = [store.current(bottle) for bottle in self._bottles]
+        newest = [versions.current(bottle) for bottle in self._bottles]
         self._tables = [_Table(version.pk, version.version) for version in newest]
         for first in range(self._count, count, BATCH):
             with transaction.atomic():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from botbottle.sqlite import base
+from botbottle.database.sqlite import base
 
 _times = os.open(Path(settings.BOTTLE_HOME) / "commits", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
 

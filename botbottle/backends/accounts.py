@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .base import HOME_INSIDE, UID_INSIDE, USER_INSIDE, Mount, Plan, Progress
+from botbottle.backends.base import HOME_INSIDE, UID_INSIDE, USER_INSIDE, Mount, Plan, Progress
 
 HOME_LABEL, SLUG_LABEL = "bot-bottle.home", "bot-bottle.slug"
 

@@ -9,7 +9,7 @@ import os
 import re
 import resource
 
-from .base import Limits
+from botbottle.backends.base import Limits
 
 FILES = 4096  # descriptors of each process
 PROCESSES = 4096

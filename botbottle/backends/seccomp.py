@@ -10,7 +10,7 @@ import os
 import struct
 from typing import Any
 
-from .base import Unavailable
+from botbottle.backends.base import Unavailable
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C

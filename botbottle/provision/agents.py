@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE, BackendError, File
-
-from . import codex_config
-from .notes import merged_note
+from botbottle.provision import codex_config
+from botbottle.provision.notes import merged_note
 
 KINDS: Final = ("claude", "codex", "gemini", "opencode", "none")
 SERVER: Final = "supervise"

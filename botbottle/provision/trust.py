@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from .variables import TRUSTSTORE_PASSWORD
+from botbottle.provision.variables import TRUSTSTORE_PASSWORD
 
 DIRECTORY = "ca"
 FORMAT = b"1"

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
 
-from botbottle import environment
-from botbottle.environment import BadSetting
-from egress import shards
-from egress.addresses import Network
-from egress.snapshot import write_atomically
-
-from .berths import NARROW
-from .gateway import Gateway
+from botbottle.core import environment
+from botbottle.core.environment import BadSetting
+from egress.contract import sharding
+from egress.contract.snapshot import write_atomically
+from egress.policy.addresses import Network
+from egress.proxy.net.buffers import NARROW
+from egress.proxy.request.upstream_proxy import Gateway
 
 log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
@@ -82,11 +81,11 @@ class Config:
 
     @property
     def control_socket(self) -> Path:
-        return shards.control_socket(self.run, self.number)
+        return sharding.control_socket(self.run, self.number)
 
     @property
     def discovery(self) -> Path:
-        return self.run / shards.DISCOVERY
+        return self.run / sharding.DISCOVERY
 
     def tell(self, port: int | None) -> None:
         """Where we are, and how many, for all who look for us. On a full disk we serve without that."""
@@ -106,7 +105,7 @@ class Config:
                 file.write(b"\n" * self.discovery.stat().st_size)
 
     def owner(self, slug: str) -> int:
-        return shards.owner(slug, self.processes)
+        return sharding.owner(slug, self.processes)
 
 
 def from_environment() -> Config:
@@ -123,7 +122,7 @@ def from_environment() -> Config:
         refuse_at_connect=environment.flag("EGRESS_REFUSE_AT_CONNECT"),
         gateway=_gateway("EGRESS_UPSTREAM_PROXY"),
         limits=_limits(),
-        processes=shards.configured("EGRESS_PROCESSES"),
+        processes=sharding.configured("EGRESS_PROCESSES"),
     )
 
 

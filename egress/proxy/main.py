@@ -13,17 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from botbottle import environment, home
-from botbottle.environment import BadSetting
-from botbottle.processes import die_with_supervisor
-from egress import shards
-
-from . import parent, tcp
-from .config import Config, from_environment
-from .parent import Sockets
+from botbottle.core import environment, home
+from botbottle.core.environment import BadSetting
+from botbottle.core.processes import die_with_supervisor
+from egress.contract import sharding
+from egress.proxy.config import Config, from_environment
+from egress.proxy.process import prefork, tcp
+from egress.proxy.process.prefork import Sockets
 
 if TYPE_CHECKING:
-    from .dialing import Lookup
+    from egress.proxy.net.dialing import Lookup
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -47,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def run(config: Config, *, lookup: Lookup | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Raises BadSetting. `lookup` is how names become addresses."""
-    if part := parent.part_of():
+    if part := prefork.part_of():
         die_with_supervisor(signal.SIGKILL)  # its successor comes at once too, and opens the same sockets
         config = replace(config, processes=part.processes, number=part.number)
         return _serve(config, Sockets.inherited(part.descriptors), lookup)
@@ -60,12 +59,12 @@ def run(config: Config, *, lookup: Lookup | None = None) -> int:
         several = config.processes > 1
         listening = tcp.listen(config.bind, config.port, shared=several) if config.port is not None else []
         if several:
-            return parent.run(config, listening, lock.fileno())
+            return prefork.run(config, listening, lock.fileno())
         return _serve(config, Sockets(listening), lookup)
 
 
 def _serve(config: Config, sockets: Sockets, lookup: Lookup | None) -> int:
-    from .serving import serve  # noqa: PLC0415 - most of our memory, and a parent needs none of it
+    from egress.proxy.process.worker import serve  # noqa: PLC0415 - most of our memory, and a parent needs none of it
 
     serve(config, sockets, lookup)
     return 0
@@ -74,8 +73,8 @@ def _serve(config: Config, sockets: Sockets, lookup: Lookup | None) -> int:
 def _forget_the_killed(config: Config) -> None:
     """What it said is no longer true, and it may have been more processes."""
     config.forget_the_killed()
-    for number in range(config.processes, shards.MOST):
-        shards.control_socket(config.run, number).unlink(missing_ok=True)
+    for number in range(config.processes, sharding.MOST):
+        sharding.control_socket(config.run, number).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from botbottle.dockerfiles import MOST_BYTES, MOST_INSTRUCTIONS
+from botbottle.dockerfiles.parse import MOST_BYTES, MOST_INSTRUCTIONS
 
 Json = dict[str, Any]
 

@@ -11,13 +11,12 @@ from functools import cache
 from typing import Any
 
 from botbottle.models import Bottle
-from supervise import context, context_text
 from supervise.errors import BadAsk, SuperviseError
-from supervise.outcomes import Outcome
-
-from . import answers, catalog, tasks, tools
-from .jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Prepared, ProtocolError
-from .versions import (
+from supervise.mcp import catalog, tasks, tool_results, tools
+from supervise.mcp.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Prepared, ProtocolError
+from supervise.mcp.session_context import facts as context
+from supervise.mcp.session_context import text as context_text
+from supervise.mcp.versions import (
     MODERN_VERSIONS,
     NEWEST,
     TASKS_EXTENSION,
@@ -27,6 +26,7 @@ from .versions import (
     server_info,
     shape_result,
 )
+from supervise.proposals.outcomes import Outcome
 
 SESSION_CONTEXT = "session/context"  # ours; MCP has no method for what a host asks before there is a model
 
@@ -72,7 +72,7 @@ def dispatch(
 
 def call_result(outcome: Outcome, *, version: str = NEWEST) -> Json:
     """The tool result of a `Wait`, when the wait is over."""
-    return shape_result("tools/call", answers.outcome_result(outcome), version)
+    return shape_result("tools/call", tool_results.outcome_result(outcome), version)
 
 
 def _initialize(call: Call) -> Json:
@@ -126,7 +126,7 @@ def _call_tool(call: Call) -> Json | Wait:
     except SuperviseError as error:
         if not reports_bad_input_as_result(call.version):
             raise ProtocolError(INVALID_PARAMS, error.message) from error
-        return answers.text_result(error.message, is_error=True)
+        return tool_results.text_result(error.message, is_error=True)
     if not isinstance(answer, tools.Asked):
         return answer
     return tasks.created(call.bottle, answer.proposal_id) if call.declares_tasks else Wait(answer.proposal_id)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from botbottle.database_faults import Changes, fault_of
-
-from .jsonrpc import UNAVAILABLE, ProtocolError
+from botbottle.database.faults import Changes, fault_of
+from supervise.mcp.jsonrpc import UNAVAILABLE, ProtocolError
 
 UNKNOWN = (
     "It is not known whether the request arrived. Call check-proposal if you know the proposal's id; "

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import jsonrpc
-from .jsonrpc import Envelope, ProtocolError, RequestId
-from .versions import (
+from supervise.mcp import jsonrpc
+from supervise.mcp.jsonrpc import Envelope, ProtocolError, RequestId
+from supervise.mcp.versions import (
     ASSUMED_VERSION,
     BATCH_VERSION,
     HANDSHAKE_VERSIONS,

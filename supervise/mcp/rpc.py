@@ -17,13 +17,13 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
-from . import streams
-from .dispatch import SESSION_CONTEXT, Done, Wait, dispatch
-from .jsonrpc import INVALID_PARAMS, INVALID_REQUEST, Json, ProtocolError, decode, encode
-from .protocol import McpRequest
-from .streams import WaitingCall
-from .versions import NEWEST_HANDSHAKE, Era, http_status
-from .views import AgentView, json_response, read_body, stream_response
+from supervise.mcp import streams
+from supervise.mcp.dispatch import SESSION_CONTEXT, Done, Wait, dispatch
+from supervise.mcp.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, Json, ProtocolError, decode, encode
+from supervise.mcp.protocol import McpRequest
+from supervise.mcp.streams import WaitingCall
+from supervise.mcp.versions import NEWEST_HANDSHAKE, Era, http_status
+from supervise.mcp.views import AgentView, json_response, read_body, stream_response
 
 VERSION = NEWEST_HANDSHAKE  # its results are plain: nothing of the protocol stands among their fields
 CONTEXT_PARAMETERS = ("format", "depth", "session_id")

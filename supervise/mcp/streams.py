@@ -15,15 +15,22 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from supervise import queries
-from supervise.outcomes import Outcome
-from supervise.waiting import hub
-
-from .cancelling import cancellable
-from .dispatch import call_result
-from .jsonrpc import INTERNAL_ERROR, Json, ProtocolError, RequestId, encode, notification, result_response
-from .protocol import McpRequest
-from .versions import PROGRESS_FIELDS_SINCE, keep_known
+from supervise.mcp.cancellation import cancellable
+from supervise.mcp.dispatch import call_result
+from supervise.mcp.jsonrpc import (
+    INTERNAL_ERROR,
+    Json,
+    ProtocolError,
+    RequestId,
+    encode,
+    notification,
+    result_response,
+)
+from supervise.mcp.protocol import McpRequest
+from supervise.mcp.versions import PROGRESS_FIELDS_SINCE, keep_known
+from supervise.proposals import queries
+from supervise.proposals.outcomes import Outcome
+from supervise.proposals.waiting import hub
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,13 @@ from datetime import datetime
 from typing import Any
 
 from botbottle.models import Bottle
-from supervise import decisions, queries
 from supervise.errors import AlreadyDecided, NoSuchProposal
+from supervise.mcp import tool_results
+from supervise.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Json, ProtocolError
+from supervise.mcp.versions import NEWEST, TASKS_EXTENSION, shape_result
 from supervise.models import Proposal
-from supervise.outcomes import outcome_of
-
-from . import answers
-from .jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Json, ProtocolError
-from .versions import NEWEST, TASKS_EXTENSION, shape_result
+from supervise.proposals import decisions, queries
+from supervise.proposals.outcomes import outcome_of
 
 POLL_INTERVAL_MS = 2000
 
@@ -33,7 +32,7 @@ def get(bottle: Bottle, params: Mapping[str, Any]) -> Json:
     task = _task(proposal)
     if task["status"] == "completed":
         outcome = outcome_of(proposal, queries.decision_of(proposal))
-        task["result"] = shape_result("tools/call", answers.outcome_result(outcome), NEWEST)
+        task["result"] = shape_result("tools/call", tool_results.outcome_result(outcome), NEWEST)
     return task
 
 

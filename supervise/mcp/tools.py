@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from botbottle.models import Bottle
-from egress.ask import parse_egress_ask, parse_gate_ask
-from supervise import decisions, queries
+from egress.policy.asks import parse_egress_ask, parse_gate_ask
+from supervise.bottles.images import check_dockerfile_for
 from supervise.errors import AlreadyDecided, BadAsk, SuperviseError
-from supervise.filing import file_proposal
-from supervise.images import check_dockerfile_for
+from supervise.mcp import catalog, tool_results
+from supervise.mcp.catalog import Json, Tool
+from supervise.proposals import decisions, queries
+from supervise.proposals.submit import file_proposal
 from supervise.sanitize import storable
-
-from . import answers, catalog
-from .catalog import Json, Tool
 
 Arguments = Mapping[str, Any]
 
@@ -33,11 +32,11 @@ def call(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json | Asked:
     if tool.asks:
         return _ask(bottle, tool, arguments)
     if tool is catalog.LIST_ROUTES:
-        return answers.routes_result(queries.live_routes(bottle))
+        return tool_results.routes_result(queries.live_routes(bottle))
     proposal_id = _required_text(arguments, "proposal_id")
     if tool is catalog.WITHDRAW:
         _withdraw(bottle, proposal_id)
-    return answers.outcome_result(queries.outcome(proposal_id, bottle=bottle))
+    return tool_results.outcome_result(queries.outcome(proposal_id, bottle=bottle))
 
 
 def _withdraw(bottle: Bottle, proposal_id: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from . import managed_relay, rpc, views
+from supervise.mcp import rpc, views
+from supervise.mcp.servers import http as managed_relay
 
 urlpatterns = [
     path("", views.McpView.as_view(), name="mcp-root"),

@@ -11,7 +11,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from .jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, UNAVAILABLE, Json
+from supervise.mcp.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    UNAVAILABLE,
+    Json,
+)
 
 V2024_11_05: Final = "2024-11-05"
 V2025_03_26: Final = "2025-03-26"

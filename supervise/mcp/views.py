@@ -19,21 +19,27 @@ from rest_framework.exceptions import APIException, MethodNotAllowed
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from botbottle.database_faults import Changes
-from botbottle.identity import BottleAuthentication
-from botbottle.middleware import changes_of
+from botbottle.database.faults import Changes
 from botbottle.models import Bottle
-from botbottle.owners import proven_tokens
-
-from . import edge, streams
-from .access import AccessEntry
-from .cancelling import cancel
-from .dispatch import Wait, dispatch
-from .jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, ProtocolError, encode, result_response
-from .outage import Unavailable, unavailable
-from .protocol import McpRequest, Post, parse
-from .streams import WaitingCall
-from .versions import Era, http_status
+from botbottle.web.bottle_auth import BottleAuthentication
+from botbottle.web.middleware import changes_of
+from botbottle.web.owners import proven_tokens
+from supervise.mcp import http_checks, streams
+from supervise.mcp.access_log import AccessEntry
+from supervise.mcp.cancellation import cancel
+from supervise.mcp.dispatch import Wait, dispatch
+from supervise.mcp.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    Json,
+    ProtocolError,
+    encode,
+    result_response,
+)
+from supervise.mcp.outage import Unavailable, unavailable
+from supervise.mcp.protocol import McpRequest, Post, parse
+from supervise.mcp.streams import WaitingCall
+from supervise.mcp.versions import Era, http_status
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +61,13 @@ class AgentView(APIView):
         self.entry = AccessEntry(request.method or "", request.path)
         if (request.method or "").lower() not in self.http_method_names:
             raise MethodNotAllowed(request.method or "", self.advice)
-        edge.check_host(request.headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
-        edge.check_origin(request.headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
+        http_checks.check_host(request.headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
+        http_checks.check_origin(request.headers, settings.SUPERVISE_BIND, settings.SUPERVISE_HOSTS)
         self.bottle = self._authenticated(request)
         self.entry.bottle = self.bottle.slug
         if request.method == "POST":
-            edge.check_length(request.headers, settings.SUPERVISE_MAX_BODY_BYTES)
-            edge.check_content_type(request.headers)
+            http_checks.check_length(request.headers, settings.SUPERVISE_MAX_BODY_BYTES)
+            http_checks.check_content_type(request.headers)
 
     def _authenticated(self, request: Request) -> Bottle:
         """The bottle. From now on, work that comes with its token has turns of its own."""
@@ -120,7 +126,7 @@ class McpView(AgentView):
     advice = "Send MCP messages with POST. There is no GET stream."
 
     def post(self, request: Request) -> HttpResponseBase:
-        accepted = edge.accepted(request.headers)
+        accepted = http_checks.accepted(request.headers)
         post = parse(read_body(request._request), request.headers)
         self._note(post)
         ready: list[Json] = []
@@ -214,12 +220,16 @@ def addressed(error: ProtocolError, message: McpRequest) -> ProtocolError:
 def read_body(request: HttpRequest) -> bytes:
     body = request.read(settings.SUPERVISE_MAX_BODY_BYTES + 1)
     if len(body) > settings.SUPERVISE_MAX_BODY_BYTES:  # sent in chunks, so no length announced it
-        raise edge.too_large(settings.SUPERVISE_MAX_BODY_BYTES)
+        raise http_checks.too_large(settings.SUPERVISE_MAX_BODY_BYTES)
     return body
 
 
 def _respond(
-    accepted: edge.Accepted, post: Post, ready: list[Json], calls: list[WaitingCall], entry: AccessEntry
+    accepted: http_checks.Accepted,
+    post: Post,
+    ready: list[Json],
+    calls: list[WaitingCall],
+    entry: AccessEntry,
 ) -> HttpResponseBase:
     """JSON for what is ready, events for what waits, and always what the client can read."""
     if calls and accepted.sse:

@@ -1,6 +1,6 @@
 from django.db import migrations
 
-from supervise import roles
+from supervise.access import roles
 
 
 def grant(apps, schema_editor):

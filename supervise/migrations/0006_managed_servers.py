@@ -1,7 +1,7 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
-from supervise import roles
+from supervise.access import roles
 
 
 def grant(apps, schema_editor):

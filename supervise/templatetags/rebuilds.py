@@ -6,13 +6,13 @@ from typing import Any
 
 from django import template
 
+from supervise.console.rebuild_views import panel_of
 from supervise.models import Decision, Proposal
-from supervise.rebuild_pages import panel_of
 
 register = template.Library()
 
 
-@register.inclusion_tag("supervise/_rebuild.html", takes_context=True)
+@register.inclusion_tag("supervise/rebuild/_rebuild.html", takes_context=True)
 def rebuild_of(context: dict[str, Any], decision: Decision, proposal: Proposal) -> dict[str, Any]:
     if proposal.tool != Proposal.Tool.CAPABILITY:
         return {}

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from egress.proxy.body import ChunkedBody, chunk, last_chunk
-from egress.proxy.clienthello import BadHello, HelloReader
 from egress.proxy.errors import BadRequest
-from egress.proxy.head import CHUNKED, RequestHead, parse_request, read_usual_line
-from egress.proxy.targets import connect_target, forward_target, inner_target
-from egress.proxy.tokens import claimed_slug, slug_and_token
-from egress.proxy.writing import request_bytes
+from egress.proxy.http.body import ChunkedBody, chunk, last_chunk
+from egress.proxy.http.heads import CHUNKED, RequestHead, parse_request, read_usual_line
+from egress.proxy.http.proxy_auth import claimed_slug, slug_and_token
+from egress.proxy.http.targets import connect_target, forward_target, inner_target
+from egress.proxy.http.writer import request_bytes
+from egress.proxy.tls.client_hello import BadHello, HelloReader
 from tests.attack.conftest import ALLOWED
 from tests.attack.test_authority import hello, records
 from tests.attack.test_identity import credentials

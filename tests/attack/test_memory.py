@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from egress.dlp import memory_of_scan
-from egress.git_packs import MEMORY
-from egress.proxy.splicing import MOST
+from egress.dlp.git_packs import MEMORY
+from egress.dlp.scanner import memory_of_scan
+from egress.proxy.net.splice import MOST
 from tests.support.git_packs import Pack
 from tests.support.proxy_harness import Client, Lab, eventually, get, pinned, request, running_lab
 

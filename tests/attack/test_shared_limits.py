@@ -21,7 +21,6 @@ from unittest.mock import patch
 
 import pytest
 
-from botbottle import launch
 from botbottle.backends.base import (
     HOME_INSIDE,
     SOCKETS_INSIDE,
@@ -31,8 +30,9 @@ from botbottle.backends.base import (
     Plan,
     Variable,
 )
-from botbottle.backends.bubblewrap import interpreter
-from egress.snapshot import write_atomically
+from botbottle.backends.local.bubblewrap import interpreter
+from botbottle.launch import plan_cache
+from egress.contract.snapshot import write_atomically
 from tests.support import PROGRAMS, ROOT, proxy_harness
 from tests.support.proxy_harness import USUAL_ROUTES, Client, Lab, get, numbered, running_lab
 from tests.support.requirements import require
@@ -154,7 +154,7 @@ def begin(lab: Lab, slug: str, program: str, limits: Limits = Limits()) -> subpr
         variables={"HOME": Variable(HOME_INSIDE)}, mounts=mounts, limits=limits,
     )  # fmt: skip
     written = lab.home / f"{slug}.json"
-    written.write_text(launch.to_json(plan))
+    written.write_text(plan_cache.to_json(plan))
     return subprocess.Popen(
         verb(lab, "run", str(written)), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,

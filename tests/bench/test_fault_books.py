@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bench.fault_parts.books import contradictions
-from supervise import decisions
 from supervise.models import Decision, Proposal
+from supervise.proposals import decisions
 from tests.support import ROOT
 from tests.support.proposals import ask, seen
 

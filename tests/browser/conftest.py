@@ -26,9 +26,9 @@ viewer.groups.add(Group.objects.get(name="viewer"))
 """
 FILE = """
 from django.db import transaction
-from egress.ask import parse_egress_ask
+from egress.policy.asks import parse_egress_ask
 from supervise import bottles
-from supervise.filing import file_proposal
+from supervise.proposals.submit import file_proposal
 bottle = bottles.get(given["slug"])
 with transaction.atomic():
     for number in range(given["count"]):
@@ -38,7 +38,7 @@ with transaction.atomic():
 # Chromium calls these errors; for a form that was refused they are the answer.
 REFUSED_FORM = ("status of 400 (Bad Request)", "status of 409 (Conflict)")
 # Nothing happens on it, and it is of the same site: from elsewhere the way back costs a new process.
-RESTING_PLACE = "/static/supervise/icon.svg"
+RESTING_PLACE = "/static/supervise/shared/icon.svg"
 # The console knows a provider: `localhost` is another site than `127.0.0.1`.
 PROVIDER_PORT = 8100
 ORGANISATION = {

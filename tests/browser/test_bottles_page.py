@@ -70,15 +70,15 @@ def test_a_bottle_is_found_compared_and_rolled_back(
 
 ROUTES = """
 from django.db import transaction
-from egress import store
-from egress.routes import Route
-from supervise import bottles
+from egress.tables import versions
+from egress.policy.routes import Route
+from supervise.bottles import records
 with transaction.atomic():
-    newest = store.lock(bottles.get(given["slug"]))
+    newest = versions.lock(records.get(given["slug"]))
     table = newest.table.with_route(Route("api.example.com", ("/a", "/b")))
     table = table.with_route(Route("kept.example.com"))
-    store.append(newest, table, author="tests", cause="by hand")
-store.publish(newest.bottle)
+    versions.append(newest, table, author="tests", cause="by hand")
+versions.publish(newest.bottle)
 """
 
 

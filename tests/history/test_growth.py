@@ -23,22 +23,16 @@ from django.test.utils import CaptureQueriesContext
 from bench.scale_parts import history
 from bench.scale_parts.history import History
 from botbottle.admin import CappedPaginator, HistoryAdmin
-from supervise import (
-    api_keys,
-    applying,
-    audit,
-    bottles,
-    bottles_page,
-    caretaker,
-    console,
-    context,
-    decisions,
-    precedents,
-    waiting,
-)  # fmt: skip
-from supervise.api import HistoryPages
+from supervise import audit, background  # fmt: skip
+from supervise.access import api_keys  # fmt: skip
+from supervise.api.views import HistoryPages
+from supervise.bottles import records as bottles  # fmt: skip
+from supervise.console import bottle_views  # fmt: skip
+from supervise.console import views as console
+from supervise.mcp.session_context import facts as context  # fmt: skip
 from supervise.models import Decision, Proposal
-from tests.console.conftest import browser_of
+from supervise.proposals import apply, decisions, precedents, waiting  # fmt: skip
+from tests.supervise.console.conftest import browser_of
 from tests.support.proposals import ask, seen
 
 FEW, MANY = 300, 900
@@ -90,7 +84,7 @@ class World:
             "joining": lambda: ask(self.bottles[0], "p0.example.com"),
             "approving": self._approve,
             "sweeping": lambda: waiting._after.func(waiting._newest_seq.func()),
-            "caretaker": caretaker.tend,
+            "caretaker": background.tend,
         }
 
     def _pages(self) -> list[str]:
@@ -134,7 +128,7 @@ class World:
     def _approve(self) -> None:
         proposal = self._filed.pop()
         decision = decisions.approve(proposal.pk, actor=self._root, seen_digest=seen(proposal))
-        applying.apply(decision)
+        apply.apply(decision)
 
     @staticmethod
     def _get(client: Client, path: str, headers: dict[str, str] | None = None) -> Callable[[], None]:
@@ -170,7 +164,7 @@ def world(settings: Any, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(HistoryAdmin, "list_per_page", PAGE)
     monkeypatch.setattr(HistoryPages, "page_size", PAGE)
     monkeypatch.setattr(console, "HISTORY_PAGE", PAGE)
-    monkeypatch.setattr(bottles_page, "VERSIONS_PAGE", PAGE)
+    monkeypatch.setattr(bottle_views, "VERSIONS_PAGE", PAGE)
     return World()
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from egress.data_plane import EgressProcess
+from egress.tables.proxy_client import EgressProcess
 from tests.support.bottle_cli import Bottles, family
 from tests.support.requirements import require
 from tests.support.site import ADDRESS, HOST, Site, post_form, running_site

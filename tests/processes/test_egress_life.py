@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from egress.data_plane import EgressProcess
+from egress.tables.proxy_client import EgressProcess
 from tests.support import ROOT
 from tests.support import request_load as load
 from tests.support.agent import Agent, Operator, crowd
@@ -303,9 +303,9 @@ def test_a_proxy_that_hangs_does_not_hold_up_the_servers_end(web_alone: RunningS
 
 
 MANY_BOTTLES = """
-from supervise import bottles
+from supervise.bottles import records
 for number in range(12):
-    bottles.create(f"waits-{number}", author="tests")
+    records.create(f"waits-{number}", author="tests")
 """
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from egress.shards import owner
+from egress.contract.sharding import owner
 from tests.support.proxy_harness import numbered
 from tests.support.server import is_running, stop
 from tests.support.site import HOST, Site, running_site

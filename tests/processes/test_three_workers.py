@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from egress.data_plane import DataPlane
+from egress.tables.proxy_client import DataPlane
 from tests.processes.test_waiting_calls import api_key
 from tests.support.agent import Agent, Operator, crowd
 from tests.support.server import RunningServer, running_server

@@ -15,10 +15,10 @@ from tests.support.webhook_receiver import Receiver
 
 pytestmark = pytest.mark.process
 SET_UP = """
-from supervise import receivers
+from supervise.webhooks import manage
 from supervise.models import Webhook
 webhook = Webhook(name="chat", url="{url}", events=["filed"])
-receivers.put(webhook, secret="a-secret-of-ours-0001", author="tests")
+manage.put(webhook, secret="a-secret-of-ours-0001", author="tests")
 """
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from supervise import decisions
 from supervise.models import Proposal
+from supervise.proposals import decisions
 from tests.support.proposals import seen
 
 

@@ -13,9 +13,10 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, transaction
 
 from botbottle.models import Bottle
-from supervise import audit, audit_check, decisions
+from supervise import audit, audit_check
 from supervise.audit_check import Anchor, Break
 from supervise.models import AuditEvent, AuditHead, Decision, Proposal
+from supervise.proposals import decisions
 from tests.support.database_reset import without_triggers
 from tests.support.proposals import ask, seen
 from tests.support.threads import together

@@ -15,8 +15,9 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 
 from botbottle.models import Bottle
-from supervise import decisions, events
+from supervise import events
 from supervise.models import Decision
+from supervise.proposals import decisions
 from tests.support.proposals import ask, ask_image, seen
 from tests.support.timeouts import PATIENCE
 
@@ -142,7 +143,7 @@ def test_a_thread_does_not_wait_for_a_loop_that_has_stopped(monkeypatch: pytest.
 
 async def test_events_go_over_the_servers_loop_before_any_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-memory layer's queues belong to that loop: another thread's own loop would not wake it."""
-    from botbottle import server  # installs Twisted's reactor
+    from botbottle.web import server  # installs Twisted's reactor
 
     monkeypatch.setattr(events, "_loop", None)
     for duty in (server.Caretaker, server.Intake, server.Sender):

@@ -11,8 +11,8 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from botbottle.models import Bottle
-from egress import store
 from egress.models import DataPlaneEvent, Publication, RecordCursor
+from egress.tables import versions
 from supervise import audit_check
 from supervise.audit_check import Break
 from supervise.models import Decision
@@ -48,7 +48,7 @@ def test_processes_and_events_become_those_of_this_home(earlier: Apps) -> None:
 
     migrate()
 
-    mine = store.home_id()
+    mine = versions.home_id()
     found = RecordCursor.objects.order_by("process").values_list("home", "process", "boot", "number", "lost")
     assert list(found) == [(mine, 0, "boot-1", 10, 0), (mine, 1, "boot-2", 20, 0)]
     RecordCursor.objects.create(home=mine, process=2)  # no key is given twice

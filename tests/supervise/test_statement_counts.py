@@ -12,7 +12,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from botbottle.models import Bottle
-from supervise import audit_check, decisions
+from supervise import audit_check
+from supervise.proposals import decisions
 from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,8 +12,8 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from egress import snapshot
-from egress.shards import control_socket, stop_note
+from egress.contract import snapshot
+from egress.contract.sharding import control_socket, stop_note
 
 Answer = Callable[[str], Any]  # from the rest of the path to what is said
 LOADED_AT = datetime(2030, 1, 2, 3, 4, 5, 600_000, tzinfo=UTC)

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from botbottle import disk_space
-from botbottle.disk_space import Room
+from botbottle.core import disk_space
+from botbottle.core.disk_space import Room
 from tests.support.requirements import require
 
 AMPLE = Room(free=10**12, total=10**13, files=10**9)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from botbottle.backends import limits
-from botbottle.backends.local import LocalBackend
+from botbottle.backends.local import cgroups
+from botbottle.backends.local.backend import LocalBackend
 from tests.support.timeouts import until_patience_ends
 
 LISTENING = "0A"  # in /proc/net/tcp
@@ -89,7 +89,7 @@ def _mounts(directory: Path) -> Iterator[str]:
 
 def _control_groups(directory: Path) -> Iterator[str]:
     """Those of bottles whose home is in this directory: a mark of the home is in their names."""
-    groups = limits.leftovers("bot-bottle-")
+    groups = cgroups.leftovers("bot-bottle-")
     homes = {LocalBackend(Path(home)).tag for home in _directories(directory)} if groups else set()
     for group in groups:
         if any(Path(group).name.startswith(tag) for tag in homes):

@@ -32,7 +32,11 @@ _ids = iter(range(1, 10**9))
 
 def node() -> Path:
     found = shutil.which("node")
-    require(found and (NPM / EVERYTHING).is_file(), "the MCP server from npm", "tests/managed/npm/install")
+    require(
+        found and (NPM / EVERYTHING).is_file(),
+        "the MCP server from npm",
+        "tests/botbottle/mcp_servers/npm/install",
+    )
     return Path(str(found)).resolve()
 
 

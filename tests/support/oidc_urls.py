@@ -4,5 +4,5 @@ from django.urls import include, path
 
 urlpatterns = [
     path("", include("botbottle.urls")),
-    path("oidc/", include("supervise.oidc_urls")),
+    path("oidc/", include("supervise.access.urls")),
 ]

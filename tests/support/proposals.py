@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from botbottle.models import Bottle
-from egress.ask import parse_egress_ask, parse_gate_ask
-from supervise import queries
-from supervise.filing import file_proposal
+from egress.policy.asks import parse_egress_ask, parse_gate_ask
 from supervise.models import Proposal
+from supervise.proposals import queries
+from supervise.proposals.submit import file_proposal
 
 HOSTILE = "<script>alert(1)</script> & \u202egnp.exe \x1b[31m\x07 \x7f \u2028 \u200b \x00 \ud800 é"
 

@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from egress.policy import RouteTable, Snapshot
-from egress.routes import Route
-from egress.shards import control_socket, owner
-from egress.snapshot import render_gate, render_routes, write_atomically
+from egress.contract.sharding import control_socket, owner
+from egress.contract.snapshot import render_gate, render_routes, write_atomically
+from egress.policy.decide import RouteTable, Snapshot
+from egress.policy.routes import Route
 from tests.support import ROOT
 from tests.support.origins import Origins, Seen, TestAuthority
 from tests.support.server import KEPT_VARIABLES, state_of, stop

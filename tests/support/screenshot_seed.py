@@ -6,14 +6,19 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from botbottle.dockerfiles import digest_of
-from egress import handed, store
-from egress.ask import parse_egress_ask, parse_gate_ask
+from botbottle.dockerfiles.parse import digest_of
+from egress.contract import secret_variables
 from egress.models import TrafficRecord
-from egress.routes import Auth, Lease, Route
-from supervise import bottles, decisions, images, queries, receivers, snoozing, tool_calls
-from supervise.filing import file_proposal
+from egress.policy.asks import parse_egress_ask, parse_gate_ask
+from egress.policy.routes import Auth, Lease, Route
+from egress.tables import versions
+from supervise.bottles import images
+from supervise.bottles import records as bottles
+from supervise.kinds import mcp_tool
 from supervise.models import Delivery, Rebuild, Webhook
+from supervise.proposals import decisions, queries, snooze
+from supervise.proposals.submit import file_proposal
+from supervise.webhooks import manage
 
 bottle = bottles.get(given["slug"])  # noqa: F821 - given by whoever runs this
 otto = User.objects.get(username="otto")
@@ -65,9 +70,9 @@ for made in (
     Route("leased.example.com", lease=Lease(now + timedelta(hours=3), 50, now)),
 ):
     with transaction.atomic():
-        newest = store.lock(bottle)
-        store.append(newest, newest.table.with_route(made), author="tests", cause="by hand")
-    store.publish(bottle)
+        newest = versions.lock(bottle)
+        versions.append(newest, newest.table.with_route(made), author="tests", cause="by hand")
+    versions.publish(bottle)
 records = [record("allowed", "api.example.com", "/repos/acme", n % 24) for n in range(90)]
 records += [record("refused", "telemetry.example.net", "/v1/track", n % 20) for n in range(40)]
 site = "/repos/acme/site"
@@ -80,7 +85,7 @@ TrafficRecord.objects.bulk_create(records)
 
 # --- a file that the proxy cannot read
 
-torn = store.bottle_directory(bottle) / "run" / handed.FILE
+torn = versions.bottle_directory(bottle) / "run" / secret_variables.FILE
 torn.parent.mkdir(mode=0o700, exist_ok=True)
 torn.write_text("[")
 
@@ -114,11 +119,11 @@ waiting = {
 images.show_dockerfile(bottle, BEFORE)
 bottle.refresh_from_db()
 waiting["image"] = image(AFTER)
-call = tool_calls.ask(
+call = mcp_tool.ask(
     bottle, "issues", "create_issue", {"title": "Broken build", "labels": ["ci", "urgent"], "body": "x" * 300}
 )
 asleep = route("later.example.org", path_allowlist=["/x"])
-snoozing.snooze(asleep.pk, actor=otto, until=now + timedelta(hours=8))
+snooze.snooze(asleep.pk, actor=otto, until=now + timedelta(hours=8))
 
 # --- asks that were decided
 
@@ -175,7 +180,7 @@ answer["building"] = rebuilt("FROM debian:12\nRUN make c\n", phase=Phase.BUILDIN
 hook = Webhook(
     name=f"chat of {bottle.slug}", url="https://chat.example.com/hooks/1", events=["filed"], is_active=False
 )
-receivers.put(hook, secret="a-secret-of-ours-0001", author="otto")
+manage.put(hook, secret="a-secret-of-ours-0001", author="otto")
 for state, code, error in (
     ("delivered", 200, ""),
     ("given up", None, "It cannot be reached: Connection refused."),

@@ -14,7 +14,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection, connections
 from django.test import override_settings
 
-from botbottle import environment
+from botbottle.core import environment
 
 
 class SharedState:

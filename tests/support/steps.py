@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from egress.dlp import Steps
+from egress.dlp.scanner import Steps
 
 
 def finish(steps: Steps) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from egress.policy import Auth, Dlp, Lease, Request, Route, RouteTable
+from egress.policy.decide import Auth, Dlp, Lease, Request, Route, RouteTable
 
 SOAK = 50 if os.environ.get("BOTTLE_SOAK") == "1" else 1
 

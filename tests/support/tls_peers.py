@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from egress.proxy.ca import Authority, _private_pem
-from egress.proxy.openssl import Session
-from egress.proxy.tls import TlsTransport
-from egress.proxy.wire import Doorbell, Watch, Wire
+from egress.proxy.net.connection import Doorbell, Watch, Wire
+from egress.proxy.tls.authority import Authority, _private_pem
+from egress.proxy.tls.openssl import Session
+from egress.proxy.tls.transport import TlsTransport
 from tests.support.timeouts import PATIENCE
 
 HOST = "api.example.com"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from egress.ask import parse_egress_ask
+from egress.policy.asks import parse_egress_ask
 from tests.support.requirements import require
 from tests.support.token_examples import EXAMPLES
 from tests.support.tool_env import BARE, DENIED, INSPECTED, ROUTES, Bottle, Finished, git_backend

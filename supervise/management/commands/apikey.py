@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from supervise import api_keys
-from supervise.cli import OperatorCommand, Verbs, local_author, named_user
+from supervise.access import api_keys
+from supervise.cli.base import OperatorCommand, Verbs, local_author, named_user
 from supervise.models import ApiKey
 from supervise.sanitize import one_line
 

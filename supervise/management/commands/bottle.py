@@ -10,11 +10,15 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from botbottle import plan as plans
-from botbottle import quick
+from botbottle.launch import fast_cli
+from botbottle.launch import plan as plans
 from botbottle.models import Bottle
-from supervise import bottle_cli, bottles, disk_notice, rebuilding, running, sanitize
-from supervise.cli import OperatorCommand, Verbs, named_user
+from supervise import sanitize
+from supervise.bottles import lifecycle, rebuild
+from supervise.bottles import records as bottles
+from supervise.cli import bottle_output
+from supervise.cli.base import OperatorCommand, Verbs, named_user
+from supervise.disk import notice
 from supervise.models import Rebuild
 
 VERBS = {
@@ -76,57 +80,60 @@ class Command(OperatorCommand):
         return act(options)
 
     def show(self, options: dict[str, Any], result: Any) -> None:
-        printed = bottle_cli.SHOWN[options["verb"]](result)
+        printed = bottle_output.SHOWN[options["verb"]](result)
         if printed:
             self.stdout.write(printed)
 
     # --- one method per verb; what it returns is what --json prints
 
     def _init(self, options: dict[str, Any]) -> Any:
-        path = running.init(options["slug"])
+        path = lifecycle.init(options["slug"])
         return {"slug": options["slug"], "manifest": str(path)}
 
     def _plan(self, options: dict[str, Any]) -> Any:
-        manifest, plan = running.plan(options["slug"], command=self._words(options))
+        manifest, plan = lifecycle.plan(options["slug"], command=self._words(options))
         text = plans.describe(plan, manifest)
         return {"plan": json.loads(plans.to_json(plan)), "text": text}
 
     def _run(self, options: dict[str, Any]) -> Any:
         try:
-            code = running.run(
-                options["slug"], author=quick.author(), command=self._words(options), progress=self._progress
+            code = lifecycle.run(
+                options["slug"],
+                author=fast_cli.author(),
+                command=self._words(options),
+                progress=self._progress,
             )
         finally:
             if options["rm"] and bottles.living().filter(slug=options["slug"]).exists():
-                running.rm(options["slug"], author=quick.author())
+                lifecycle.rm(options["slug"], author=fast_cli.author())
         sys.exit(code)
 
     def _start(self, options: dict[str, Any]) -> Any:
-        bottle = running.start(
+        bottle = lifecycle.start(
             options["slug"],
             author=_author(options),
             command=self._words(options),
             progress=self._progress,
         )
-        return bottle_cli.row(bottle)
+        return bottle_output.row(bottle)
 
     def _stop(self, options: dict[str, Any]) -> Any:
-        return bottle_cli.row(running.stop(options["slug"], author=_author(options)))
+        return bottle_output.row(lifecycle.stop(options["slug"], author=_author(options)))
 
     def _exec(self, options: dict[str, Any]) -> Any:
         words = self._words(options)
         if not words:
             raise bottles.BadBottle(f"Say what to run: bottle exec {options['slug']} -- COMMAND.")
-        tty = quick.on_a_terminal() if options["tty"] is None else options["tty"]
-        sys.exit(running.exec(options["slug"], words, author=quick.author(), tty=tty))
+        tty = fast_cli.on_a_terminal() if options["tty"] is None else options["tty"]
+        sys.exit(lifecycle.exec(options["slug"], words, author=fast_cli.author(), tty=tty))
 
     def _attach(self, options: dict[str, Any]) -> Any:
-        sys.exit(running.attach(options["slug"], author=quick.author()))
+        sys.exit(lifecycle.attach(options["slug"], author=fast_cli.author()))
 
     def _logs(self, options: dict[str, Any]) -> Any:
-        pieces = running.logs(options["slug"], follow=options["follow"])
+        pieces = lifecycle.logs(options["slug"], follow=options["follow"])
         if not options["raw"]:
-            pieces = bottle_cli.plain(pieces)
+            pieces = bottle_output.plain(pieces)
         if options["json"]:
             texts = codecs.iterdecode(pieces, "utf-8", "replace")
             for text in texts if options["follow"] else ("".join(texts),):
@@ -137,35 +144,35 @@ class Command(OperatorCommand):
             sys.stdout.buffer.flush()
 
     def _ps(self, options: dict[str, Any]) -> Any:
-        for sentence in disk_notice.notice():
+        for sentence in notice.notice():
             self.stderr.write(sentence)
-        return [bottle_cli.row(bottle) for bottle in running.ps()]
+        return [bottle_output.row(bottle) for bottle in lifecycle.ps()]
 
     def _rebuild(self, options: dict[str, Any]) -> Any:
-        return self._performed(rebuilding.renew(options["slug"], author=quick.author()), options)
+        return self._performed(rebuild.renew(options["slug"], author=fast_cli.author()), options)
 
     def _rollback_image(self, options: dict[str, Any]) -> Any:
-        return self._performed(rebuilding.roll_back(options["slug"], author=quick.author()), options)
+        return self._performed(rebuild.roll_back(options["slug"], author=fast_cli.author()), options)
 
     def _performed(self, queued: Rebuild, options: dict[str, Any]) -> Any:
-        rebuilding.perform(queued.pk)
+        rebuild.perform(queued.pk)
         queued.refresh_from_db()
         if queued.phase == queued.Phase.FAILED:
-            raise rebuilding.NotRebuilt(queued.problem)
+            raise rebuild.NotRebuilt(queued.problem)
         return {"slug": options["slug"], "phase": queued.phase, "problem": queued.problem}
 
     def _rm(self, options: dict[str, Any]) -> Any:
-        return bottle_cli.row(running.rm(options["slug"], author=quick.author()))
+        return bottle_output.row(lifecycle.rm(options["slug"], author=fast_cli.author()))
 
     def _create(self, options: dict[str, Any]) -> Any:
-        made = bottles.create(options["slug"], author=quick.author(), backend=options["backend"])
-        return bottle_cli.connection(made)
+        made = bottles.create(options["slug"], author=fast_cli.author(), backend=options["backend"])
+        return bottle_output.connection(made)
 
     def _token(self, options: dict[str, Any]) -> Any:
-        return bottle_cli.connection(bottles.rotate_token(options["slug"], author=quick.author()))
+        return bottle_output.connection(bottles.rotate_token(options["slug"], author=fast_cli.author()))
 
     def _delete(self, options: dict[str, Any]) -> Any:
-        return {"slug": options["slug"], "expired": bottles.delete(options["slug"], author=quick.author())}
+        return {"slug": options["slug"], "expired": bottles.delete(options["slug"], author=fast_cli.author())}
 
     def _list(self, options: dict[str, Any]) -> Any:
         return [
@@ -183,5 +190,5 @@ class Command(OperatorCommand):
 
 def _author(options: dict[str, Any]) -> str:
     if options["operator"] is None:
-        return quick.author()
-    return running.operator_name(named_user(options["operator"]))
+        return fast_cli.author()
+    return lifecycle.operator_name(named_user(options["operator"]))

@@ -21,7 +21,7 @@ from botbottle import backends
 from botbottle.backends.base import Unavailable
 from botbottle.demo import agent as scripted_agent
 from botbottle.demo.internet import Internet, Site, small_internet
-from supervise.cli import add_json, json_line
+from supervise.cli.base import add_json, json_line
 
 SLUG = "demo"
 HOST, PAGE = "packages.example.com", "/simple/left-pad/"

@@ -7,11 +7,11 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from supervise import decisions, queries
-from supervise.api_shapes import ProposalLine, ProposalShape
-from supervise.cli import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
+from supervise.api.serializers import ProposalLine, ProposalShape
+from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
 from supervise.models import Approval, Proposal
-from supervise.reviewing import Review, checked_payload
+from supervise.proposals import decisions, queries
+from supervise.proposals.review import Review, checked_payload
 from supervise.sanitize import one_line, visible
 
 

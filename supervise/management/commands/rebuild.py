@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from supervise import rebuilding
-from supervise.cli import OperatorCommand
+from supervise.bottles import rebuild
+from supervise.cli.base import OperatorCommand
 from supervise.models import Rebuild
 
 
@@ -20,7 +20,7 @@ class Command(OperatorCommand):
     def run(self, options: dict[str, Any]) -> dict[str, Any]:
         number = options["rebuild"]
         try:
-            rebuilding.perform(number)
+            rebuild.perform(number)
         except Rebuild.DoesNotExist as error:
             raise CommandError(f"There is no rebuild {number}.") from error
         done = Rebuild.objects.select_related("bottle").get(pk=number)

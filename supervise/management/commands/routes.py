@@ -6,11 +6,12 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from egress import store
 from egress.models import Publication, RouteTableVersion
-from supervise import bottles, route_verbs
-from supervise.cli import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
-from supervise.reviewing import table_text
+from egress.tables import versions
+from supervise.bottles import records as bottles
+from supervise.bottles import route_actions
+from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
+from supervise.proposals.review import table_text
 from supervise.sanitize import visible
 
 VERBS = {
@@ -42,19 +43,19 @@ class Command(OperatorCommand):
 
     def run(self, options: dict[str, Any]) -> Any:
         bottle = bottles.get(options["slug"])
-        newest = store.current(bottle)
+        newest = versions.current(bottle)
         if options["verb"] == "list":
             return _table(newest)
         actor, host = acting_operator(options["as"]), options["host"]
         fields = read_payload(options["payload"], "a route") if options["verb"] == "change" else None
         seen = newest.version if options["seen"] is None else options["seen"]
-        looked = route_verbs.look(newest, host, fields)
+        looked = route_actions.look(newest, host, fields)
         if not options["json"]:
             self.stdout.write("\n".join(review_lines(looked)))
         if fields is None:
-            made = route_verbs.withdraw_route(bottle.slug, host, actor=actor, seen_version=seen)
+            made = route_actions.withdraw_route(bottle.slug, host, actor=actor, seen_version=seen)
         else:
-            made = route_verbs.change_route(bottle.slug, host, fields, actor=actor, seen_version=seen)
+            made = route_actions.change_route(bottle.slug, host, fields, actor=actor, seen_version=seen)
         return {**_table(made), "effects": looked.effects, "warnings": looked.warnings}
 
     def show(self, options: dict[str, Any], result: Any) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from supervise import bottles, managed
-from supervise.cli import OperatorCommand, Verbs, local_author
+from supervise.bottles import mcp_servers
+from supervise.bottles import records as bottles
+from supervise.cli.base import OperatorCommand, Verbs, local_author
 from supervise.models import ManagedServer
 from supervise.sanitize import one_line
 
@@ -34,12 +35,12 @@ class Command(OperatorCommand):
     def run(self, options: dict[str, Any]) -> list[dict[str, Any]]:
         bottle = bottles.get(options["slug"])
         if options["verb"] == "connect":
-            managed.connect(bottle, options["name"])
+            mcp_servers.connect(bottle, options["name"])
             raise SystemExit(0)  # standard output carried protocol: nothing of ours may follow
         if options["verb"] == "list":
-            managed.settle(bottle)
+            mcp_servers.settle(bottle)
         else:
-            managed.act(options["verb"], bottle.slug, options["name"], author=local_author())
+            mcp_servers.act(options["verb"], bottle.slug, options["name"], author=local_author())
         return [_line(server) for server in bottle.managed_servers.all()]
 
     def show(self, options: dict[str, Any], result: list[dict[str, Any]]) -> None:

@@ -12,13 +12,14 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection, connections
 
-from botbottle import disk_space, environment, listeners
 from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
-from botbottle.home import write_private
-from botbottle.supervisor import Plan, take_over
+from botbottle.core import disk_space, environment
+from botbottle.core.home import write_private
+from botbottle.process_supervisor import Plan, take_over
+from botbottle.web import listeners
 from egress import secrets as operators_secrets
-from egress import store
-from supervise.cli import add_json, address_lines, addresses
+from egress.tables import versions
+from supervise.cli.base import add_json, address_lines, addresses
 
 PATIENCE_BEYOND_REQUESTS = 4.0  # what the proxy may take to end after its open requests
 
@@ -39,7 +40,7 @@ class Command(BaseCommand):
             console=(settings.CONSOLE_BIND, settings.CONSOLE_PORT),
         )
         call_command("migrate", verbosity=0, interactive=False)
-        if store.other_homes():
+        if versions.other_homes():
             refuse_a_key_of_its_own()
         self._first_operator(quietly=options["json"])
         self._secrets()

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from supervise import audit_check
-from supervise.cli import OperatorCommand
+from supervise.cli.base import OperatorCommand
 
 
 class Command(OperatorCommand):

@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from botbottle import disk_space, listeners
 from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
-from botbottle.processes import die_with_supervisor
-from supervise.cli import add_json, addresses, tell_addresses
+from botbottle.core import disk_space
+from botbottle.core.processes import die_with_supervisor
+from botbottle.web import listeners
+from supervise.cli.base import add_json, addresses, tell_addresses
 
 
 class Command(BaseCommand):
@@ -45,7 +46,7 @@ class Command(BaseCommand):
             self._serve(opened, as_json=as_json)
 
     def _serve(self, opened: list[listeners.Listener], *, as_json: bool, quietly: bool = False) -> None:
-        from botbottle.server import serve  # noqa: PLC0415 - installs Twisted's reactor
+        from botbottle.web.server import serve  # noqa: PLC0415 - installs Twisted's reactor
 
         told = addresses(opened)  # now: serving takes the sockets away
 

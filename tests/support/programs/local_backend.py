@@ -7,9 +7,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from botbottle import launch
 from botbottle.backends.base import BackendError
-from botbottle.backends.local import LocalBackend
+from botbottle.backends.local.backend import LocalBackend
+from botbottle.launch import plan_cache
 
 
 def say(line: str) -> None:
@@ -22,7 +22,7 @@ def main() -> int:
     try:
         match verb:
             case "run":
-                return backend.run(launch.from_json(Path(subject).read_text()), say)
+                return backend.run(plan_cache.from_json(Path(subject).read_text()), say)
             case "exec":
                 return backend.exec(subject, rest, tty=False)
             case "exec-tty":

@@ -12,9 +12,10 @@ import socket
 import sys
 from pathlib import Path
 
-from egress.proxy import dialing, subordinate
 from egress.proxy.config import from_environment
 from egress.proxy.main import run
+from egress.proxy.net import dialing
+from egress.proxy.process import subordinate_epoll
 
 names, asked, dialled, stand_ins = map(Path, sys.argv[1:])
 really_connect = dialing._connect
@@ -48,7 +49,7 @@ def note(where: Path, what: str) -> None:
 
 
 if "SUBUID_FILE" in os.environ:
-    subordinate.RANGES = Path(os.environ["SUBUID_FILE"])
+    subordinate_epoll.RANGES = Path(os.environ["SUBUID_FILE"])
 dialing._connect = connect
 logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
 sys.exit(run(from_environment(), lookup=lookup))

@@ -23,9 +23,9 @@ django.setup()
 from asgiref.sync import sync_to_async  # noqa: E402
 from django.core.management import execute_from_command_line  # noqa: E402
 
-from supervise import queries  # noqa: E402
 from supervise.mcp import tools  # noqa: E402
-from supervise.waiting import hub  # noqa: E402
+from supervise.proposals import queries  # noqa: E402
+from supervise.proposals.waiting import hub  # noqa: E402
 
 SLOW_SECONDS = 0.1
 file, asked = tools.call, []

@@ -1,0 +1,54 @@
+"""A stream of the Docker engine as plain pipes, for whoever waits on descriptors. Bytes pass as they are."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from docker.errors import APIError  # type: ignore[import-untyped]
+
+from botbottle.backends.base import BackendError, Pipes
+from botbottle.backends.docker import terminal
+from botbottle.backends.docker.engine import SECONDS, connected
+
+
+def join(stream: terminal.Stream, execution: str, container: str) -> Pipes:
+    """A thread carries the bytes until the engine ends the stream, then tells the exit code."""
+    (source, into), (out, out_inside), (err, err_inside) = os.pipe(), os.pipe(), os.pipe()
+    status, tell = os.pipe()
+
+    def carry() -> None:
+        with suppress(OSError):  # nobody reads any more: the stream is closed, and the program sees that
+            terminal.relay(stream, source=source, out=out_inside, err=err_inside)
+        for fd in (source, out_inside, err_inside):
+            os.close(fd)
+        with suppress(OSError, BackendError):  # no engine, no code: the bottle is what ended
+            os.write(tell, b"%d" % _exit_code(execution))
+        os.close(tell)
+
+    threading.Thread(target=carry, name="docker-pipes", daemon=True).start()
+    return Pipes(into, out, err, status, lambda: _pid(execution, container))
+
+
+def _exit_code(execution: str) -> int:
+    """Raises BackendError; the stream can end a moment before the engine knows the code."""
+    deadline = time.monotonic() + SECONDS
+    with connected() as client:
+        while time.monotonic() < deadline:
+            state = client.api.exec_inspect(execution)
+            if state["ExitCode"] is not None and not state["Running"]:
+                return int(state["ExitCode"])
+            time.sleep(0.05)
+    raise BackendError("The command left its pipes and runs on.")
+
+
+def _pid(execution: str, container: str) -> int | None:
+    """An engine may be elsewhere: the number counts when that process is in the container here too."""
+    with suppress(BackendError, APIError, OSError), connected() as client:
+        pid = int(client.api.exec_inspect(execution)["Pid"])
+        if container in Path(f"/proc/{pid}/cgroup").read_text():
+            return pid
+    return None

@@ -1,0 +1,1 @@
+"""Bottles by bubblewrap on this host."""

@@ -1,0 +1,267 @@
+"""A plan as bubblewrap's arguments: what a local bottle sees of the host, which is little and read-only.
+
+Nothing interesting stands on a command line: arguments, files and variables go through descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import sys
+from pathlib import Path
+
+from botbottle import inside
+from botbottle.backends import seccomp
+from botbottle.backends.base import (
+    HOME_INSIDE,
+    INIT_INSIDE,
+    TRUST_INSIDE,
+    UID_INSIDE,
+    USER_INSIDE,
+    BackendError,
+    Mount,
+    Plan,
+)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+INIT = inside.DIRECTORY / "init.py"
+CONFINED = _words(
+    "--unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-try "
+    "--disable-userns --cap-drop ALL --die-with-parent --as-pid-1 --clearenv"
+)
+PROGRAMS = _words("usr bin sbin lib lib32 lib64 libx32")
+ETC = _words(
+    "alternatives debian_version fonts ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types os-release "
+    "perl protocols services timezone"
+)
+ETC_BEGINNINGS = ("java-", "python3")
+OURS = _words("proc dev sys tmp run home root etc var workspace")
+OURS_IN_ETC = _words("passwd group hosts hostname nsswitch.conf resolv.conf ssl pki bot-bottle")
+BUNDLE_PLACES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+)
+COPIED_BYTES = 256 * 1024  # smaller files are copied into the bottle: quicker than a mount each
+JAVA_PLACE = "/etc/ssl/certs/java/cacerts"
+
+
+class Box:
+    """Arguments that grow, and the descriptors they speak of."""
+
+    def __init__(self) -> None:
+        self.arguments: list[str] = []
+        self.fds: list[int] = []
+
+    def add(self, *words: str) -> None:
+        self.arguments += words
+
+    def data(self, content: bytes, name: str = "bottle") -> str:
+        """A descriptor from which this can be read, once."""
+        fd = os.memfd_create(name)
+        self.fds.append(fd)
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return str(fd)
+
+    def file(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        self.add("--perms", f"{mode:04o}", "--file", self.data(content), path)
+
+    def show(self, source: Path, target: str) -> None:
+        """Read-only; a link stays the link it is, so that it cannot lead out of where it was found."""
+        try:
+            facts = source.lstat()
+        except OSError:
+            return
+        kind = facts.st_mode
+        if stat.S_ISLNK(kind):
+            self.add("--symlink", str(source.readlink()), target)
+        elif stat.S_ISREG(kind) and facts.st_size <= COPIED_BYTES and os.access(source, os.R_OK):
+            self.file(target, source.read_bytes(), stat.S_IMODE(kind) & 0o555)
+        elif stat.S_ISDIR(kind) or stat.S_ISREG(kind):
+            self.add("--ro-bind", str(source), target)
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+
+
+def interpreter() -> str:
+    """The host's Python that is not part of a virtual environment."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    path = f"{sys.base_prefix}/bin/python{version}"
+    return path if os.access(path, os.X_OK) else os.path.realpath(sys.executable)
+
+
+def interpreter_inside(plan: Plan) -> str:
+    if not plan.image:
+        return interpreter()
+    for path in ("/usr/local/bin/python3", "/usr/bin/python3"):
+        if os.path.lexists(f"{plan.image}{path}"):
+            return path
+    raise BackendError(
+        f"{plan.image} has no python3, which a bottle's first program needs: install it there."
+    )
+
+
+def compiled(source: Path) -> Path:
+    """Its byte code for this very interpreter, which takes a megabyte less to run. Else the file itself."""
+    kept = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+    facts = source.stat()
+    stamp = struct.pack("<III", 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
+    try:
+        with kept.open("rb") as file:
+            if file.read(16)[4:] == stamp:
+                return kept
+    except OSError:
+        pass
+    import py_compile  # noqa: PLC0415 - once
+
+    try:
+        py_compile.compile(str(source), str(kept), doraise=True)
+    except (OSError, py_compile.PyCompileError):
+        return source
+    return kept
+
+
+def first_program(plan: Plan) -> list[str]:
+    """The interpreter and init.py as the bottle sees them."""
+    source = plan.image or compiled(INIT) == INIT  # an image's interpreter is not ours
+    return [interpreter_inside(plan), "-I", "-S", INIT_INSIDE if source else f"{INIT_INSIDE}c"]
+
+
+def fill(box: Box, plan: Plan) -> None:
+    """Everything but the command. Raises BackendError."""
+    box.add(*CONFINED, "--uid", str(UID_INSIDE), "--gid", str(UID_INSIDE), "--hostname", plan.slug)
+    box.add("--seccomp", box.data(seccomp.cbpf()))
+    _root(box, plan)
+    _etc(box, plan)
+    _own(box, plan)
+    for mount in sorted(plan.mounts, key=lambda mount: mount.target.count("/")):
+        _mount(box, mount, plan)
+    for file in plan.files:
+        _outside_of_mounts(file.path, plan)
+        _not_by_a_link(file.path, plan)
+        box.file(file.path, file.content.encode(), file.mode)
+    box.add("--remount-ro", "/", "--chdir", plan.workdir)
+
+
+def _root(box: Box, plan: Plan) -> None:
+    base = Path(plan.image or "/")
+    if not base.is_dir():
+        raise BackendError(f"image: {base} is not a directory with a root filesystem.")
+    names = [name for name in os.listdir(base) if name not in OURS] if plan.image else PROGRAMS  # noqa: PTH208
+    for name in sorted(names):
+        box.show(base / name, f"/{name}")
+    if not plan.image and not interpreter().startswith("/usr/"):
+        box.add("--ro-bind", sys.base_prefix, sys.base_prefix)
+
+
+def _etc(box: Box, plan: Plan) -> None:
+    base = Path(plan.image or "/") / "etc"
+    if base.is_dir() and not base.is_symlink():
+        for name in sorted(os.listdir(base)):  # noqa: PTH208
+            public = name in ETC or name.startswith(ETC_BEGINNINGS)
+            if name not in OURS_IN_ETC and (plan.image or public):
+                box.show(base / name, f"/etc/{name}")
+        if not (base / "ssl").is_symlink():
+            box.show(base / "ssl" / "openssl.cnf", "/etc/ssl/openssl.cnf")
+    shell = "/bin/bash" if os.path.lexists(f"{plan.image}/bin/bash") else "/bin/sh"
+    user, uid = USER_INSIDE, UID_INSIDE
+    nobody = "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin"
+    passwd = (
+        f"root:x:0:0:root:/:/usr/sbin/nologin\n{user}:x:{uid}:{uid}:{user}:{HOME_INSIDE}:{shell}\n{nobody}\n"
+    )
+    box.file("/etc/passwd", passwd.encode())
+    box.file("/etc/group", f"root:x:0:\n{user}:x:{uid}:\nnogroup:x:65534:\n".encode())
+    box.file("/etc/hosts", f"127.0.0.1 localhost {plan.slug}\n::1 localhost\n".encode())
+    box.file("/etc/hostname", f"{plan.slug}\n".encode())
+    box.file("/etc/nsswitch.conf", b"passwd: files\ngroup: files\nhosts: files\n")
+    box.file("/etc/resolv.conf", b"")  # there is no DNS: the proxy resolves
+    for place in BUNDLE_PLACES:
+        box.add("--symlink", f"{TRUST_INSIDE}/bundle.pem", place)
+    box.add("--symlink", f"{TRUST_INSIDE}/truststore.p12", JAVA_PLACE)
+
+
+def _own(box: Box, plan: Plan) -> None:
+    """What is new in each bottle: its processes, devices, temporary files, home."""
+    size = ["--size", str(plan.limits.memory)] if plan.limits.memory else []
+    box.add("--proc", "/proc", "--dev", "/dev")
+    box.add("--perms", "1777", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
+    _cover_kernel_files(box)
+    box.add("--symlink", "/tmp", "/var/tmp")  # noqa: S108
+    box.add("--perms", "1777", *size, "--tmpfs", "/tmp")  # noqa: S108
+    box.add("--perms", "0700", *size, "--tmpfs", HOME_INSIDE)
+    box.show(INIT, INIT_INSIDE)
+    if not plan.image:
+        box.show(compiled(INIT), f"{INIT_INSIDE}c")
+
+
+def _cover_kernel_files(box: Box) -> None:
+    """What /proc shows of the kernel itself: where the operator is root, the agent owns it, whatever its uid.
+
+    It could set /proc/sys/kernel/core_pattern, or change who may read /proc/cpuinfo on the host. So all of
+    /proc becomes read-only then, and what is for root's eyes is hidden.
+    """
+    if os.geteuid() != 0:
+        box.add("--ro-bind", "/proc/sys", "/proc/sys")
+        return
+    with os.scandir("/proc") as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if not entry.name.isdigit() and entry.is_file() and not entry.stat().st_mode & 0o004:
+                box.add("--ro-bind", "/dev/null", entry.path)
+    box.add("--remount-ro", "/proc")
+
+
+def _mount(box: Box, mount: Mount, plan: Plan) -> None:
+    if not os.path.exists(mount.source):  # noqa: PTH110
+        raise BackendError(
+            f"{mount.source}, which {plan.slug} sees as {mount.target}, is not there. "
+            "Create it; what belongs to the bottle itself is made while `manage.py up` runs."
+        )
+    _outside_of_mounts(mount.target, plan)
+    _not_by_a_link(mount.target, plan)
+    box.add("--bind" if mount.writable else "--ro-bind", mount.source, mount.target)
+
+
+def _outside_of_mounts(path: str, plan: Plan) -> None:
+    """Below a mount the agent may have put a link, which would be followed with the operator's rights."""
+    for mount in plan.mounts:
+        if path != mount.target and path.startswith(f"{mount.target.rstrip('/')}/"):
+            raise BackendError(
+                f"{path} lies inside of the mount {mount.target}: choose a place outside of it."
+            )
+
+
+def _not_by_a_link(path: str, plan: Plan) -> None:
+    """An image's link on the way would be followed while the host's own files are still in reach.
+
+    What is missing at its end would then be made there, with the operator's rights.
+    """
+    top, *below = path.strip("/").split("/")
+    own = below[:1] and below[0] in OURS_IN_ETC if top == "etc" else top in OURS
+    if own or not plan.image:
+        return  # nothing of an image's is shown there
+    place = Path(plan.image)
+    for name in (top, *below):
+        place /= name
+        if place.is_symlink():
+            raise BackendError(
+                f"{path} leads over a link of the image, {place}: choose a place in the bottle without one, "
+                "such as one below /mnt that the image does not have."
+            )
+
+
+def environment(values: dict[str, str]) -> bytes:
+    """Variables as the kernel writes them: NAME=value, each ended by a NUL. Never log the result."""
+    for name, value in values.items():
+        if "\0" in value:
+            raise BackendError(f"env.{name}: a variable cannot hold a NUL byte. Clean its source.")
+    return b"".join(os.fsencode(f"{name}={value}\0") for name, value in values.items())

@@ -1,0 +1,1 @@
+"""Bottles as virtual machines of their own."""

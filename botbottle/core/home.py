@@ -1,0 +1,66 @@
+"""BOTTLE_HOME: the one directory that holds all state. Everything in it is private to its owner."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from botbottle.core.environment import BadSetting
+
+
+def prepare(home: Path) -> Path:
+    """Create the directory (0700) or say in one sentence why it cannot be used."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.chmod(0o700)
+    except OSError as error:
+        raise BadSetting(f"BOTTLE_HOME={home} cannot be used: {error.strerror}. Choose another.") from error
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise BadSetting(f"BOTTLE_HOME={home} is not writable. Choose another directory.")
+    return home
+
+
+def write_private(path: Path, content: str) -> None:
+    """Write a file that was never, not even for a moment, readable by others."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(content)
+
+
+def secret_key(home: Path) -> str:
+    """Django's SECRET_KEY, made once."""
+    path = home / "secret_key"
+    key = made_once(path, lambda: secrets.token_urlsafe(64))
+    if len(key) < 50:
+        raise BadSetting(f"{path} is damaged (too short). Remove it to make a new key; sessions end.")
+    return key
+
+
+def made_once(path: Path, make: Callable[[], str]) -> str:
+    """A private file's content, made by the first who needs it. Who starts at the same moment agrees."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        candidate = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        write_private(candidate, make())
+        try:
+            os.link(candidate, path)
+        except FileExistsError:
+            pass
+        finally:
+            candidate.unlink()
+        return path.read_text(encoding="utf-8").strip()
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Alone among all processes that hold this file. It stays: without it, two could hold "the" lock."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,119 @@
+"""Before a bottle gets a new image: does that carry a bottle at all? And how is the workspace just then?
+
+Both are asked in throw-away sandboxes, with a scratch directory in the workspace's place or the workspace
+read-only. What they answer came from inside, so it is bounded and shown as an agent's text.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from botbottle import inside
+from botbottle.backends.base import WORKSPACE_INSIDE, BackendError, Mount, Plan, Progress
+from botbottle.launch import scratch_sandbox
+
+_INSIDE = inside.DIRECTORY
+_PROBE = (_INSIDE / "probe.py").read_text(encoding="utf-8")
+_LOOK = (_INSIDE / "workspace_state.py").read_text(encoding="utf-8")
+_SNAPSHOT_INSIDE = "/snapshot"
+_CANARY_SECONDS = 180.0
+_SNAPSHOT_SECONDS = 120.0
+_MOST_ARCHIVE = 80 * 1024**2
+_MOST_NAMES = 200
+
+
+class CanaryFailed(BackendError):
+    """The image does not carry a bottle; the message says what is missing."""
+
+
+def check(plan: Plan, tell: Progress) -> None:
+    """Boot the plan's image with the bottle's own sockets and a scratch workspace. Raises CanaryFailed.
+
+    Without the bottle's secrets: the image is an agent's, and nothing that is checked needs them.
+    """
+    has_agent = plan.agent != "none" and plan.command
+    wanted = {
+        "supervise": plan.supervise,
+        "files": [file.path for file in plan.files],
+        "program": plan.command[0] if plan.command else "",
+        "agent": plan.command[0] if has_agent else "",
+    }
+    with scratch_sandbox.prepared(_without_secrets(plan)) as sandbox:
+        scratch = Mount(str(sandbox.scratch), WORKSPACE_INSIDE, writable=True)
+        mounts = [scratch if mount.target == WORKSPACE_INSIDE else mount for mount in plan.mounts]
+        try:
+            plan.environment()  # what the host no longer has is found out while the old bottle runs
+            ended = sandbox.ask(_PROBE, json.dumps(wanted), mounts=mounts, seconds=_CANARY_SECONDS)
+        except BackendError as error:
+            raise CanaryFailed(f"A canary of the new image did not start: {error}") from error
+    lines = [line for line in ended.output.splitlines() if line.strip()]
+    for line in lines:
+        tell(line)
+    if ended.exit_code == 0:
+        return
+    if ended.exit_code is None:
+        raise CanaryFailed(f"A canary of the new image gave no answer within {_CANARY_SECONDS:.0f} s.")
+    failed = [line.removeprefix("failed: ") for line in lines if line.startswith("failed: ")]
+    said = "; ".join(failed or lines[-3:]) or f"it ended with code {ended.exit_code}"
+    raise CanaryFailed(f"A canary of the new image failed: {said[:1000]}.")
+
+
+def look_at_workspace(plan: Plan, archive: Path) -> dict[str, Any]:
+    """Branch, commit and changed files; what is not committed is kept in `archive`. Raises BackendError.
+
+    Asked with the present image, no sockets, no secrets: a repository's configuration can run programs.
+    """
+    workspace = scratch_sandbox.workspace_of(plan)
+    if not Path(workspace.source).is_dir():
+        return {}
+    bare = replace(_without_secrets(plan), files=(), supervise=False)
+    with scratch_sandbox.prepared(bare) as sandbox:
+        mounts = [
+            replace(workspace, writable=False),
+            Mount(str(sandbox.scratch), _SNAPSHOT_INSIDE, writable=True),
+        ]
+        packed = f"{_SNAPSHOT_INSIDE}/changes.tar.gz"
+        ended = sandbox.ask(_LOOK, WORKSPACE_INSIDE, packed, mounts=mounts, seconds=_SNAPSHOT_SECONDS)
+        state = _state(ended.output)
+        if state.get("changes"):
+            state["kept"] = _take(sandbox.scratch / "changes.tar.gz", archive)
+    return state
+
+
+def _without_secrets(plan: Plan) -> Plan:
+    plain = {name: variable for name, variable in plan.variables.items() if not variable.secret}
+    return replace(plan, variables=plain)
+
+
+def _state(output: str) -> dict[str, Any]:
+    """Only what we know how to show, and not more than can be shown."""
+    try:
+        said = json.loads(output.strip().splitlines()[-1])
+    except (ValueError, IndexError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        return {"unknown": "the workspace could not be looked at"}
+    state: dict[str, Any] = {
+        name: said[name][:300] for name in ("branch", "commit", "unknown") if isinstance(said.get(name), str)
+    }
+    state |= {name: said[name] for name in ("changes", "left_out") if type(said.get(name)) is int}
+    if isinstance(said.get("changed"), list):
+        state["changed"] = [str(name)[:300] for name in said["changed"][:_MOST_NAMES]]
+    return state
+
+
+def _take(made: Path, archive: Path) -> bool:
+    """Out of the sandbox's reach, unopened."""
+    try:
+        found = made.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_ARCHIVE:
+            return False
+        made.replace(archive)
+        archive.chmod(0o600)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""A sandbox for one question: started from a bottle's plan, asked, and gone. The bottle is not touched.
+
+Trust boundary: what runs in it may be an agent's, so what it prints is bounded and proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from botbottle import backends
+from botbottle.backends.accounts import bottle_user
+from botbottle.backends.base import WORKSPACE_INSIDE, Backend, BackendError, Mount, Plan
+from botbottle.backends.local import bubblewrap
+
+PLACE = "canary"  # in the bottle's directory: a home of its own, so that nobody takes it for the bottle
+_MOST_OUTPUT = 1 << 20
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    exit_code: int | None  # None: it took too long
+    output: str
+
+
+class Throwaway:
+    """Use it by `prepared`, which takes it away again."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.home = Path(plan.directory) / PLACE
+        self.scratch = self.home / "scratch"  # writable for what runs in it
+        self.backend: Backend = backends.get(plan.backend, self.home)
+
+    def ask(self, program: str, *arguments: str, mounts: Iterable[Mount], seconds: float) -> Ended:
+        """Run a Python program in it. Raises BackendError when it does not even start."""
+        plan = self._plan
+        python = bubblewrap.interpreter_inside(plan) if plan.backend == "local" else "python3"
+        directory = self.home / "bottles" / plan.slug
+        made = replace(
+            plan,
+            directory=str(directory),
+            command=(python, "-I", "-S", "-c", program, *arguments),
+            mounts=tuple(mounts),
+            workdir="/",
+        )
+        self.backend.start(made, _unheard)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            life = self.backend.life(plan.slug)
+            if not life.alive:
+                return Ended(life.exit_code, self._output())
+            time.sleep(_LOOK_SECONDS)
+        self.backend.stop(plan.slug, seconds=0)
+        return Ended(None, self._output())
+
+    def _output(self) -> str:
+        received = b""
+        for chunk in self.backend.logs(self._plan.slug, follow=False):
+            received += chunk
+            if len(received) > _MOST_OUTPUT:
+                break
+        return received[:_MOST_OUTPUT].decode(errors="replace").replace("\r\n", "\n")
+
+
+@contextmanager
+def prepared(plan: Plan) -> Iterator[Throwaway]:
+    clear(plan.backend, Path(plan.directory), plan.slug)
+    made = Throwaway(plan)
+    made.scratch.mkdir(mode=0o700, parents=True)
+    _give_to_bottle(made, plan)
+    try:
+        yield made
+    finally:
+        clear(plan.backend, Path(plan.directory), plan.slug)
+
+
+def clear(backend: str, directory: Path, slug: str) -> None:
+    """Take away what is left of one, perhaps by a process that was killed. Nothing there is fine."""
+    home = directory / PLACE
+    if home.is_dir():
+        with suppress(BackendError):
+            backends.get(backend, home).remove(slug)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def workspace_of(plan: Plan) -> Mount:
+    return next(mount for mount in plan.mounts if mount.target == WORKSPACE_INSIDE)
+
+
+def _give_to_bottle(made: Throwaway, plan: Plan) -> None:
+    """As the bottle's own home and workspace are. Only root can, and has to."""
+    if os.geteuid() != 0:
+        return
+    owner = Path(plan.directory).parent.parent.stat()
+    os.chown(made.home, owner.st_uid, owner.st_gid)
+    if plan.backend != "local":  # there root is the bottle's user, under another number
+        user = bottle_user(made.home)
+        os.chown(made.scratch, user.uid, user.gid)
+
+
+def _unheard(_line: str) -> None:
+    """What a throw-away sandbox has to say about itself interests nobody."""

@@ -1,0 +1,1 @@
+"""The operator's file that says what a bottle is."""

@@ -1,0 +1,401 @@
+"""The web process: Daphne on listeners that are already open, bounded bodies, and a stop that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import json
+import logging
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from io import BytesIO
+from typing import Any
+
+from daphne.http_protocol import HTTPFactory, WebRequest
+from daphne.server import Server
+from django.conf import settings
+from twisted.internet import defer, reactor, tcp, unix
+from twisted.internet.task import LoopingCall
+from twisted.web.http import HTTPChannel
+
+from botbottle.web.connections import Connections, Place, for_planes
+from botbottle.web.listeners import Listener
+from botbottle.web.overload import BEGUN, TOO_MANY, refusal_body
+from botbottle.web.owners import Owner, owner_of
+from botbottle.web.planes import Plane
+from egress.tables import proxy_client
+from egress.traffic.record_import import Intake
+from supervise import events
+from supervise.background import Caretaker
+from supervise.mcp.access_log import AccessEntry
+from supervise.proposals.waiting import ended, hub
+from supervise.webhooks.sender import Sender
+
+log = logging.getLogger(__name__)
+ANSWER_SECONDS = 3.5  # for waiting calls and open requests to be answered
+WORK_SECONDS = 1.0  # of these, how long waiting calls wait for the requests at work
+ACK_SECONDS = 1.0  # how long a decision that is just being applied still waits for the proxy
+LAST_SECONDS = 4.8  # after these a stop is enforced
+STOPPING = "bot-bottle is stopping. Nothing was changed. Make the same request again in a few seconds."
+# The loop gives the interpreter away at every read and write. This is how long it waits to have it back from
+# a thread that computes: with Python's own 5 ms, a few busy threads hold up everybody's bytes.
+SWITCH_SECONDS = 0.0005
+TEND_SECONDS = 1.0  # between two looks for connections that are idle or slow
+MOST_ACCEPTS = 4  # connections of one listener in one turn of the loop
+PATIENCE_FACTOR = 16  # how much of an oversized body is read and thrown away before the connection is cut
+
+
+class BoundedRequest(WebRequest):  # type: ignore[misc]
+    """Refuses a body over the plane's limit without keeping it: Daphne alone would spool any size to disk."""
+
+    received = 0
+    finished: int  # Twisted's
+
+    is_turned_away = False
+
+    def gotLength(self, length: int | None) -> None:  # noqa: N802 - Twisted's name
+        """Agents' bodies stay in memory: as a file of its own, each would be one more descriptor."""
+        if self.channel.factory.plane is Plane.OPERATOR:
+            super().gotLength(length)
+        else:
+            self.content = BytesIO()
+
+    def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
+        self.received += len(data)
+        if self.received <= self.limit and not self.is_turned_away:
+            super().handleContentChunk(data)
+        elif self.received > self.limit * PATIENCE_FACTOR:
+            self.channel.transport.abortConnection()
+
+    def process(self) -> Any:
+        if self.is_turned_away:
+            return None
+        if self.server.stopping:
+            return self._refuse(503, STOPPING, retry_after=b"5")
+        if self.received > self.limit:
+            return self._refuse(413, f"The request body is larger than {self.limit} bytes. Send less.")
+        return super().process()
+
+    def finish(self) -> None:
+        """The last bytes go to the socket now: a call that waited long should not wait for another turn."""
+        transport = self.channel.transport if self.channel else None
+        super().finish()
+        if isinstance(transport, tcp.Connection) and not transport.disconnecting:
+            transport.doWrite()
+
+    def write_last(self, data: bytes) -> None:
+        """End a response that streams, without its application: for a stop that has thousands to end."""
+        if self.finished or self.channel is None:
+            return
+        self.finished = 1
+        transport = self.channel.transport
+        left = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self.chunked else data
+        if transport.connected and not (transport.dataBuffer or transport._tempDataBuffer):
+            sent = transport.writeSomeData(left)  # the reactor need not learn of what fits into the socket
+            left = left[sent:] if isinstance(sent, int) else b""
+        transport.write(left)
+
+    @property
+    def limit(self) -> int:
+        agents = self.channel.factory.plane is not Plane.OPERATOR
+        return settings.SUPERVISE_MAX_BODY_BYTES if agents else settings.CONSOLE_MAX_BODY_BYTES
+
+    def _refuse(self, status: int, sentence: str, *, retry_after: bytes = b"") -> None:
+        self.setResponseCode(status)
+        self.setHeader(b"content-type", b"application/json")
+        self.setHeader(b"connection", b"close")
+        if retry_after:
+            self.setHeader(b"retry-after", retry_after)
+        self.write(_error_body(sentence))
+        self.finish()
+        method, path = (each.decode("ascii", "replace") for each in (self.method, self.path))
+        AccessEntry(method, path).write(status)
+
+
+class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
+    """HTTP/1.1 that says what was wrong with a request it could not read; Twisted's own says nothing.
+
+    It has a place among the listener's connections, and tells them what it is doing.
+    """
+
+    place: Place | None = None
+
+    def connectionMade(self) -> None:  # noqa: N802 - Twisted's name
+        super().connectionMade()
+        self.transport.place = self.place = self.factory.connections.opened(self, self._owner())
+        if self.place is None:
+            self.transport.abortConnection()
+
+    def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
+        if self.place is not None:
+            self.factory.connections.arriving(self.place)
+            super().dataReceived(data)
+
+    def allHeadersReceived(self) -> None:  # noqa: N802 - Twisted's name
+        super().allHeadersReceived()
+        owner = self._owner(self.requests[-1].requestHeaders.getAllRawHeaders())
+        if not self.factory.connections.requested(self.place, owner, has_body=self.length != 0):
+            self.requests[-1].is_turned_away = True
+            self._answer_and_close(b"429 Too Many Requests\r\nRetry-After: 5", refusal_body(TOO_MANY))
+
+    def allContentReceived(self) -> None:  # noqa: N802 - Twisted's name
+        self.factory.connections.complete(self.place)
+        super().allContentReceived()
+
+    def requestDone(self, request: Any) -> None:  # noqa: N802 - Twisted's name
+        self.factory.connections.answered(self.place)
+        super().requestDone(request)
+
+    def dismiss(self) -> None:
+        """Close a connection on which nothing is under way."""
+        if self._abortingCall is None:
+            self.timeoutConnection()
+
+    def _owner(self, headers: Iterable[tuple[bytes, list[bytes]]] = ()) -> Owner:
+        address = getattr(self.transport.getPeer(), "host", None)
+        given = ((name, value) for name, values in headers for value in values)
+        return owner_of(self.factory.plane, address, given)
+
+    def _respondToBadRequestAndDisconnect(self) -> None:  # noqa: N802 - Twisted's name
+        self._answer_and_close(
+            b"400 Bad Request",
+            _error_body(
+                "The request could not be read. Check its first line, its headers and that Content-Length is "
+                "one whole number."
+            ),
+        )
+
+    def _answer_and_close(self, status: bytes, body: bytes) -> None:
+        head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n" % status
+        length = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+        self.transport.write(head + length + body)
+        self.loseConnection()
+
+    def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802 - Twisted's name
+        """Twisted's own only hangs up. More of the same line may still come in after the answer."""
+        if not self.transport.disconnecting:
+            self._respondToBadRequestAndDisconnect()
+
+
+class BoundedFactory(HTTPFactory):  # type: ignore[misc]
+    protocol = PlainSpeakingChannel
+
+    def __init__(self, server: Server, plane: Plane, connections: Connections) -> None:
+        super().__init__(server)
+        self.plane = plane
+        self.connections = connections
+
+    def buildProtocol(self, address: Any) -> Any:  # noqa: N802 - Twisted's name
+        protocol = super().buildProtocol(address)
+        protocol.requestFactory = BoundedRequest
+        return protocol
+
+
+class WebServer(Server):  # type: ignore[misc]
+    """Daphne's server for sockets that are already bound."""
+
+    def __init__(self, application: Any, opened: list[Listener], ready: Callable[[], None]) -> None:
+        super().__init__(
+            application,
+            endpoints=["adopted"],
+            http_timeout=None,  # waiting calls have their own limit
+            websocket_timeout=-1,
+            server_name="bot-bottle",
+            ready_callable=self._adopt,
+        )
+        self.endpoints: list[str] = []
+        self.stopping = False
+        self._opened = opened
+        self._ports: list[Any] = []
+        self._ready = ready
+        self._caretaker = Caretaker()
+        self._intake = Intake(when_refused=events.announce_refusals)
+        self._sender = Sender()
+
+    def _adopt(self) -> None:
+        most = settings.SUPERVISE_MAX_BODY_BYTES  # Autobahn alone would keep a frame of any size
+        self.ws_factory.setProtocolOptions(maxFramePayloadSize=most, maxMessagePayloadSize=most)
+        planes = for_planes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        for listener in self._opened:
+            listener.socket.setblocking(False)  # another worker may win the race for a connection
+            factory = BoundedFactory(self, listener.plane, planes[listener.plane])
+            self._ports.append(_listen(listener, factory))
+            listener.socket.close()
+            LoopingCall(planes[listener.plane].tend).start(TEND_SECONDS, now=False)
+        reactor.addSystemEventTrigger("after", "shutdown", self.application.threads.close)
+        reactor.callWhenRunning(self._begin)
+
+    def _begin(self) -> None:
+        events.send_on(asyncio.get_event_loop())  # first: the threads below have news from their start
+        self._caretaker.start()
+        if settings.EGRESS_PROXY:
+            self._intake.start()
+        self._sender.start()
+        self._ready()
+
+    def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
+        """The plane is the accepting listener's: two of them may have one port, on two addresses."""
+        scope["plane"] = protocol.transport.server.factory.plane
+        scope["write_last"] = getattr(protocol, "write_last", None)
+        protocol.scope = scope
+        return super().create_application(protocol, scope)
+
+    def protocol_disconnected(self, protocol: Any) -> None:
+        """Who leaves before anything was begun leaves the line at once. Daphne would wait ten seconds."""
+        super().protocol_disconnected(protocol)
+        application = self.connections[protocol].get("application_instance")
+        if application is not None and not getattr(protocol, "scope", {}).get(BEGUN):
+            application.cancel()
+
+    def kill_all_applications(self) -> Any:
+        """On SIGTERM and Ctrl-C: answer what is open, then end the loop."""
+        return defer.Deferred.fromFuture(asyncio.ensure_future(self._stop()))
+
+    async def _stop(self) -> None:
+        """Nothing here waits without a bound; `_enforce_the_stop` is for what blocks the loop itself."""
+        self.stopping = True  # what comes from now on changes nothing
+        for port in self._ports:
+            port.stopListening()
+        self._intake.stop()
+        self._sender.stop()
+        asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.give_up)
+        await asyncio.gather(self._caretaker.stop(), self._answer_all())
+        await ended(self._unanswered())
+        reactor.crash()  # the process's end closes thousands of connections at once, the loop one by one
+
+    async def _answer_all(self) -> None:
+        """Requests at work first: a decision among them may be what a call waits for."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        await self._until(self._works_on_none, deadline - ANSWER_SECONDS + WORK_SECONDS)
+        gc.disable()  # what thousands of calls leave behind goes with the process
+        hub.drain()
+        await self._until(self._has_answered_all, deadline)
+
+    async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
+        while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110 - nothing tells when it is true
+            await asyncio.sleep(0.02)
+
+    def _works_on_none(self) -> bool:
+        """Calls that wait have begun their answer."""
+        return all(each._response_started for each in self._open_requests())
+
+    def _has_answered_all(self) -> bool:
+        """The last byte is in its socket, too."""
+        return not (len(hub) or any(self._open_requests()) or reactor.getWriters())
+
+    def _open_requests(self) -> Iterator[WebRequest]:
+        """Those that have arrived and are not answered. Consoles' websockets are none."""
+        for each, details in self.connections.items():
+            has_arrived = isinstance(each, WebRequest) and each.application_queue is not None
+            if has_arrived and not (each.finished or "disconnected" in details):
+                yield each
+
+    def _unanswered(self) -> list[asyncio.Task[None]]:
+        """What is left to be cancelled: consoles' websockets, and what took too long."""
+        tasks = [
+            details.get("application_instance")
+            for each, details in self.connections.items()
+            if not getattr(each, "finished", False)
+        ]
+        return [task for task in tasks if task is not None and not task.done()]
+
+
+class PlacedTransport:
+    """A connection whose end its listener learns, whatever protocol it speaks by then."""
+
+    place: Place | None = None
+
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
+        super().connectionLost(reason)  # type: ignore[misc]
+        if self.place is not None:
+            self.server.factory.connections.closed(self.place)  # type: ignore[attr-defined]
+
+
+class PlacedTcp(PlacedTransport, tcp.Server):  # type: ignore[misc]
+    pass
+
+
+class PlacedUnix(PlacedTransport, unix.Server):  # type: ignore[misc]
+    pass
+
+
+class BoundedPort:
+    """Accepts no more connections than there is room for, and few at a time: others have work on the loop."""
+
+    factory: BoundedFactory
+    connected: bool
+    disconnecting: bool
+    numberAccepts: int  # noqa: N815 - Twisted's name
+
+    def startListening(self) -> None:  # noqa: N802 - Twisted's name
+        super().startListening()  # type: ignore[misc]
+        self.factory.connections.let_in_by(self)  # type: ignore[arg-type]
+
+    def startReading(self) -> None:  # noqa: N802 - Twisted's name
+        if self.connected and not self.disconnecting:
+            super().startReading()  # type: ignore[misc]
+
+    def doRead(self) -> None:  # noqa: N802 - Twisted's name
+        if room := self.factory.connections.room():
+            self.numberAccepts = min(room, MOST_ACCEPTS)
+            super().doRead()  # type: ignore[misc]
+
+
+class BoundedTcpPort(BoundedPort, tcp.Port):  # type: ignore[misc]
+    transport = PlacedTcp
+
+
+class SharedUnixPort(BoundedPort, unix.Port):  # type: ignore[misc]
+    """A Unix listener of several workers: none opens it to others, or ends it for all when it ends."""
+
+    transport = PlacedUnix
+    _shouldShutdown = False  # noqa: N815 - Twisted's name; by itself it spares only TCP listeners
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.mode = 0o600
+
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
+        tcp.Port.connectionLost(self, reason)
+
+
+def _listen(listener: Listener, factory: BoundedFactory) -> Any:
+    number, family = listener.socket.fileno(), listener.socket.family
+    if family == socket.AF_UNIX:
+        port = SharedUnixPort._fromListeningDescriptor(reactor, number, factory)
+    else:
+        port = BoundedTcpPort._fromListeningDescriptor(reactor, number, family, factory)
+    port.startListening()
+    return port
+
+
+def _error_body(sentence: str) -> bytes:
+    """For what fails before Django sees it: the same shape as the endpoint's own errors."""
+    error = {"code": -32600, "message": sentence}
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("ascii")
+
+
+def serve(opened: list[Listener], *, ready: Callable[[], None]) -> None:
+    """Run until SIGTERM or SIGINT. `ready` is called once requests are answered."""
+    from botbottle.asgi import application  # noqa: PLC0415 - Django must be set up first
+
+    _raise_file_limit()
+    reactor.addSystemEventTrigger("before", "shutdown", _enforce_the_stop)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    WebServer(application, opened, ready).run()
+
+
+def _enforce_the_stop() -> None:
+    """Should the loop itself hang: say where every thread is, and end with exit code 1."""
+    faulthandler.dump_traceback_later(LAST_SECONDS, exit=True)
+
+
+def _raise_file_limit() -> None:
+    """Thousands of waiting calls are thousands of sockets; the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 65536
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,225 @@
+"""The two files the proxy loads: rendering, strict loading, and writing so that no reader sees half of one.
+
+Trust boundary: a file may be torn, old, edited or hostile. It loads entirely or raises BadSnapshot.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from botbottle.core import disk_space
+from egress.policy.decide import RouteTable, Snapshot
+from egress.policy.errors import BadSnapshot, PolicyError, quoted
+
+FORMAT = 1
+_HEADER = ("version", "bottle", "table_version", "written_at", "digest")
+_MAX_FILE = 8 * 1024 * 1024
+_MAX_DEPTH = 8
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def render_routes(snapshot: Snapshot) -> str:
+    """The text of routes.yaml."""
+    return _render(snapshot, "routes", snapshot.table.as_dict()["routes"])
+
+
+def render_gate(snapshot: Snapshot) -> str:
+    """The text of gate.yaml."""
+    return _render(snapshot, "hosts", snapshot.table.as_dict()["gate_hosts"])
+
+
+def load(routes_text: str, gate_text: str) -> Snapshot:
+    """The snapshot that the two files hold together. Raises BadSnapshot for anything less than whole."""
+    routes = _document(routes_text, "routes")
+    gate = _document(gate_text, "hosts")
+    for key in ("bottle", "table_version", "written_at"):
+        if routes[key] != gate[key]:
+            raise BadSnapshot(
+                f"routes.yaml and gate.yaml differ in {key}: {quoted(routes[key])}, {quoted(gate[key])}"
+            )
+    try:
+        table = RouteTable.from_dict({"routes": routes["routes"], "gate_hosts": gate["hosts"]})
+    except PolicyError as error:
+        raise BadSnapshot(f"the snapshot holds a bad table: {error}") from error
+    return Snapshot(routes["bottle"], routes["table_version"], table, routes["written_at"])
+
+
+def write_atomically(
+    path: Path, text: str, *, mode: int = 0o600, synced: bool = True, also_when_full: bool = False
+) -> None:
+    """Readers see the old file or the new one (synced: also after a power cut). Raises OSError.
+
+    `also_when_full`: where the disk has no room for a new file, the old one is overwritten. Only for files
+    whose readers know half of one when they see it.
+    """
+    try:
+        _replace(path, text, mode, synced=synced)
+    except OSError as error:
+        if not (also_when_full and disk_space.means_full(error) and path.is_file()):
+            raise
+        _overwrite(path, text.encode("utf-8"), synced=synced)
+
+
+def _replace(path: Path, text: str, mode: int, *, synced: bool) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, mode)
+            file.write(text)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    if synced:
+        _sync_directory(path.parent)
+
+
+def _overwrite(path: Path, content: bytes, *, synced: bool) -> None:
+    """In the blocks that the file has already, with empty lines up to its old length.
+
+    Raises OSError. Room for a longer text is taken first, so that a failure leaves the file as it was, but on
+    file systems that copy what is overwritten (btrfs, ZFS).
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        if len(content) > size:
+            _lengthen(descriptor, size, len(content))
+        if os.write(descriptor, content.ljust(size, b"\n")) < max(size, len(content)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        if synced:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lengthen(descriptor: int, old: int, new: int) -> None:
+    try:
+        os.posix_fallocate(descriptor, old, new - old)
+    except OSError:
+        os.ftruncate(descriptor, old)  # some of it may have been taken
+        raise
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _render(snapshot: Snapshot, part: str, content: list[Any]) -> str:
+    document: dict[str, Any] = {
+        "version": FORMAT,
+        "bottle": snapshot.bottle,
+        "table_version": snapshot.version,
+        "written_at": snapshot.written_at,
+    }
+    _check_header(document, f"{part} of the snapshot")
+    digest = _digest({**document, part: content})
+    return as_yaml({**document, "digest": digest, part: content})
+
+
+def as_yaml(document: dict[str, Any]) -> str:
+    """With the C library where there is one: many times as fast, and agents wait for it."""
+    return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False))
+
+
+def _digest(document: dict[str, Any]) -> str:
+    """Over the content, not the bytes: a comment or other layout changes nothing, any value does."""
+    try:
+        canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise BadSnapshot("the snapshot holds a value that is not plain data") from error
+    return "sha256:" + hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def _document(text: str, part: str) -> dict[str, Any]:
+    name = "routes.yaml" if part == "routes" else "gate.yaml"
+    document = _parse(text, name)
+    if not isinstance(document, dict):
+        raise BadSnapshot(f"{name} is empty or not a mapping")
+    for key in document:
+        if key not in (*_HEADER, part):
+            raise BadSnapshot(f"{name} has an unknown key {quoted(key)}")
+    for key in (*_HEADER, part):
+        if key not in document:
+            raise BadSnapshot(f"{name} lacks {key}")
+    if document["version"] != FORMAT or type(document["version"]) is not int:
+        raise BadSnapshot(
+            f"{name} has format version {quoted(document['version'])}; this program reads {FORMAT}"
+        )
+    _check_header(document, name)
+    if not isinstance(document[part], list):
+        raise BadSnapshot(f"{name}: {part} must be a list")
+    if document.pop("digest") != _digest(document):
+        raise BadSnapshot(f"{name} does not match its digest: it is torn or was edited")
+    return document
+
+
+def _check_header(document: dict[str, Any], name: str) -> None:
+    bottle, version = document["bottle"], document["table_version"]
+    if not isinstance(bottle, str) or not bottle or not bottle.isprintable():
+        raise BadSnapshot(f"{name}: bottle must be a name")
+    if type(version) is not int or version < 0:
+        raise BadSnapshot(f"{name}: table_version must be a whole number")
+    try:
+        if datetime.fromisoformat(document["written_at"]).tzinfo is None:
+            raise ValueError
+    except (TypeError, ValueError) as error:
+        raise BadSnapshot(f"{name}: written_at must be a time with a time zone") from error
+
+
+def _parse(text: str, name: str) -> object:
+    if len(text) > _MAX_FILE:
+        raise BadSnapshot(f"{name} is larger than {_MAX_FILE} characters")
+    try:
+        _refuse_clever_yaml(text, name)
+        return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506  (a safe loader, made stricter)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, BadSnapshot):
+            raise
+        raise BadSnapshot(f"{name} is not valid YAML") from error
+
+
+def _refuse_clever_yaml(text: str, name: str) -> None:
+    """Anchors, tags and deep nesting can make a small file huge or crash the parser; we never write them."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise BadSnapshot(f"{name} uses YAML anchors")
+        if getattr(event, "tag", None):
+            raise BadSnapshot(f"{name} uses YAML tags")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise BadSnapshot(f"{name} is nested too deeply")
+
+
+class _UniqueKeyLoader(_Loader):  # type: ignore[misc, valid-type]
+    """YAML readers take the last of two equal keys; a person reading the file may take the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise BadSnapshot(f"a key in the snapshot is not text: {quoted(key)}")
+            if key in mapping:
+                raise BadSnapshot(f"a key stands twice in the snapshot: {quoted(key)}")
+            mapping[key] = self.construct_object(value_node, deep=deep)
+        return mapping

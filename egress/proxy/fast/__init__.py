@@ -1,0 +1,1 @@
+"""The fast path for simple repeated requests. Without it the proxy behaves the same."""

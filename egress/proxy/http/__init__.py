@@ -1,0 +1,1 @@
+"""HTTP/1 as the proxy reads and writes it: strictly, within bounds."""

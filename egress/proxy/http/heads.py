@@ -1,0 +1,321 @@
+"""Request and response heads, read strictly: what can be read in two ways is refused, not repaired.
+
+Trust boundary: every byte here is off the wire. A head must satisfy our grammar and llhttp, which others
+wrote for other purposes, so that a mistake in one of them is not enough.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import httptools
+
+from egress.proxy.errors import BadAnswer, BadRequest
+
+Field = tuple[bytes, bytes, bytes]  # lower-case name, name as sent, value
+
+TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_FIELDS = rb"((?:" + TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n)*+)\r\n"
+_REQUEST = re.compile(rb"([A-Z][A-Z-]{0,31}) ([\x21-\x7e]++) HTTP/(1\.[01])\r\n" + _FIELDS)
+_RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n" + _FIELDS)
+_FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ \t]*+\r\n")
+_USUAL_LINE = re.compile(
+    rb"(GET|HEAD|OPTIONS) ((/[\x21\x22\x24-\x3e\x40-\x7e]*+)(?:\?[\x21\x22\x24-\x7e]*+)?) HTTP/1\.1\r\n"
+)
+_LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
+
+# Read by this proxy, so two of them, or one named in Connection, would leave open which one counts.
+_SINGLE = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"proxy-authorization"}
+)
+_NEVER_HOP_BY_HOP = frozenset(
+    {
+        b"host",
+        b"content-length",
+        b"content-type",
+        b"content-encoding",
+        b"authorization",
+        b"cookie",
+        b"expect",
+        b"trailer",
+    }
+)
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"proxy-connection",
+        b"keep-alive",
+        b"te",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+        b"proxy-authorization",
+        b"proxy-authenticate",
+        b"proxy-authentication-info",
+    }
+)
+OUR_OWN = b"x-egress-reason"  # what our refusals are known by: nobody else is to speak in our name
+_NOT_SENT_ON = HOP_BY_HOP | {b"host", OUR_OWN}
+_ACTED_ON = _SINGLE | HOP_BY_HOP | {b"content-encoding", b"content-type"}
+_AS_DASHES = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
+_REMEMBERED_BYTES = 2048
+# Most origins take 8 KiB, some load balancers 16. Presigned URLs and GraphQL in a query are well below.
+_MAX_TARGET = 16 * 1024
+_MAX_CONNECTION_TOKENS = 64
+CHUNKED = -1
+UNTIL_CLOSE = -2
+
+
+@dataclass(slots=True)
+class Head:
+    """`length` is the body's size, CHUNKED or (answers only) UNTIL_CLOSE.
+
+    Collections are shared with other heads that have the same fields: read them, never change them.
+    """
+
+    version: bytes
+    fields: list[Field]
+    single: dict[bytes, bytes]
+    connection: frozenset[bytes]
+    travelling: list[Field]
+    travelling_bytes: bytes
+    length: int = 0
+
+    def values(self, name: bytes) -> list[bytes]:
+        return [value for key, _, value in self.fields if key == name]
+
+    def end_to_end(self) -> list[Field]:
+        """The fields that travel on: not Host, those of this connection, nor those it names as its own."""
+        return self.travelling
+
+
+@dataclass(slots=True)
+class RequestHead(Head):
+    method: str = ""
+    target: bytes = b""
+
+    @property
+    def keeps_alive(self) -> bool:
+        return self.version == b"1.1" and b"close" not in self.connection
+
+    def with_length(self, length: int) -> RequestHead:
+        """The same request for a body that is already here: its size is known and nobody waits to send it."""
+        framing = (b"content-length", b"transfer-encoding", b"expect", b"trailer")
+        fields = [entry for entry in self.fields if entry[0] not in framing]
+        fields.append((b"content-length", b"Content-Length", str(length).encode("ascii")))
+        travelling = _travelling(fields, self.connection)
+        return replace(
+            self, fields=fields, travelling=travelling, travelling_bytes=lines(travelling), length=length
+        )
+
+    @property
+    def wants_websocket(self) -> bool:
+        return (
+            self.method == "GET"
+            and self.length == 0
+            and b"upgrade" in self.connection
+            and self.single.get(b"upgrade", b"").lower() == b"websocket"
+        )
+
+
+@dataclass(slots=True)
+class ResponseHead(Head):
+    status: int = 0
+    reason: bytes = b""
+
+    @property
+    def keeps_alive(self) -> bool:
+        return self.version == b"1.1" and b"close" not in self.connection and self.length != UNTIL_CLOSE
+
+
+class _Nobody:
+    """llhttp is only asked whether it accepts the head."""
+
+    __slots__ = ()
+
+
+_nobody = _Nobody()
+
+
+def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
+    """`raw` ends with the empty line. Raises BadRequest."""
+    match = _REQUEST.fullmatch(raw)
+    if match is None:
+        raise BadRequest("bad-head", _what_is_wrong(raw))
+    method, target, version, block = match.groups()
+    if len(target) > _MAX_TARGET:
+        raise BadRequest("too-large", f"The URL is longer than {_MAX_TARGET} bytes. Shorten it.", 414)
+    if block.count(b"\r\n") > max_fields:
+        raise BadRequest("too-many-headers", f"The request has more than {max_fields} headers.", 431)
+    try:
+        head = RequestHead(version, *_parsed(block), method=method.decode("ascii"), target=target)
+        _check_spelling(head)
+        if head.length:
+            _check_request_length(head)
+        _ask_llhttp(httptools.HttpRequestParser, raw)
+    except ValueError as error:
+        raise BadRequest("bad-head", f"The request was refused: {error}.") from error
+    return head
+
+
+def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHead:
+    """`to_head` says that the request was a HEAD, whose answer has no body. Raises BadAnswer."""
+    match = _RESPONSE.fullmatch(raw)
+    if match is None:
+        raise BadAnswer("The origin's answer is not well-formed HTTP/1.1.")
+    version, status, reason, block = match.groups()
+    if block.count(b"\r\n") > max_fields:
+        raise BadAnswer(f"The origin's answer has more than {max_fields} headers.")
+    try:
+        head = ResponseHead(version, *_parsed(block), status=int(status), reason=reason or b"")
+        head.length = _response_length(head, to_head)
+        _ask_llhttp(httptools.HttpResponseParser, raw)
+    except ValueError as error:
+        raise BadAnswer(f"The origin's answer was refused: {error}.") from error
+    return head
+
+
+def read_usual_line(raw: bytes) -> tuple[str, str, bytes, int] | None:
+    """Of a head that can be repeated: the method, path and origin form, and where its fields begin.
+
+    All others are None here.
+    """
+    match = _USUAL_LINE.match(raw)
+    if match is None:
+        return None
+    method, origin_form, path = match.groups()
+    if len(origin_form) > _MAX_TARGET:
+        return None
+    return method.decode("ascii"), path.decode("ascii"), origin_form, match.end()
+
+
+def is_accepted(raw: bytes) -> bool:
+    """For a request whose line and whose fields were read strictly, but not together: llhttp's opinion."""
+    try:
+        httptools.HttpRequestParser(_nobody).feed_data(raw)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return False
+    return True
+
+
+_Parsed = tuple[list[Field], dict[bytes, bytes], frozenset[bytes], list[Field], bytes, int]
+
+
+def _parsed(block: bytes) -> _Parsed:
+    """What the fields of a head mean. A tool sends the same ones again and again: the last are remembered."""
+    return _remembered(block) if len(block) <= _REMEMBERED_BYTES else _read_block(block)
+
+
+@lru_cache(maxsize=512)
+def _remembered(block: bytes) -> _Parsed:
+    return _read_block(block)
+
+
+def folded(key: bytes) -> bytes:
+    """A lower-case name as servers read it that make variables of headers: 'x_host' is 'x-host' to them."""
+    return key.translate(_AS_DASHES)
+
+
+def _read_block(block: bytes) -> _Parsed:
+    """Raises ValueError for fields that contradict each other."""
+    fields = [(name.lower(), name, value) for name, value in _FIELD.findall(block)]
+    single: dict[bytes, bytes] = {}
+    own: list[bytes] = []
+    for key, _, value in fields:
+        if key in _SINGLE:
+            if key in single:
+                raise ValueError(f"it has two {key.decode('ascii')} headers")
+            single[key] = value
+        elif key in (b"connection", b"proxy-connection"):
+            own.append(value)
+    connection = _connection_tokens(b",".join(own)) if own else frozenset()
+    travelling = _travelling(fields, connection)
+    return fields, single, connection, travelling, lines(travelling), _declared_length(single)
+
+
+def _connection_tokens(text: bytes) -> frozenset[bytes]:
+    if text.count(b",") >= _MAX_CONNECTION_TOKENS:
+        raise ValueError(f"its Connection header names more than {_MAX_CONNECTION_TOKENS} headers")
+    tokens = frozenset([token.strip(b" \t").lower() for token in text.split(b",")])
+    if tokens & _NEVER_HOP_BY_HOP:
+        raise ValueError("its Connection header names a header that must travel on")
+    return tokens
+
+
+def _travelling(fields: list[Field], connection: frozenset[bytes]) -> list[Field]:
+    dropped = _NOT_SENT_ON | connection
+    return [entry for entry in fields if entry[0] not in dropped]
+
+
+def lines(fields: list[Field]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in fields])
+
+
+def _declared_length(single: dict[bytes, bytes]) -> int:
+    """0 both for an empty body and for none that is declared."""
+    coding = single.get(b"transfer-encoding")
+    length = single.get(b"content-length")
+    if b"expect" in single and single[b"expect"].lower() != b"100-continue":
+        raise ValueError("its Expect header is not '100-continue'")
+    if coding is not None:
+        if length is not None:
+            raise ValueError("it has both Content-Length and Transfer-Encoding")
+        if coding.lower() != b"chunked":
+            raise ValueError("its Transfer-Encoding is not 'chunked'")
+        return CHUNKED
+    if length is None:
+        return 0
+    if not _LENGTH.fullmatch(length):
+        raise ValueError("its Content-Length is not a plain number")
+    return int(length)
+
+
+def _check_spelling(head: RequestHead) -> None:
+    """What we take for a header of no importance must not be the length of the body to the origin."""
+    for key, _, _ in head.fields:
+        if (name := folded(key)) != key and name in _ACTED_ON:
+            raise ValueError(f"its header {name.decode('ascii')} is spelt without '-'")
+
+
+def _check_version(head: Head) -> None:
+    if head.length == CHUNKED and head.version != b"1.1":
+        raise ValueError("Transfer-Encoding needs HTTP/1.1")
+
+
+def _check_request_length(head: RequestHead) -> None:
+    _check_version(head)
+    if head.method in ("CONNECT", "TRACE"):
+        raise ValueError(f"{head.method} has no body")
+    if len(head.values(b"content-type")) > 1:  # origins may send two of them, and do
+        raise ValueError("it has two content-type headers")
+
+
+def _response_length(head: ResponseHead, to_head: bool) -> int:
+    _check_version(head)
+    if to_head or head.status < 200 or head.status in (204, 304):
+        return 0
+    if head.length == 0 and b"content-length" not in head.single:
+        return UNTIL_CLOSE
+    return head.length
+
+
+def _ask_llhttp(parser: type[httptools.HttpRequestParser | httptools.HttpResponseParser], raw: bytes) -> None:
+    try:
+        parser(_nobody).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        raise ValueError("it is not well-formed HTTP/1.1") from error
+
+
+def _what_is_wrong(raw: bytes) -> str:
+    start = raw.partition(b"\r\n")[0]
+    if re.fullmatch(rb"[A-Za-z]+ \S+ HTTP/[0-9.]+", start) and not start.endswith((b"HTTP/1.1", b"HTTP/1.0")):
+        return "This proxy speaks HTTP/1.1. Use that version, or HTTP/2 inside a CONNECT tunnel."
+    if re.search(rb"(?<!\r)\n|\r(?!\n)", raw):
+        return "The request was refused: lines end with CR LF, and no other CR or LF may occur."
+    if re.search(rb"\r\n[ \t]", raw):
+        return "The request was refused: a header is folded over two lines. Write it on one."
+    return "The request was refused: its head is not well-formed HTTP/1.1."

@@ -1,0 +1,1 @@
+"""The processes of the data plane: the parent, its workers, their sockets, and the control socket."""

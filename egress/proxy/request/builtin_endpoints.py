@@ -1,0 +1,49 @@
+"""What the proxy answers itself, on http://_egress.local: what is allowed, whether it works, and why not.
+
+Trust boundary: answers go to the bottle's agent: nothing about other bottles in them, and no secret's name.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from egress.proxy.errors import Refusal
+from egress.proxy.http.heads import RequestHead
+from egress.proxy.http.targets import Target
+from egress.proxy.request.dry_run import why
+from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.records import Record
+
+NAME = "_egress.local"
+
+
+def answer(plane: DataPlane, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> bytes:
+    """The whole response. Raises Refusal."""
+    if head.method not in ("GET", "HEAD"):
+        raise Refusal("method", f"{NAME} answers GET only.", 405)
+    if target.path == "/allowlist":
+        plain = allowlist(bottle)
+    elif target.path == "/health":
+        plain = {"ok": True, **bottle.ack().as_dict()}
+    elif target.path == "/why":
+        plain = why(plane, bottle, target, record)
+    else:
+        raise Refusal("not-found", f"{NAME} has /allowlist, /health and /why?url=…", 404)
+    body = (json.dumps(plain, indent=2) + "\n").encode("ascii")
+    start = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
+    return start + b"Content-Length: %d\r\n\r\n" % len(body) + (b"" if head.method == "HEAD" else body)
+
+
+def allowlist(bottle: Bottle) -> dict[str, Any]:
+    """The live table as the agent may know it."""
+    snapshot, now = bottle.snapshot, datetime.now(UTC)
+    routes = []
+    for route in snapshot.table.open_routes(now):
+        plain = route.as_public_dict()
+        if plain["lease"] is not None:
+            plain["lease"]["uses_left"] = bottle.uses.left(route)
+        routes.append(plain)
+    return {"bottle": bottle.slug, "version": snapshot.version, "routes": routes}

@@ -1,0 +1,213 @@
+"""An origin on the internet as the destination of one request that a route allows."""
+
+from __future__ import annotations
+
+import socket
+from datetime import UTC, datetime
+from hashlib import sha256
+
+from egress.dlp.scanner import Steps
+from egress.policy.decide import PORTS
+from egress.policy.routes import Route
+from egress.proxy.credentials.secrets import credential_field, is_credential, refuse_credential_in_url
+from egress.proxy.credentials.sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
+from egress.proxy.errors import Refusal
+from egress.proxy.http.heads import Field, RequestHead, ResponseHead, folded
+from egress.proxy.http.override_headers import without_overrides
+from egress.proxy.http.targets import Target
+from egress.proxy.http.writer import request_bytes
+from egress.proxy.net.connection import Wire
+from egress.proxy.net.dialing import checked_addresses, dial
+from egress.proxy.net.fair_scheduler import Step
+from egress.proxy.net.pool import Key, open_wire
+from egress.proxy.request.destination import Trailers
+from egress.proxy.request.inspection import WEBSOCKET_EXTENSIONS, Inspection, unsearchable
+from egress.proxy.request.upstream_proxy import Gateway
+from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.memory import Hold
+from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.records import Record
+
+# An answer can only be searched and cleaned when it can be read, and when it is whole.
+_CODED_OR_IN_PART = frozenset({b"accept-encoding", b"range", b"if-range", b"request-range", b"x-ms-range"})
+_IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
+
+
+async def connect(
+    plane: DataPlane, route: Route, host: str, port: int, client: Wire, *, bottle: Bottle, tls: bool
+) -> Wire:
+    """A new connection to an address that was checked for this route. Raises Refusal."""
+    limits = plane.limits
+    connection = await _socket(plane, bottle, route, host, port)
+    session = plane.upstream_tls.session_for(host) if tls else None
+    return await open_wire(
+        connection, client, plane.watch, tls=session, host=host, seconds=limits.handshake_seconds
+    )
+
+
+async def _socket(plane: DataPlane, bottle: Bottle, route: Route, host: str, port: int) -> socket.socket:
+    limits = plane.limits
+    gateway = _gateway_for(plane, route)
+    if gateway is not None:
+        if port == PORTS["http"]:  # plain requests are handed over whole
+            return await gateway.reach(seconds=limits.connect_seconds)
+        return await gateway.connect(host, port, seconds=limits.connect_seconds)
+    lookup = plane.names.lookup_for(bottle)
+    addresses = await checked_addresses(
+        host, route, lookup,
+        seconds=limits.connect_seconds, forbidden=plane.config.forbidden_networks, nat64=plane.config.nat64,
+    )  # fmt: skip
+    if route.pinned_addresses:
+        port = plane.config.pinned_ports.get(port, port)
+    return await dial(addresses, port, seconds=limits.connect_seconds)
+
+
+def _gateway_for(plane: DataPlane, route: Route) -> Gateway | None:
+    """Pinned addresses are the operator's own: they are dialled directly."""
+    return None if route.pinned_addresses else plane.config.gateway
+
+
+class Origin:
+    """Raises Refusal when the route's credential cannot be had, or when the head must not leave."""
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        bottle: Bottle,
+        target: Target,
+        route: Route,
+        *,
+        head: RequestHead,
+        record: Record,
+    ) -> None:
+        self._plane = plane
+        self._bottle = bottle
+        self._target = target
+        self.route = route
+        self._key: Key = (target.scheme, target.host, route.pinned_addresses)
+        self._record = record
+        self._hold = Hold(bottle, plane.limits.held_bytes)
+        self._prepare(head)
+        self._body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
+
+    def _prepare(self, head: RequestHead) -> None:
+        self._secret = self._credential()
+        self._aws_key = self._parsed_aws_key()
+        search = self._plane.scanners.search(self._bottle, self._secret)
+        if search.handed.problem and self.route.dlp.searches_requests:
+            raise unsearchable(self._record)
+        self._inspection = Inspection(search.scanner, self.route, self._record, self._hold)
+        self._fields = self._own_fields(head)
+        self._inspection.check_request(self._target, head, self._fields)
+
+    def _credential(self) -> str | None:
+        auth = self.route.auth
+        if auth is None:
+            return None
+        refuse_credential_in_url(self._target.origin_form)
+        secret = self._plane.secrets.lookup(auth.token_ref)
+        if secret is None:
+            raise Refusal(
+                "credential-missing",
+                f"The credential for {self._target.host} is not set up. Tell the operator.",
+                502,
+            )
+        return secret
+
+    def _parsed_aws_key(self) -> AwsKey | None:
+        auth = self.route.auth
+        if auth is None or self._secret is None or auth.scheme != "SigV4":
+            return None
+        key = AwsKey.parse(self._secret)
+        if key is None:
+            raise Refusal("credential-missing", "The key for AWS is not set up. Tell the operator.", 502)
+        return key
+
+    @property
+    def needs_whole_body(self) -> bool:
+        """The signature covers the body, so nothing can be sent before all of it is here."""
+        return self._aws_key is not None and hashes_the_body(self._target.host)
+
+    def take_body(self, head: RequestHead, body: bytes) -> None:
+        """All is looked up again: the key may have been taken away while the body came. Raises Refusal."""
+        self._prepare(head)
+        self._body_digest = sha256(body).hexdigest()
+
+    def _own_fields(self, head: RequestHead) -> list[Field]:
+        """What the agent sent that travels on."""
+        fields = without_overrides(head.end_to_end(), self.route)
+        if (auth := self.route.auth) is not None:
+            fields = [entry for entry in fields if not is_credential(entry[0], auth)]
+        if auth is not None or self.route.dlp.incoming:
+            fields = [entry for entry in fields if folded(entry[0]) not in _CODED_OR_IN_PART]
+            fields.append(_IDENTITY_CODING)
+        if head.wants_websocket and self._inspection.reads_frames:
+            # Or its frames would be compressed.
+            fields = [entry for entry in fields if folded(entry[0]) != WEBSOCKET_EXTENSIONS]
+        return fields
+
+    def request_head(self, head: RequestHead) -> bytes:
+        host, form = self._target.host.encode("ascii"), self._target.origin_form
+        if self._target.scheme == "http" and _gateway_for(self._plane, self.route) is not None:
+            form = b"http://" + host + form
+        return request_bytes(head, form, host, self._with_credential(head.method))
+
+    def _with_credential(self, method: str) -> list[Field]:
+        auth, target = self.route.auth, self._target
+        if self._aws_key is not None:
+            request = SignedRequest(method, target.host, target.origin_form)
+            return sign(request, self._fields, self._aws_key, self._body_digest, datetime.now(UTC))
+        if auth is not None and self._secret is not None:
+            return [*self._fields, credential_field(auth, self._secret)]
+        return self._fields
+
+    def answer_fields(self, head: ResponseHead) -> list[Field]:
+        fields = head.end_to_end()
+        if self.route.auth is not None:  # a session made with our credential is a credential too
+            fields = [entry for entry in fields if entry[0] != b"set-cookie"]
+        return self._inspection.answer(head, fields)
+
+    def reuse(self, client: Wire, *, repeatable: bool) -> Wire | None:
+        return self._bottle.pool.take(self._key, client, repeatable=repeatable)
+
+    async def open(self, client: Wire) -> Wire:
+        target = self._target
+        return await connect(
+            self._plane, self.route, target.host, target.port, client,
+            bottle=self._bottle, tls=target.scheme == "https",
+        )  # fmt: skip
+
+    def keep(self, size: int) -> None:
+        self._hold.keep("body", size)
+
+    def let_go(self) -> None:
+        self._hold.let_go()
+
+    def give_back(self, wire: Wire) -> None:
+        self._bottle.pool.give_back(self._key, wire)
+
+    @property
+    def reads_ahead(self) -> bool:
+        return self._inspection.reads_ahead
+
+    def begin(self, step: Step) -> None:
+        self._plane.turns.begin(self._bottle, step)
+
+    def outgoing(self, payload: bytes, *, last: bool) -> Steps:
+        return self._inspection.outgoing(payload, last=last)
+
+    @property
+    def passes_on(self) -> bool:
+        return self._inspection.passes_on
+
+    def incoming(self, payload: bytes, *, last: bool) -> Steps:
+        return self._inspection.incoming(payload, last=last)
+
+    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
+        auth = self.route.auth
+        if auth is not None:
+            trailers = [trailer for trailer in trailers if not is_credential(trailer[0].lower(), auth)]
+        if leaving:
+            self._inspection.check_trailers(trailers)
+            return trailers
+        return self._inspection.clean_trailers(trailers)

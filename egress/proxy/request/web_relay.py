@@ -1,0 +1,90 @@
+"""The web process as a destination: what arrives on a bottle's agent socket, or for the name `supervise`.
+
+Trust boundary: the private socket believes one header about who is asking. It is written only here, and every
+spelling of it that the agent sent is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from egress.dlp.scanner import Steps
+from egress.proxy.errors import Unreachable
+from egress.proxy.http.heads import Field, RequestHead, ResponseHead
+from egress.proxy.http.writer import request_bytes
+from egress.proxy.net.connection import Watch, Wire
+from egress.proxy.net.fair_scheduler import Begin, unchanged
+from egress.proxy.net.pool import open_wire
+from egress.proxy.request.destination import Trailers
+
+IDENTITY = b"X-Bottle-Identity"
+_CONNECT_SECONDS = 5
+
+
+class WebProcess:
+    def __init__(self, path: Path, slug: str, origin_form: bytes, watch: Watch, begin: Begin) -> None:
+        self._path = path
+        self._slug = slug
+        self._origin_form = origin_form
+        self._watch = watch
+        self.begin = begin
+
+    needs_whole_body = False
+
+    def take_body(self, head: RequestHead, body: bytes) -> None:
+        raise AssertionError("the head does not depend on the body")
+
+    def request_head(self, head: RequestHead) -> bytes:
+        # Names with '_' become the same variable as names with '-' on the other side.
+        fields = [
+            entry for entry in head.end_to_end() if b"_" not in entry[0] and entry[0] != IDENTITY.lower()
+        ]
+        fields.append((IDENTITY.lower(), IDENTITY, self._slug.encode("ascii")))
+        return request_bytes(head, self._origin_form, head.single.get(b"host", b"supervise"), fields)
+
+    def answer_fields(self, head: ResponseHead) -> list[Field]:
+        return head.end_to_end()
+
+    def reuse(self, client: Wire, *, repeatable: bool) -> Wire | None:
+        return None
+
+    async def open(self, client: Wire) -> Wire:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await asyncio.get_running_loop().sock_connect(connection, str(self._path))
+        except (OSError, TimeoutError) as error:
+            connection.close()
+            raise Unreachable(
+                "supervisor-down", "The supervisor is not running. Try again in a moment.", 503
+            ) from error
+        return await open_wire(connection, client, self._watch)
+
+    def give_back(self, wire: Wire) -> None:
+        wire.close()
+
+    def keep(self, size: int) -> None:
+        raise AssertionError("nothing is held for the web process")
+
+    def let_go(self) -> None:
+        pass
+
+    @property
+    def reads_ahead(self) -> bool:
+        return False
+
+    def outgoing(self, payload: bytes, *, last: bool) -> Steps:
+        return unchanged(payload)
+
+    @property
+    def passes_on(self) -> bool:
+        return True
+
+    def incoming(self, payload: bytes, *, last: bool) -> Steps:
+        return unchanged(payload)
+
+    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
+        return []

@@ -1,0 +1,66 @@
+"""A connection as others count it: a stranger's first, then its bottle's, until the last byte has left.
+
+Trust boundary: how many come, and when they end, is up to whoever opens them: each takes a counted place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from egress.proxy.config import TOLD
+from egress.proxy.errors import Gone, Refusal
+from egress.proxy.net.connection import Wire
+from egress.proxy.state.bottle import Bottle, Connection
+from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.unauthenticated import Strangers
+
+LONG_HEAD = 4 * 1024  # one of 60 KB takes as long to read, and to search, as dozens of usual requests
+
+
+class Visit:
+    def __init__(self, plane: DataPlane, connection: Connection, wire: Wire) -> None:
+        self._plane = plane
+        self._connection = connection
+        self._wire = wire
+        self._host: Bottle | None = None
+
+    def begin(self) -> None:
+        """Before it is known whose it is."""
+        self._plane.strangers.add(self._connection)
+
+    def enter(self, bottle: Bottle) -> None:
+        """Raises Gone, or Refusal when the bottle has too many already."""
+        if bottle.is_gone:
+            raise Gone
+        if self._host is not None:
+            return
+        most = self._plane.limits.connections
+        if len(bottle.connections) >= most + TOLD:
+            bottle.counters["turned away"] += 1
+            raise Gone
+        self._host = bottle
+        bottle.connections.add(self._connection)
+        self._wire.settle_in(bottle.berths.take())
+        self._plane.strangers.discard(self._connection)
+        if len(bottle.connections) > most:
+            bottle.counters["turned away"] += 1
+            raise Refusal("too-many-connections", f"The bottle has {most} open connections. Close some.", 503)
+
+    async def leave(self) -> None:
+        """It counts, and has its room, for as long as what was sent to it waits to be read."""
+        self._wire.close()
+        while self._wire.leaving:
+            await self._wire.bell.wait()
+        self._plane.strangers.discard(self._connection)
+        if self._host is not None:
+            self._host.connections.discard(self._connection)
+            self._host.berths.give_back(self._wire.berth)
+
+
+async def stand_in_line(whose: Bottle | Strangers) -> None:
+    """Of what many connections of a bottle sent at once, one request at a time, and others in between.
+
+    Those that have not said yet whose they are have one line for all of them.
+    """
+    async with whose.line:
+        await asyncio.sleep(0)

@@ -1,0 +1,32 @@
+"""TCP connections that have not said yet whose they are: no bottle counts them, so they are bounded here."""
+
+from __future__ import annotations
+
+import asyncio
+
+from egress.proxy.state.bottle import Connection
+
+
+class Strangers:
+    """A newcomer that would be one too many takes the place of whoever has been here for longest.
+
+    Those that have a token send it at once, so a flood of silent connections does not keep them out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._present: dict[Connection, None] = {}  # the oldest first
+        self.line = asyncio.Lock()  # of those whose first request has a long head
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def add(self, connection: Connection) -> None:
+        if len(self._present) >= self._most:
+            oldest = next(iter(self._present))
+            self.discard(oldest)
+            oldest.cut()
+        self._present[connection] = None
+
+    def discard(self, connection: Connection) -> None:
+        self._present.pop(connection, None)

@@ -1,0 +1,1 @@
+"""TLS on both sides of an inspected connection."""

@@ -1,0 +1,1 @@
+"""Versioned route tables in the database, and how the proxy gets them."""

@@ -1,0 +1,1 @@
+"""The proxy's records, read into the database."""

@@ -1,0 +1,1 @@
+"""What operators do to bottles: their records, their life, their routes and their images."""

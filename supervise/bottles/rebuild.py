@@ -1,0 +1,367 @@
+"""Replacing a bottle's image: look at the workspace, build, try a canary, swap. A failure changes nothing.
+
+Trust boundary: the Dockerfile is an agent's, approved by operators. What is built and run carries the digest
+of exactly that text. One rebuild at a time and bottle: whoever works on it holds its lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from django.conf import settings
+from django.contrib.auth.models import AnonymousUser, User
+from django.db import transaction
+from django.utils import timezone
+
+from botbottle.backends import image_builders
+from botbottle.backends.base import BackendError, Plan, Progress
+from botbottle.dockerfiles.parse import digest_of
+from botbottle.launch import canary, journal, plan_cache, scratch_sandbox
+from botbottle.models import Bottle
+from egress.tables import versions
+from supervise import audit
+from supervise.access import permissions
+from supervise.bottles import images, lifecycle, reconcile
+from supervise.bottles import records as bottles
+from supervise.bottles.build_log import Log
+from supervise.bottles.images import Image, Phase
+from supervise.errors import NotPermitted, SuperviseError
+from supervise.models import Decision, Rebuild
+from supervise.proposals import apply
+from supervise.sanitize import storable, storable_json
+
+log = logging.getLogger(__name__)
+KEPT_IMAGES = 3
+MOST_ATTEMPTS = 5
+INTERRUPTED = "the build was interrupted: its process was killed. The bottle was not changed"
+
+
+class NotRebuilt(SuperviseError):
+    """There is nothing to go back to, or nothing to try again; the message says why."""
+
+    code = "not_rebuilt"
+
+
+def perform(rebuild_id: int) -> None:
+    """Do it, if its turn has come and nobody else is at it. How it went is in its row."""
+    rebuild = Rebuild.objects.select_related("bottle", "decision__proposal__bottle").get(pk=rebuild_id)
+    images.has_started(rebuild)
+    try:
+        with _held(rebuild.bottle):
+            rebuild.refresh_from_db(fields=["phase"])
+            if not rebuild.is_open or _is_behind(rebuild):
+                return
+            if rebuild.phase != Phase.QUEUED:
+                _clean_up_after_a_kill(rebuild)
+                return
+            tell = Log(images.log_path(rebuild))
+            try:
+                _attempt(rebuild, tell)
+            finally:
+                tell.close()
+    except BlockingIOError:
+        log.info("Rebuild %s waits: another one of %s is at work.", rebuild_id, rebuild.bottle.slug)
+
+
+def _attempt(rebuild: Rebuild, tell: Log) -> None:
+    try:
+        if rebuild.undoes_id is None:
+            _make(rebuild, tell)
+        _swap(rebuild, tell)
+    except Exception as error:
+        reason = _reason(error)
+        tell(reason)
+        _fail(rebuild, reason)
+    else:
+        _prune(rebuild.bottle)
+
+
+def _reason(error: Exception) -> str:
+    """What an operator and the agent are told; of our own mistakes only that there is one."""
+    if isinstance(error, (BackendError, SuperviseError, OSError)):
+        return str(error)
+    log.error("A rebuild failed.", exc_info=error)
+    return f"bot-bottle itself failed ({type(error).__name__}): an operator finds more in its logs"
+
+
+def _make(rebuild: Rebuild, tell: Log) -> None:
+    """Everything that can go wrong goes wrong here, with the old bottle at work."""
+    slug = _slug_of(rebuild)
+    manifest, plan = lifecycle.plan(slug)
+    own = image_builders.images(plan.backend, Path(settings.BOTTLE_HOME), slug)
+    images.enter(rebuild, Phase.SNAPSHOT, made_for=images.source_of(manifest))
+    rebuild.workspace = _look(rebuild, plan, own, tell)
+    images.enter(rebuild, Phase.BUILDING, workspace=rebuild.workspace, build_started_at=timezone.now())
+    try:
+        present = images.present_of([rebuild.bottle])[rebuild.bottle_id]
+        image = own.build(rebuild.dockerfile, tell, image=present)
+    finally:
+        images.enter(rebuild, Phase.BUILDING, build_ended_at=timezone.now())
+    images.enter(rebuild, Phase.CANARY, image=image)
+    _, tried = lifecycle.plan(slug, command=_command(rebuild), image=Image(image, rebuild.dockerfile))
+    canary.check(tried, tell)
+    own.verify(image, rebuild.digest)
+
+
+def _look(rebuild: Rebuild, plan: Plan, own: image_builders.Images, tell: Log) -> dict[str, object]:
+    """The workspace just before. That it cannot be told stops nothing: nothing touches the workspace."""
+    try:
+        present = own.keep(plan)
+        if plan.backend != "local" and not present:
+            return {}
+        archive = images.directory_of(rebuild) / f"{rebuild.pk}-changes.tar.gz"
+        seen = canary.look_at_workspace(replace(plan, image=present, dockerfile=""), archive)
+    except BackendError as error:
+        tell(f"The workspace could not be looked at: {error}")
+        return {"unknown": storable(str(error)[:300])}
+    branch, changes = seen.get("branch") or "none", seen.get("changes", "an unknown number of")
+    tell(f"The workspace is on branch {branch}, with {changes} files not committed")
+    return dict(storable_json(seen))
+
+
+def _swap(rebuild: Rebuild, tell: Log) -> None:
+    slug, author = _slug_of(rebuild), rebuild.author
+    manifest, plan = lifecycle.plan(slug)
+    own = image_builders.images(plan.backend, Path(settings.BOTTLE_HOME), slug)
+    command = _command(rebuild)
+    images.enter(
+        rebuild,
+        Phase.SWAPPING,
+        made_for=images.source_of(manifest),
+        previous_image=own.keep(plan),
+        previous_dockerfile=images.in_force(slug, manifest).dockerfile,
+        was_running=reconcile.backend_of(rebuild.bottle).life(slug).alive,
+    )
+    if rebuild.undoes_id is None:
+        own.verify(rebuild.image, rebuild.digest)  # again: it is what runs from here on
+    try:
+        if rebuild.was_running:
+            tell("Stopping the old bottle")
+            lifecycle.stop(slug, author=author)
+            replacement = Image(rebuild.image, rebuild.dockerfile)
+            lifecycle.start(slug, author=author, command=command, progress=tell, image=replacement)
+        _go_live(rebuild, tell)
+    except Exception as error:
+        tell(f"{_reason(error)}\nGoing back to the old image")
+        try:
+            _go_back(rebuild, command, tell)
+        except Exception as second:
+            raise NotRebuilt(
+                f"{_reason(error)} The old image did not start again either: {_reason(second)}"
+            ) from error
+        raise
+
+
+def _go_back(rebuild: Rebuild, command: tuple[str, ...], tell: Progress) -> None:
+    """However far the swap came, what was in force is so again. Raises what the verbs of `running` raise."""
+    bottle = rebuild.bottle
+    if not rebuild.was_running:
+        images.show_dockerfile(bottle, rebuild.previous_dockerfile)
+        return
+    _forget_plan(bottle)
+    if _runs_the_replacement(rebuild):
+        lifecycle.stop(bottle.slug, author=rebuild.author)
+    if not reconcile.backend_of(bottle).life(bottle.slug).alive:
+        lifecycle.start(bottle.slug, author=rebuild.author, command=command, progress=tell)
+
+
+def _runs_the_replacement(rebuild: Rebuild) -> bool:
+    """Every start notes its image first, so one that runs is of that image. Raises as `running.plan`."""
+    slug = rebuild.bottle.slug
+    if not reconcile.backend_of(rebuild.bottle).life(slug).alive:
+        return False
+    _, wanted = lifecycle.plan(slug, image=Image(rebuild.image, rebuild.dockerfile))
+    started = Bottle.objects.values_list("image", flat=True).get(pk=rebuild.bottle_id)
+    return started == wanted.image[:500]
+
+
+def _slug_of(rebuild: Rebuild) -> str:
+    """Raises NotRebuilt when the bottle is gone: its name may be another one's by now."""
+    slug = rebuild.bottle.slug
+    if not bottles.living().filter(pk=rebuild.bottle_id).exists():
+        raise NotRebuilt(f"The bottle {slug} was deleted.")
+    return slug
+
+
+def _go_live(rebuild: Rebuild, tell: Progress) -> None:
+    tell("Live")
+    bottle = rebuild.bottle
+    if not rebuild.was_running:  # a start keeps a plan of its own
+        _forget_plan(bottle)
+    with transaction.atomic():
+        images.enter(rebuild, Phase.LIVE, ended_at=timezone.now())
+        images.show_dockerfile(bottle, rebuild.dockerfile)
+        audit.append(
+            "image rolled back" if rebuild.undoes_id else "image replaced",
+            actor_name=rebuild.author,
+            bottle_slug=bottle.slug,
+            proposal_id=rebuild.decision.proposal_id if rebuild.decision else None,
+            details={"image": rebuild.image, "before": rebuild.previous_image, "digest": rebuild.digest},
+        )
+        if rebuild.decision is not None:
+            apply.settle(rebuild.decision, Decision.Applied.LIVE, apply_error="", live_at=rebuild.ended_at)
+
+
+def _forget_plan(bottle: Bottle) -> None:
+    """The quick way in must not go on with another image than the one in force."""
+    (versions.bottle_directory(bottle) / plan_cache.KEPT).unlink(missing_ok=True)
+
+
+def _fail(rebuild: Rebuild, problem: str) -> None:
+    """The first line is the reason; the rest, such as a log's end, is in the log."""
+    problem = storable(problem.partition("\n")[0]).strip().rstrip(".:")[:2000]
+    with transaction.atomic():
+        images.enter(rebuild, Phase.FAILED, problem=problem, ended_at=timezone.now())
+        audit.append(
+            "image not replaced",
+            actor_name=rebuild.author,
+            bottle_slug=rebuild.bottle.slug,
+            proposal_id=rebuild.decision.proposal_id if rebuild.decision else None,
+            details={"problem": problem, "digest": rebuild.digest},
+        )
+        if rebuild.decision is not None:
+            apply.settle(rebuild.decision, Decision.Applied.FAILED, apply_error=problem)
+
+
+def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
+    """Its process died at work. Before the swap the bottle never noticed.
+
+    In the swap: a replacement that runs goes live; otherwise what is in force runs again.
+    """
+    bottle = rebuild.bottle
+    with suppress(BackendError):
+        image_builders.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).clear()
+    scratch_sandbox.clear(bottle.backend, versions.bottle_directory(bottle), bottle.slug)
+    problem = INTERRUPTED
+    if rebuild.phase == Phase.SWAPPING and rebuild.was_running:
+        try:
+            reconcile.settle(bottle)
+            if _runs_the_replacement(rebuild):
+                _go_live(rebuild, log.info)
+                _prune(bottle)
+                return
+            _go_back(rebuild, _command(rebuild), log.info)
+        except (SuperviseError, BackendError) as error:
+            problem = f"{INTERRUPTED}, and could not be started again: {error}"
+    _fail(rebuild, problem)
+
+
+def _command(rebuild: Rebuild) -> tuple[str, ...]:
+    """What the bottle was last started with, where that was not the manifest's own."""
+    return plan_cache.command_of(versions.bottle_directory(rebuild.bottle))
+
+
+def _prune(bottle: Bottle) -> None:
+    """Keep what one can go back to; the rest only fills the disk."""
+    living = Rebuild.objects.filter(bottle=bottle, phase=Phase.LIVE).order_by("-ended_at", "-pk")
+    rows = living.values_list("image", "previous_image")[:KEPT_IMAGES]
+    kept = {name for row in rows for name in row if name}
+    with suppress(BackendError):
+        image_builders.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).prune(kept)
+
+
+def look_after() -> None:
+    """Start what waits, or was left by a process that died. One that never gets going is given up."""
+    waiting = Rebuild.objects.filter(phase__in=images.OPEN).select_related(
+        "bottle", "decision__proposal__bottle"
+    )
+    for rebuild in waiting.order_by("pk"):
+        # Another home may share the database: its bottles are not ours to rebuild.
+        if not journal.exists(versions.bottle_directory(rebuild.bottle)):
+            if rebuild.bottle.state == Bottle.State.DELETED:
+                _fail(rebuild, "the bottle was deleted")
+            continue
+        try:
+            with _held(rebuild.bottle):
+                is_left = _is_left(rebuild)
+        except BlockingIOError:
+            continue
+        if is_left:
+            images.launch(rebuild)
+
+
+def _is_left(rebuild: Rebuild) -> bool:
+    """Whether a process is to be started for it. Call with its lock held: so nobody is at work on it."""
+    rebuild.refresh_from_db(fields=["phase", "attempts", "launched_at"])
+    if not rebuild.is_open or _is_behind(rebuild) or images.is_starting(rebuild):
+        return False
+    if rebuild.attempts < MOST_ATTEMPTS:
+        return True
+    _fail(rebuild, f"the process that rebuilds it ended {MOST_ATTEMPTS} times before it was done")
+    return False
+
+
+def renew(slug: str, *, author: str) -> Rebuild:
+    """Queue the Dockerfile in force to be built anew, as after its image was removed. Raises NotRebuilt."""
+    with transaction.atomic():
+        bottle = bottles.get(slug)
+        versions.lock(bottle)
+        present = images.newest_live(slug)
+        if present is None or not present.dockerfile:
+            raise NotRebuilt(f"The bottle {slug} runs its manifest's own image. There is nothing to rebuild.")
+        return Rebuild.objects.create(
+            bottle=bottle, author=author, dockerfile=present.dockerfile, digest=digest_of(present.dockerfile)
+        )
+
+
+def can_roll_back(rebuild: Rebuild | None) -> bool:
+    return rebuild is not None and rebuild.phase == Phase.LIVE and rebuild.undoes_id is None
+
+
+def roll_back(slug: str, *, author: str) -> Rebuild:
+    """Queue the way back to the image before the present one. Raises NotRebuilt."""
+    with transaction.atomic():
+        bottle = bottles.get(slug)
+        versions.lock(bottle)
+        present = images.newest_live(slug)
+        if present is None or not can_roll_back(present):
+            raise NotRebuilt(f"The bottle {slug} has no rebuilt image to go back from.")
+        if Rebuild.objects.filter(bottle=bottle, phase__in=images.OPEN).exists():
+            raise NotRebuilt(f"The bottle {slug} is being rebuilt. Wait for that to end.")
+        return Rebuild.objects.create(
+            bottle=bottle,
+            undoes=present,
+            author=author,
+            dockerfile=present.previous_dockerfile,
+            digest=digest_of(present.previous_dockerfile),
+            image=present.previous_image,
+        )
+
+
+def again(decision: Decision, *, author: str) -> Rebuild:
+    """Queue a failed rebuild once more, with the same approved text. Raises NotRebuilt."""
+    with transaction.atomic():
+        bottle = bottles.get(decision.proposal.bottle.slug)
+        versions.lock(bottle)
+        decision.refresh_from_db()
+        if decision.applied != Decision.Applied.FAILED or decision.proposal.bottle_id != bottle.pk:
+            raise NotRebuilt("Only a rebuild that failed can be tried again.")
+        apply.reopen(decision, author=author)
+        return images.queue(decision)
+
+
+def check_permission(user: User | AnonymousUser, bottle: Bottle) -> str:
+    """Whoever decides about a bottle's image may also take it back. Returns the author's name."""
+    if not permissions.may_decide_for(user, bottle):
+        raise NotPermitted(f"Changing the image of {bottle.slug} needs the right to decide for it.")
+    return user.get_username()
+
+
+def _is_behind(rebuild: Rebuild) -> bool:
+    """Each bottle's rebuilds are done in the order of their approvals."""
+    return Rebuild.objects.filter(bottle=rebuild.bottle, phase__in=images.OPEN, pk__lt=rebuild.pk).exists()
+
+
+@contextmanager
+def _held(bottle: Bottle) -> Iterator[None]:
+    """Raises BlockingIOError while another process rebuilds this bottle. The file stays."""
+    path = versions.bottle_directory(bottle) / "run" / "rebuild.lock"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield

@@ -1,0 +1,172 @@
+"""Makes bottles' states in the database true: after every verb, every few seconds, and after any crash.
+
+The only writer of a living bottle's state. "Alive" is what the backend says, never what the database says.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+
+from botbottle import backends
+from botbottle.backends.base import Backend, BackendError, Life
+from botbottle.launch import journal
+from botbottle.launch.journal import Reading
+from botbottle.models import Bottle
+from egress.tables import versions
+from supervise import audit, events
+from supervise.bottles.state_from_journal import BY_ITSELF, Story, tell
+from supervise.models.rebuilds import Rebuild
+from supervise.sanitize import storable, storable_json
+
+log = logging.getLogger(__name__)
+LOCK = ".settle.lock"
+_LOOKS = 3
+
+
+def backend_of(bottle: Bottle) -> Backend:
+    """Raises BackendError."""
+    return backends.get(bottle.backend, Path(settings.BOTTLE_HOME))
+
+
+def reconcile() -> bool:
+    """Every bottle of this home as it is now, and no sandbox that nobody knows.
+
+    One reconciler at a time: False says that another one is at it. What one backend cannot answer stops no
+    other.
+    """
+    try:
+        with _held(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
+            settle_all()
+            _remove_orphans()
+            return True
+    except BlockingIOError:
+        return False
+
+
+def settle_all() -> None:
+    for bottle in Bottle.objects.exclude(state=Bottle.State.DELETED).defer("dockerfile", "manifest"):
+        # Another home may share the database: its bottles are not for us to judge.
+        if not journal.exists(versions.bottle_directory(bottle)):
+            continue
+        try:
+            settle(bottle)
+        except Exception:
+            log.exception("The state of bottle %s could not be made true.", bottle.slug)
+
+
+def settle(bottle: Bottle) -> Bottle:
+    """The bottle with its true state, written down with one audit row for each thing that happened.
+
+    A backend that does not answer changes nothing but `backend_problem`.
+    """
+    directory = versions.bottle_directory(bottle)
+    with _held(directory / LOCK, wait=True):
+        bottle.refresh_from_db()
+        if bottle.state == Bottle.State.DELETED:
+            return bottle
+        try:
+            backend_of(bottle).tidy(bottle.slug)
+            reading, life = _look(bottle, directory)
+        except BackendError as error:
+            _note(bottle, str(error))
+            return bottle
+        _note(bottle, "")
+        _write_down(bottle, reading, life)
+    return bottle
+
+
+def _look(bottle: Bottle, directory: Path) -> tuple[Reading, Life]:
+    """Journal and system at one moment, as far as that can be: neither changed while the other was read."""
+    backend = backend_of(bottle)
+    reading, life = journal.read(directory, bottle.journal_read), backend.life(bottle.slug)
+    for _ in range(_LOOKS):
+        again = journal.read(directory, bottle.journal_read)
+        if again == reading:
+            break
+        reading, life = again, backend.life(bottle.slug)
+    return reading, life
+
+
+def _write_down(bottle: Bottle, reading: Reading, life: Life) -> None:
+    before = Story(
+        bottle.state,
+        bottle.started_at.timestamp() if bottle.started_at else None,
+        bottle.exit_code,
+        bottle.problem,
+    )
+    story = tell(before, [entry for entry, _ in reading.entries], life)
+    position = reading.entries[story.told - 1][1] if story.told else reading.start
+    if replace(story, told=0) == before and position == bottle.journal_read:
+        return  # nearly always
+    columns = {
+        "state": story.state,
+        "started_at": datetime.fromtimestamp(story.started_at, UTC) if story.started_at else None,
+        "exit_code": story.exit_code,
+        "problem": storable(story.problem),  # a build's last words may be part of it
+        "journal_read": position,
+    }
+    with transaction.atomic():
+        # The condition: a bottle that was deleted meanwhile stays deleted.
+        living = Bottle.objects.filter(pk=bottle.pk).exclude(state=Bottle.State.DELETED)
+        if living.update(**columns) != 1:
+            return
+        for action, who, details in story.happened:
+            facts = {"backend": bottle.backend, **storable_json(details)}
+            audit.append(action, actor_name=who, bottle_slug=bottle.slug, details=facts)
+        events.announce_bottle(bottle, story.state)
+    for name, value in columns.items():
+        setattr(bottle, name, value)
+
+
+def _note(bottle: Bottle, problem: str) -> None:
+    problem = storable(problem)
+    if bottle.backend_problem != problem:
+        Bottle.objects.filter(pk=bottle.pk).update(backend_problem=problem)
+        bottle.backend_problem = problem
+        events.announce_bottle(bottle, bottle.state)
+
+
+def _remove_orphans() -> None:
+    living = Bottle.objects.exclude(state=Bottle.State.DELETED)
+    for name in Bottle.objects.order_by().values_list("backend", flat=True).distinct():
+        known = list(living.filter(backend=name).values_list("slug", flat=True))
+        try:
+            backend = backends.get(name, Path(settings.BOTTLE_HOME))
+            for slug in backend.orphans(known):
+                # Asked again: its record may be younger than our list.
+                if not living.filter(backend=name, slug=slug).exists() and not _is_being_rebuilt(slug):
+                    backend.remove(slug)
+                    _record_orphan(name, slug)
+        except BackendError as error:
+            log.debug("backend %s: orphans cannot be looked for: %s", name, error)
+        except Exception:
+            log.exception("Orphans of the backend %s could not be looked for.", name)
+
+
+def _is_being_rebuilt(slug: str) -> bool:
+    """A local bottle's root filesystem is made by the Docker engine: what is there for it is no orphan."""
+    over = (Rebuild.Phase.LIVE, Rebuild.Phase.FAILED)
+    return Rebuild.objects.filter(bottle__slug=slug).exclude(phase__in=over).exists()
+
+
+def _record_orphan(backend: str, slug: str) -> None:
+    with transaction.atomic():
+        audit.append("orphan removed", actor_name=BY_ITSELF, bottle_slug=slug, details={"backend": backend})
+
+
+@contextmanager
+def _held(path: Path, *, wait: bool) -> Iterator[None]:
+    """An exclusive lock on a file, which stays. Raises BlockingIOError when not waiting and it is taken."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield

@@ -1,0 +1,142 @@
+"""The life of a bottle's record: create, rotate its token, delete. One verb per change, audited.
+
+Its sandbox is started and stopped by `supervise.bottles.lifecycle`; deleting the record ends that too.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from botbottle.backends import secret_variables
+from botbottle.backends.base import BackendError
+from botbottle.launch import journal, plan_cache
+from botbottle.models import Bottle, digest_token, new_token, valid_slug
+from egress.tables import versions
+from supervise import audit, events
+from supervise.bottles import build_log, reconcile
+from supervise.errors import SuperviseError
+from supervise.models import Proposal
+from supervise.proposals import decisions
+
+
+class NoSuchBottle(SuperviseError):
+    code = "no_such_bottle"
+
+
+class BadBottle(SuperviseError):
+    """The name is taken or malformed."""
+
+    code = "bad_bottle"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A bottle and its token, which exists in clear only here and only once."""
+
+    bottle: Bottle
+    token: str
+
+
+def create(slug: str, *, author: str, backend: str = Bottle.Backend.LOCAL) -> Credentials:
+    """Raises BadBottle when the name is malformed or taken."""
+    token = new_token()
+    bottle = Bottle(slug=slug, backend=backend, token_digest=digest_token(token))
+    try:
+        bottle.full_clean(validate_unique=False, validate_constraints=False)
+    except ValidationError as error:
+        raise BadBottle(" ".join(error.messages)) from error
+    try:
+        with transaction.atomic():
+            bottle.save()
+            versions.create_first(bottle, author=author)
+            audit.append("bottle created", actor_name=author, bottle_slug=slug)
+    except IntegrityError as error:
+        raise BadBottle(f"There is a bottle {slug!r} already. Choose another name, or delete it.") from error
+    with suppress(versions.NotPublished):  # noted, and tried again by the caretaker; until then all is denied
+        versions.publish(bottle)
+    return Credentials(bottle, token)
+
+
+def check_name(slug: str) -> str:
+    """Raises BadBottle: names become paths, so they are checked before anything is looked for."""
+    try:
+        valid_slug(slug)
+    except ValidationError as error:
+        raise BadBottle(" ".join(error.messages)) from error
+    return slug
+
+
+def get(slug: str) -> Bottle:
+    bottle = living().filter(slug=slug).first()
+    if bottle is None:
+        raise NoSuchBottle(f"There is no bottle {slug!r}. 'bottle list' shows the ones there are.")
+    return bottle
+
+
+def living() -> QuerySet[Bottle]:
+    return Bottle.objects.exclude(state=Bottle.State.DELETED)
+
+
+def rotate_token(slug: str, *, author: str) -> Credentials:
+    """A new token; the old one stops working with the commit."""
+    token = new_token()
+    with transaction.atomic():
+        bottle = get(slug)
+        Bottle.objects.filter(pk=bottle.pk).update(
+            token_digest=digest_token(token), token_rotated_at=timezone.now()
+        )
+        versions.must_publish_again(bottle)
+        audit.append("token rotated", actor_name=author, bottle_slug=slug)
+    with suppress(versions.NotPublished):
+        versions.publish(bottle)
+    return Credentials(bottle, token)
+
+
+def delete(slug: str, *, author: str) -> int:
+    """End the bottle: its sandbox, token and routes stop, open proposals expire, its history stays.
+
+    Returns how many proposals expired. A sandbox whose backend does not answer loses its network with the
+    rest, and is removed as an orphan as soon as the backend does.
+    """
+    left_behind = _end_sandbox(get(slug), author)
+    with transaction.atomic():
+        versions.lock(get(slug))
+        bottle = get(slug)  # again: somebody else may have deleted it while we waited for the lock
+        pending = Proposal.objects.filter(bottle=bottle, status=Proposal.Status.PENDING)
+        open_ids = list(pending.values_list("pk", flat=True))
+        for pk in open_ids:
+            decisions.expire(pk, reason="The bottle was deleted.")
+        Bottle.objects.filter(pk=bottle.pk).update(state=Bottle.State.DELETED)
+        details = {"sandbox": left_behind} if left_behind else {}
+        audit.append("bottle deleted", actor_name=author, bottle_slug=slug, details=details)
+        events.announce_bottle(bottle, Bottle.State.DELETED)
+    with suppress(versions.NotPublished):
+        versions.unpublish(bottle)
+    return len(open_ids)
+
+
+def _end_sandbox(bottle: Bottle, author: str) -> str:
+    """Returns why there may be something left of it. A bottle of the same name must inherit none of this."""
+    directory = versions.bottle_directory(bottle)
+    if not journal.exists(directory):
+        return ""  # it was never started here
+    problem = ""
+    try:
+        backend = reconcile.backend_of(bottle)
+        if backend.life(bottle.slug).alive:
+            journal.append(directory, journal.STOPPING, who=author)
+        backend.remove(bottle.slug)
+    except BackendError as error:
+        problem = str(error)
+    reconcile.settle(bottle)
+    for name in (plan_cache.KEPT, plan_cache.COMMAND, build_log.STARTING):
+        (directory / name).unlink(missing_ok=True)
+    secret_variables.forget(directory / "run")
+    journal.forget(directory)
+    return problem

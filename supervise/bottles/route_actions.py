@@ -1,0 +1,146 @@
+"""What operators do to one route of a bottle: change it, withdraw it, and look at what that would do.
+
+Each verb asks for the right to decide for the bottle first, and changes only a table that was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
+
+from egress.models import RouteTableVersion
+from egress.policy import merge
+from egress.policy.decide import RouteTable
+from egress.policy.errors import PolicyError
+from egress.policy.merge import Revision
+from egress.tables import versions
+from supervise import audit, events
+from supervise.bottles import records as bottles
+from supervise.bottles.actions import check_quorum, lock_as_seen
+from supervise.errors import BadAsk, TooRisky
+from supervise.models import Proposal
+from supervise.proposals.review import Review, table_text
+from supervise.proposals.risk import Level, Risk, assess
+from supervise.sanitize import storable_json
+
+CAUSE = 200  # characters that a version keeps of why it was made
+
+
+def withdraw_route(slug: str, host: str, *, actor: User, seen_version: int) -> RouteTableVersion:
+    """A new version without the host's route, made live once it is committed: what is open by it is cut.
+
+    Raises NoSuchBottle, NotPermitted, StaleReview when another version than `seen_version` is the newest,
+    BadAsk when there is no such route, and TooRisky when a wider one would take its place.
+    """
+
+    def withdrawn(table: RouteTable, now: datetime) -> Revision:
+        return merge.withdraw_route(table, host, now=now)
+
+    return _revise(slug, host, withdrawn, "route withdrawn", actor=actor, seen_version=seen_version)
+
+
+def change_route(
+    slug: str, host: str, fields: Mapping[str, Any], *, actor: User, seen_version: int
+) -> RouteTableVersion:
+    """A new version in which the given fields of the host's route are others; null takes one away.
+
+    Raises as `withdraw_route`; BadAsk also for fields that are wrong or change nothing.
+    """
+
+    def changed(table: RouteTable, now: datetime) -> Revision:
+        return merge.change_route(table, host, _storable(fields), now=now)
+
+    return _revise(slug, host, changed, "route changed", actor=actor, seen_version=seen_version)
+
+
+def look(version: RouteTableVersion, host: str, fields: Mapping[str, Any] | None = None) -> Review:
+    """What the change would do, or without fields the withdrawal. Changes nothing. Raises BadAsk."""
+    now, table = timezone.now(), version.table
+    try:
+        if fields is None:
+            made = merge.withdraw_route(table, host, now=now)
+        else:
+            made = merge.change_route(table, host, _storable(fields), now=now)
+    except PolicyError as error:
+        raise BadAsk(str(error)) from error
+    payload = (made.after or made.before).as_dict()
+    return Review(
+        proposal=Proposal(bottle=version.bottle, tool=Proposal.Tool.EGRESS, payload=payload),
+        table_version=version.version,
+        at=now,
+        before=table_text(table),
+        after=table_text(made.table),
+        effects=made.effects,
+        warnings=made.warnings,
+        risk=_risk(made, table),
+        seen_digest="",
+        table_after=made.table,
+    )
+
+
+def _revise(
+    slug: str,
+    host: str,
+    revise: Callable[[RouteTable, datetime], Revision],
+    action: str,
+    *,
+    actor: User,
+    seen_version: int,
+) -> RouteTableVersion:
+    bottle = bottles.get(slug)
+    with transaction.atomic():
+        newest = lock_as_seen(bottle, actor, seen_version)
+        try:
+            made = revise(newest.table, timezone.now())
+        except PolicyError as error:
+            raise BadAsk(str(error)) from error
+        _check_quorum(newest.table, made)
+        author = actor.get_username()
+        cause = f"{action}: {host}"[:CAUSE]
+        version = versions.put_in_force(newest, made.table, author=author, cause=cause)
+        audit.append(
+            action,
+            actor_name=author,
+            bottle_slug=slug,
+            details={
+                "host": host,
+                "before": made.before.as_dict(),
+                "after": made.after.as_dict() if made.after else None,
+                "table_version": version.version,
+            },
+        )
+        events.announce_bottle(bottle, bottle.state)
+    return version
+
+
+def _check_quorum(table: RouteTable, made: Revision) -> None:
+    """Less needs nobody else's yes."""
+    if not made.widens:
+        return
+    if made.after is None and settings.SUPERVISE_QUORUM > 1:
+        raise TooRisky(
+            f"Without a route of its own, {made.before.host} would be left to a wider one above it, which "
+            f"needs {settings.SUPERVISE_QUORUM} operators. Withdraw or narrow that one first."
+        )
+    check_quorum(table, made.table)
+
+
+def _risk(made: Revision, table: RouteTable) -> Risk:
+    """Of what is new: less than before is none, but for what could be overlooked."""
+    if made.widens and made.after:
+        known = versions.hosts_reached()
+        return assess("egress-block", made.after.as_dict(), table, made.warnings, known=known)
+    level = Level.MEDIUM if made.warnings else Level.LOW
+    return Risk(level, tuple((level, warning) for warning in made.warnings))
+
+
+def _storable(fields: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(fields, Mapping):
+        raise BadAsk("What to change must be a JSON object with the keys of a route.")
+    return dict(storable_json(dict(fields)))

@@ -1,0 +1,205 @@
+"""The queue's read side: which proposals a filter shows, in which order, and what the live header says.
+
+The number of queries does not depend on the number of cards. Filters are operators' words, hosts are agents'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import BooleanField, Case, Exists, OuterRef, Q, QuerySet, Value, When
+from django.db.models.fields.json import KT
+from django.http import QueryDict
+from django.utils import timezone
+
+from botbottle.models import Bottle
+from egress.models import Publication
+from egress.tables import versions
+from egress.traffic import record_import
+from supervise import audit
+from supervise.models import AuditEvent, Proposal
+from supervise.proposals.queries import reviews_of
+from supervise.proposals.review import Review
+from supervise.proposals.risk import Level
+
+PAGE = 50
+MOST_PAGES = 1000
+RISKS = {level.word: level for level in sorted(Level, reverse=True)}
+TABLES_SHOWN = 3
+COMINGS = ("filed", "filed for the bottle", "snoozed", "woken")  # what the audit calls them
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What the address asks for. Junk in it counts as not given."""
+
+    show: str = "pending"
+    risk: str = ""
+    tool: str = ""
+    bottle: str = ""
+    text: str = ""
+    page: int = 1
+
+    @classmethod
+    def of_query(cls, query: QueryDict) -> Filter:
+        page = query.get("page", "")
+        return cls(
+            show="snoozed" if query.get("show") == "snoozed" else "pending",
+            risk=query.get("risk", "") if query.get("risk") in RISKS else "",
+            tool=query.get("tool", "") if query.get("tool") in Proposal.Tool.values else "",
+            bottle=query.get("bottle", "").strip()[:40],
+            text=query.get("q", "").replace("\0", "").strip()[:200],
+            page=min(int(page), MOST_PAGES) if page.isascii() and page.isdigit() and page.strip("0") else 1,
+        )
+
+    @property
+    def is_narrow(self) -> bool:
+        return bool(self.risk or self.tool or self.bottle or self.text)
+
+    def query(self, *, page: int | None = None) -> str:
+        """The address that asks for this again."""
+        words = {"show": self.show if self.show != "pending" else "", "risk": self.risk, "tool": self.tool}
+        words |= {"bottle": self.bottle, "q": self.text, "page": str(page) if page and page > 1 else ""}
+        return urlencode({name: word for name, word in words.items() if word})
+
+    @property
+    def next_page(self) -> str:
+        return self.query(page=self.page + 1)
+
+    @property
+    def previous_page(self) -> str:
+        return self.query(page=self.page - 1)
+
+    def proposals(self, now: datetime) -> QuerySet[Proposal]:
+        found = Proposal.objects.filter(status=Proposal.Status.PENDING)
+        asleep = Q(snoozed_until__gt=now)
+        found = found.filter(asleep) if self.show == "snoozed" else found.exclude(asleep)
+        if self.risk:
+            found = found.filter(risk_when_filed=RISKS[self.risk])
+        if self.tool:
+            found = found.filter(tool=self.tool)
+        if self.bottle:
+            found = found.filter(bottle__slug=self.bottle)
+        if self.text:
+            found = found.annotate(host=KT("payload__host")).filter(
+                Q(host__icontains=self.text)
+                | Q(bottle__slug__icontains=self.text)
+                | _beginning_with(self.text)
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """When a page was made: after which change, because a time says nothing of what is still to be committed,
+    and at what time, for what time alone brings back."""
+
+    seq: int
+    at: datetime
+
+    @classmethod
+    def of_text(cls, text: str) -> Since:
+        """As a page sent it back. What cannot be read is long ago: rather too much is new than lost."""
+        seq, _, at = text.partition("@")
+        try:
+            if not (seq.isascii() and seq.isdigit() and len(seq) < 19):
+                raise ValueError(seq)
+            return cls(int(seq), datetime.fromtimestamp(float(at), UTC))
+        except (ValueError, OverflowError, OSError):
+            return cls(0, datetime.fromtimestamp(0, UTC))
+
+    def __str__(self) -> str:
+        return f"{self.seq}@{self.at.timestamp()}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """One page of cards, and how many there are before and after it."""
+
+    reviews: list[Review]
+    total: int
+    before: int
+    since: Since
+
+    @property
+    def after(self) -> int:
+        return max(0, self.total - self.before - len(self.reviews))
+
+
+def page_of(wanted: Filter) -> QueuePage:
+    """Riskiest first; then those whose call still waits, the one that ends soonest first; then the oldest."""
+    since = Since(audit.newest_seq(), now := timezone.now())  # before the look: what comes meanwhile is new
+    found = wanted.proposals(now)
+    before = (wanted.page - 1) * PAGE
+    proposals = list(
+        found.select_related("bottle")
+        .prefetch_related("approvals__actor")
+        .annotate(
+            has_waiting_call=Case(
+                When(asked_at__gt=now - call_patience(), then=Value(True)),
+                default=Value(False),
+                output_field=BooleanField(),
+            )
+        )
+        .order_by("-risk_when_filed", "-has_waiting_call", "asked_at", "pk")[before : before + PAGE]
+    )
+    reviews = reviews_of(proposals, now=now)
+    # The table may have changed since it was filed, and the risk with it. The sort keeps the rest in order.
+    return QueuePage(sorted(reviews, key=lambda item: -item.risk.level), found.count(), before, since)
+
+
+def arrived(wanted: Filter, since: Since, shown: Collection[UUID] = ()) -> int:
+    """How many came into this view after a page was made: filed, put there by hand, or woken by time.
+
+    What came in the moment between may be `shown` already.
+    """
+    # For each card that is there, however long ago the page was made.
+    moved = AuditEvent.objects.filter(proposal_id=OuterRef("pk"), seq__gt=since.seq, action__in=COMINGS)
+    came = Exists(moved) & ~Q(pk__in=shown)
+    if wanted.show == "pending":
+        came |= Q(snoozed_until__gt=since.at)
+    return wanted.proposals(timezone.now()).filter(came).count()
+
+
+def call_patience() -> timedelta:
+    """How long a tool call waits before it is told "pending"."""
+    return timedelta(seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS)
+
+
+def proxy_state() -> dict[str, str]:
+    """What the egress proxy serves, in a word, a line, and all of it. Another home's that is away is news."""
+    if not settings.EGRESS_PROXY:
+        return {
+            "word": "off",
+            "text": "no proxy here",
+            "all": "EGRESS_PROXY is off: tables are published only.",
+        }
+    publications = list(
+        Publication.objects.exclude(bottle__state=Bottle.State.DELETED)
+        .annotate(newest=versions.of_newest("version", bottle="bottle"))
+        .order_by("-live_at", "bottle__slug")
+        .values_list("bottle__slug", "live_version", "newest")[:200]
+    )
+    tables = [
+        f"{slug} v{live}" if live == newest else f"{slug} v{live}, v{newest} not live"
+        for slug, live, newest in publications
+    ]
+    more = f" +{len(tables) - TABLES_SHOWN}" if len(tables) > TABLES_SHOWN else ""
+    text = ", ".join(tables[:TABLES_SHOWN]) + more
+    if absence := record_import.absence_here():
+        return {"word": "away", "text": "does not answer", "all": absence.text}
+    lags = any(live != newest for _, live, newest in publications)
+    return {"word": "lags" if lags else "up", "text": text or "no tables yet", "all": "\n".join(tables)}
+
+
+def _beginning_with(text: str) -> Q:
+    """Proposals by the beginning of their id, when the text can be one."""
+    digits = text.replace("-", "").lower()
+    if not 8 <= len(digits) <= 32 or digits.strip("0123456789abcdef"):
+        return Q(pk__in=[])
+    return Q(pk__range=(UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))))

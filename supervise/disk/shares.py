@@ -1,0 +1,75 @@
+"""How much of this home's disk each bottle takes: its directory, and what else it may write to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+from botbottle.backends.base import BackendError
+from botbottle.core import disk_usage
+from botbottle.manifest import reader as manifests
+from botbottle.models import Bottle
+from egress.tables import versions
+from supervise.bottles.reconcile import backend_of
+from supervise.bottles.records import living
+
+MEASURING_SECONDS = 5.0  # for all bottles together
+LEAST_SECONDS = 0.2  # for each
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    slug: str
+    is_running: bool
+    total: int
+    recent: int  # of files that were changed lately
+    is_complete: bool  # False: it has at least so much
+    hides: bool  # some of it cannot be looked into
+
+
+def shares(*, since: float) -> list[Share]:
+    """The largest first. `since` is when "lately" begins, by the wall clock."""
+    ours = list(living().filter(publication__home=versions.home_id()).defer("dockerfile"))
+    seconds = max(LEAST_SECONDS, MEASURING_SECONDS / max(1, len(ours)))
+    found = [_share(bottle, since, time.monotonic() + seconds) for bottle in ours]
+    return sorted(found, key=lambda share: -share.total)
+
+
+def _share(bottle: Bottle, since: float, until: float) -> Share:
+    device = Path(settings.BOTTLE_HOME).stat().st_dev
+    usage = disk_usage.Usage(device=device, since=since, until=until)
+    for directory in sorted(set(_directories(bottle))):
+        usage.add_directory(directory)
+    is_running = bottle.state == Bottle.State.RUNNING
+    if is_running:
+        for process in _processes(bottle):
+            usage.add_deleted_files_of(process)
+    return Share(bottle.slug, is_running, usage.total, usage.recent, usage.is_complete, usage.hides)
+
+
+def _directories(bottle: Bottle) -> Iterator[str]:
+    """Where the bottle, or the host on its behalf, writes."""
+    own = versions.bottle_directory(bottle)
+    yield str(own)
+    try:
+        path = Path(settings.BOTTLE_MANIFESTS) / f"{bottle.slug}.yaml"
+        manifest = manifests.parse(bottle.manifest, bottle.slug, path=path)
+    except BackendError:  # there never was one, or it is of another version
+        return
+    places = [mount.source for mount in manifest.mounts if mount.writable]
+    if manifest.workspace.path and manifest.workspace.writable:
+        places.append(manifest.workspace.path)
+    yield from (place for place in places if not Path(place).is_relative_to(own))
+
+
+def _processes(bottle: Bottle) -> list[int]:
+    """Those that are children of a keeper on this host; of a container, none."""
+    try:
+        pid = backend_of(bottle).life(bottle.slug).pid
+    except BackendError:
+        return []
+    return disk_usage.family(pid) if pid else []

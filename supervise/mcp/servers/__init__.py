@@ -1,0 +1,1 @@
+"""The agent plane's way to MCP servers inside bottles."""

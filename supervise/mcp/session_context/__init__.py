@@ -1,0 +1,1 @@
+"""What a bottle is told about itself when a session begins."""

@@ -1,0 +1,129 @@
+"""Carrying a committed decision to the data plane: publish, mark live, wake the call. Safe to repeat."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from botbottle.models import Bottle
+from egress.tables import versions
+from supervise import audit, events
+from supervise.bottles import images
+from supervise.models import Decision, Proposal
+from supervise.proposals.outcomes import outcome_of
+from supervise.proposals.waiting import hub
+
+log = logging.getLogger(__name__)
+UNFINISHED = (Decision.Applied.WAITING, Decision.Applied.FAILED)
+GRACE = timedelta(seconds=2)
+
+
+def apply(decision: Decision) -> Decision:
+    """Publish the bottle's newest table. A failure is kept, told to the agent and retried.
+
+    Another home's bottle is left to its caretaker, and the call waits on. A new image is made by a process of
+    its own, which settles the decision when it is done.
+    """
+    if decision.proposal.tool == Proposal.Tool.CAPABILITY:
+        rebuild = images.newest_of(decision)
+        if rebuild is not None:
+            images.launch(rebuild)
+        return decision
+    try:
+        _go_live([decision], versions.publish(decision.proposal.bottle))
+    except versions.PublishedElsewhere:
+        pass
+    except versions.NotPublished as error:
+        _fail([decision], str(error))
+    return decision
+
+
+def retry_unfinished(*, at_once: bool = False) -> int:
+    """Apply again what failed, or was left waiting: by a process that died or, `at_once`, by another home.
+
+    One try a bottle: its newest table holds what all of them granted. Returns how many are live now.
+    """
+    live = 0
+    away: dict[int, str] = {}
+    for bottle, decisions in _unfinished(timedelta() if at_once else GRACE).items():
+        process = versions.process_of(bottle)
+        if process in away:  # it would not answer for this bottle either
+            _fail(decisions, away[process])
+            continue
+        try:
+            live += _go_live(decisions, versions.publish(bottle))
+        except versions.NotPublished as error:
+            _fail(decisions, str(error))
+            if isinstance(error, versions.ProxyAway):
+                away[process] = str(error)
+    return live
+
+
+def _unfinished(grace: timedelta) -> dict[Bottle, list[Decision]]:
+    """Of this home's bottles; the decider itself applies at once, so the youngest are left to it."""
+    unfinished = (
+        Decision.objects.filter(applied__in=UNFINISHED, created_at__lt=timezone.now() - grace)
+        .filter(proposal__bottle__publication__home=versions.home_id())
+        .exclude(proposal__bottle__state=Bottle.State.DELETED)
+        .exclude(proposal__tool=Proposal.Tool.CAPABILITY)  # looked after by supervise.bottles.rebuild
+        .order_by("created_at")
+    )
+    found: dict[Bottle, list[Decision]] = {}
+    for decision in unfinished.select_related("proposal__bottle")[:5000]:
+        found.setdefault(decision.proposal.bottle, []).append(decision)
+    return found
+
+
+def _go_live(decisions: Sequence[Decision], live_version: int) -> int:
+    columns = {"apply_error": "", "live_version": live_version, "live_at": timezone.now()}
+    for decision in decisions:
+        settle(decision, Decision.Applied.LIVE, **columns)
+    return len(decisions)
+
+
+def _fail(decisions: Sequence[Decision], problem: str) -> None:
+    """A retry that fails in the same way is no news."""
+    for decision in decisions:
+        if decision.applied != Decision.Applied.FAILED or decision.apply_error != problem:
+            log.error("Proposal %s is approved but not live: %s", decision.proposal_id, problem)
+            settle(decision, Decision.Applied.FAILED, apply_error=problem)
+
+
+def reopen(decision: Decision, *, author: str) -> None:
+    """What failed is tried once more. Call inside the transaction that queues the new try."""
+    Decision.objects.filter(pk=decision.pk, applied=Decision.Applied.FAILED).update(
+        applied=Decision.Applied.WAITING, apply_error=""
+    )
+    decision.refresh_from_db(fields=["applied", "apply_error"])
+    slug, proposal = decision.proposal.bottle.slug, decision.proposal
+    audit.append("tried again", actor_name=author, bottle_slug=slug, proposal_id=proposal.pk)
+    events.announce("tried again", proposal, wake=False)
+
+
+def settle(decision: Decision, applied: str, **columns: object) -> Decision:
+    """It is live, or failed: keep that, and wake the call. Whoever finds it live already changes nothing."""
+    before = decision.applied
+    with transaction.atomic():
+        claimed = Decision.objects.filter(pk=decision.pk, applied__in=UNFINISHED)
+        if not claimed.update(applied=applied, **columns):
+            decision.refresh_from_db(fields=["applied", *columns])
+            return decision
+        for name, value in {"applied": applied, **columns}.items():
+            setattr(decision, name, value)
+        if before == applied:
+            return decision
+        audit.append(
+            applied,
+            actor_name="bot-bottle",
+            bottle_slug=decision.proposal.bottle.slug,
+            proposal_id=decision.proposal_id,
+            details={"live_version": decision.live_version, "problem": decision.apply_error},
+        )
+        outcome = outcome_of(decision.proposal, decision)
+        transaction.on_commit(lambda: hub.tell(outcome), robust=True)
+        events.announce(applied, decision.proposal)
+    return decision

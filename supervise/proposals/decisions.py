@@ -1,0 +1,301 @@
+"""The only place that changes a proposal's status.
+
+Each verb checks permission, claims the row, writes decision, table version and audit row in one transaction,
+and on commit applies the change and wakes whoever waits. Exactly one caller wins.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Subquery
+from django.utils import timezone
+
+from botbottle.models import Bottle
+from egress.models import RouteTableVersion
+from egress.policy.merge import Merge
+from egress.tables import versions
+from supervise import audit, events
+from supervise.access.permissions import may_decide, may_decide_for
+from supervise.bottles import image_drift, images
+from supervise.digests import digest
+from supervise.errors import (
+    AlreadyDecided,
+    BadAsk,
+    MissingReason,
+    NoSuchProposal,
+    NotPermitted,
+    StaleReview,
+    TooRisky,
+)
+from supervise.models import Approval, Decision, Proposal
+from supervise.proposals import apply, standing_refusals, submit
+from supervise.proposals.outcomes import left_out, outcome_of
+from supervise.proposals.review import Review, checked_payload, preview, review
+from supervise.proposals.risk import Level
+from supervise.proposals.waiting import hub
+from supervise.sanitize import storable
+
+Status = Proposal.Status
+
+
+def approve(
+    proposal_id: UUID | str,
+    *,
+    actor: User,
+    seen_digest: str,
+    note: str = "",
+    at_most: Level = Level.HIGH,
+) -> Decision | Approval:
+    """Grant what was asked. An Approval instead of a Decision means: more operators must say yes.
+
+    Raises NotPermitted, NoSuchProposal, AlreadyDecided, StaleReview; TooRisky when it is above `at_most`.
+    """
+    return _grant(
+        proposal_id, Status.APPROVED, None, actor=actor, seen_digest=seen_digest, note=note, at_most=at_most
+    )
+
+
+def modify(
+    proposal_id: UUID | str, *, actor: User, seen_digest: str, payload: dict[str, Any], note: str = ""
+) -> Decision | Approval:
+    """Grant something else than was asked, usually less. Raises as `approve`, and BadAsk for the payload."""
+    if not isinstance(payload, dict):
+        raise BadAsk("The payload must be a JSON object with the keys of the proposal's payload.")
+    return _grant(proposal_id, Status.MODIFIED, payload, actor=actor, seen_digest=seen_digest, note=note)
+
+
+def reject(
+    proposal_id: UUID | str, *, actor: User, seen_digest: str, note: str, stop_asking: bool = False
+) -> Decision:
+    """Refuse, with a reason that the agent reads. Raises as `approve`, and MissingReason.
+
+    With `stop_asking`, the same ask of this bottle gets this answer at once, until an operator lifts it.
+    """
+    _check_permission(actor)
+    if not note.strip():
+        raise MissingReason("Say why: the agent reads the reason and acts on it.")
+    proposal = _find(proposal_id)
+    named = image_drift.look([proposal], again=True)
+    with transaction.atomic():
+        version = _lock(proposal)
+        _check_assignment(actor, proposal.bottle)
+        _as_seen(review(proposal, version, named=named), seen_digest)
+        decision = _record(proposal, Status.REJECTED, actor=actor, notes=note, seen_digest=seen_digest)
+        if stop_asking:
+            standing_refusals.stand(decision)
+        return decision
+
+
+def withdraw(proposal_id: UUID | str, *, bottle: Bottle) -> Decision:
+    """The agent takes its own ask back.
+
+    Raises NoSuchProposal (also for another bottle's), AlreadyDecided, and NoRoom while the disk is short.
+    """
+    submit.check_room()
+    proposal = _find(proposal_id, bottle=bottle)
+    with transaction.atomic():
+        _lock(proposal)
+        return _record(proposal, Status.WITHDRAWN, actor_name=f"bottle {bottle.slug}", notes="")
+
+
+def expire(proposal_id: UUID | str, *, reason: str) -> Decision:
+    """Time, or the bottle, ran out before anybody decided."""
+    proposal = _find(proposal_id)
+    with transaction.atomic():
+        _lock(proposal)
+        return _record(proposal, Status.EXPIRED, actor_name="bot-bottle", notes=reason)
+
+
+def _grant(
+    proposal_id: UUID | str,
+    status: str,
+    payload: dict[str, Any] | None,
+    *,
+    actor: User,
+    seen_digest: str,
+    note: str,
+    at_most: Level = Level.HIGH,
+) -> Decision | Approval:
+    _check_permission(actor)
+    proposal = _find(proposal_id)
+    named = image_drift.look([proposal], again=True)  # it may wait for the engine, so before any row is held
+    with transaction.atomic():
+        version = _lock(proposal)
+        _check_assignment(actor, proposal.bottle)
+        now = timezone.now()
+        edited = None if payload is None else checked_payload(proposal, payload)
+        final = edited or proposal.payload
+        seen = _as_seen(review(proposal, version, now=now, edited=edited, named=named), seen_digest)
+        if seen.risk.level > at_most:
+            raise TooRisky(f"It is {seen.risk.level.word} risk: decide it on its own page.")
+        # The risk of what would be granted: an operator's edit can add a credential, or drop one.
+        if seen.risk.level is Level.HIGH and settings.SUPERVISE_QUORUM > 1:
+            vote = _vote(proposal, actor, digest([status, seen_digest, final]), note)
+            if not _completes_quorum(vote):
+                return vote
+        if proposal.filed_by:  # by an operator: the only way past a standing refusal
+            standing_refusals.supersede(proposal, actor.get_username())
+        changes = _change(proposal, final, version, actor, now=now, by_operator=edited is not None)
+        return _record(
+            proposal, status, actor=actor, notes=note, seen_digest=seen_digest, final_payload=final, **changes
+        )
+
+
+def _change(
+    proposal: Proposal,
+    final: dict[str, Any],
+    version: RouteTableVersion,
+    actor: User,
+    *,
+    now: datetime,
+    by_operator: bool,
+) -> dict[str, Any]:
+    """Make the change in the database and say what it grants. Applying it comes after the commit."""
+    if proposal.tool == Proposal.Tool.MCP_TOOL:
+        return {"granted": final, "applied": Decision.Applied.RECORDED}  # the call itself uses it up
+    if proposal.tool == Proposal.Tool.CAPABILITY:
+        granted = {"granted": final, "not_granted": left_out(proposal.payload, final)}
+        if images.can_be_rebuilt(proposal.bottle):
+            return {**granted, "applied": Decision.Applied.WAITING}
+        Bottle.objects.filter(pk=proposal.bottle_id).update(dockerfile=final["dockerfile"])
+        return {**granted, "applied": Decision.Applied.RECORDED}
+    merged = preview(proposal, final, version.table, now=now, by_operator=by_operator)
+    if merged.changed:
+        version = versions.append(
+            version, merged.table, author=actor.get_username(), cause=f"proposal {proposal.pk}"
+        )
+    return {
+        "granted": merged.granted,
+        "not_granted": left_out(proposal.payload, {**final, **_reach(merged)}, ignored=merged.ignored),
+        "table_version": version,
+        "applied": Decision.Applied.WAITING,
+    }
+
+
+def _record(
+    proposal: Proposal,
+    status: str,
+    *,
+    actor: User | None = None,
+    actor_name: str = "",
+    notes: str,
+    **columns: Any,
+) -> Decision:
+    """Claim the row, then write the decision and its audit row. The claim is what makes it exactly once."""
+    claimed = Proposal.objects.filter(pk=proposal.pk, status=Status.PENDING, digest=proposal.digest)
+    if claimed.update(status=status) != 1:
+        raise AlreadyDecided(Decision.objects.get(proposal=proposal))
+    proposal.status = status
+    columns.setdefault("applied", Decision.Applied.NOTHING)
+    decision = Decision.objects.create(
+        proposal=proposal,
+        bottle=proposal.bottle,
+        tool=proposal.tool,
+        status=status,
+        actor=actor,
+        actor_name=actor.get_username() if actor else actor_name,
+        notes=storable(notes).strip(),
+        **columns,
+    )
+    audit.append(
+        status,
+        actor_name=decision.actor_name,
+        bottle_slug=proposal.bottle.slug,
+        proposal_id=proposal.pk,
+        details=audit.details_of(decision),
+    )
+    if decision.applied == Decision.Applied.WAITING and proposal.tool == Proposal.Tool.CAPABILITY:
+        images.queue(decision)
+    # Lambdas: Django's handling of a failing robust callback needs its __qualname__.
+    if decision.applied == Decision.Applied.WAITING:
+        events.announce("decided", proposal, wake=False)  # the call waits on, until it is live
+        transaction.on_commit(lambda: apply.apply(decision), robust=True)
+    else:
+        outcome = outcome_of(proposal, decision)
+        transaction.on_commit(lambda: hub.tell(outcome), robust=True)
+        events.announce("decided", proposal)
+    return decision
+
+
+def _find(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Proposal:
+    """The proposal and its bottle. What it asks never changes; how it stands, `_lock` reads.
+
+    For a bottle, another bottle's proposal does not exist, decided or not.
+    """
+    proposals = Proposal.objects.select_related("bottle")
+    if bottle is not None:
+        proposals = proposals.filter(bottle=bottle)
+    try:
+        return proposals.get(pk=proposal_id)
+    except (Proposal.DoesNotExist, ValidationError):
+        raise NoSuchProposal(f"There is no proposal {str(proposal_id)[:64]!r} here.") from None
+
+
+def _lock(proposal: Proposal) -> RouteTableVersion:
+    """The bottle's newest table, held against other deciders until commit. The bottle is read again with it.
+
+    Raises AlreadyDecided.
+    """
+    status = Proposal.objects.filter(pk=proposal.pk).values("status")
+    version = versions.lock(proposal.bottle, proposal_status=Subquery(status))
+    proposal.bottle, proposal.status = version.bottle, getattr(version, "proposal_status")  # noqa: B009
+    if not proposal.is_pending:
+        raise AlreadyDecided(Decision.objects.get(proposal=proposal))
+    return version
+
+
+def _as_seen(present: Review, seen_digest: str) -> Review:
+    if present.seen_digest != seen_digest:
+        raise StaleReview("The proposal or its route changed since you looked. Look again.")
+    return present
+
+
+def _vote(proposal: Proposal, actor: User, granted_digest: str, note: str) -> Approval:
+    """Record one yes. An operator has one: a new yes to something else replaces the old one."""
+    vote, _ = Approval.objects.update_or_create(
+        proposal=proposal, actor=actor, defaults={"granted_digest": granted_digest}
+    )
+    audit.append(
+        "approval",
+        actor_name=actor.get_username(),
+        bottle_slug=proposal.bottle.slug,
+        proposal_id=proposal.pk,
+        details={
+            "granted_digest": granted_digest,
+            "needed": settings.SUPERVISE_QUORUM,
+            "notes": storable(note).strip(),
+        },
+    )
+    events.announce("approval", proposal)
+    return vote
+
+
+def _completes_quorum(vote: Approval) -> bool:
+    """Only a yes to exactly this counts, and only of those who may still decide."""
+    agreeing = Approval.objects.filter(proposal=vote.proposal, granted_digest=vote.granted_digest)
+    voters = [approval.actor for approval in agreeing.select_related("actor")]
+    return sum(may_decide_for(voter, vote.proposal.bottle) for voter in voters) >= settings.SUPERVISE_QUORUM
+
+
+def _reach(merged: Merge) -> dict[str, Any]:
+    """What the bottle has after the merge, which can be more than this proposal gave."""
+    granted = merged.granted
+    reach: dict[str, Any] = {key: granted[key] for key in ("path_allowlist", "methods") if key in granted}
+    return reach if granted.get("lease") else {**reach, "lease": None}
+
+
+def _check_permission(actor: User) -> None:
+    if not may_decide(actor):
+        raise NotPermitted("You may look, but deciding needs the permission 'decide_proposal'.")
+
+
+def _check_assignment(actor: User, bottle: Bottle) -> None:
+    if not may_decide_for(actor, bottle):
+        raise NotPermitted(f"The bottle {bottle.slug} has operators of its own, and you are not one of them.")

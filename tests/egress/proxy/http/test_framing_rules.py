@@ -1,0 +1,53 @@
+"""Where a message ends: the rules by themselves, without a proxy around them."""
+
+from __future__ import annotations
+
+import pytest
+
+from egress.proxy.errors import BadRequest
+from egress.proxy.http.body import ChunkedBody
+from egress.proxy.http.heads import CHUNKED, parse_request
+
+HEAD = b"POST / HTTP/1.1\r\nHost: api.example.com\r\n%b\r\n"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: identity,chunked\r\n",
+        b"Transfer-Encoding: , chunked\r\n",
+        b"Content-Length: 5\r\nContent_Length: 50\r\n",
+        b"Content_Length: 5\r\n",
+        b"Transfer_Encoding: chunked\r\n",
+        b"Content-Length: 5\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 05\r\n",
+    ],
+)
+def test_a_length_that_can_be_read_in_two_ways_is_refused(fields: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parse_request(HEAD % fields, max_fields=100)
+
+
+def test_one_length_is_read() -> None:
+    assert parse_request(HEAD % b"Content-Length: 5\r\n", max_fields=100).length == 5
+    assert parse_request(HEAD % b"Transfer-Encoding: Chunked\r\n", max_fields=100).length == CHUNKED
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"5\r\nhelloX\r\n0\r\n\r\n",
+        b"5\r\nhello0\r\n\r\n",
+        b"5\r\nhello\n0\r\n\r\n",
+        b"5;a=b\r\nhello\r\n0\r\n\r\n",
+        b"0x5\r\nhello\r\n0\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("step", [1, 1000])
+def test_a_chunk_is_exactly_as_long_as_its_size(raw: bytes, step: int) -> None:
+    body = ChunkedBody()
+    with pytest.raises(ValueError, match="chunk"):
+        for start in range(0, len(raw), step):
+            body.feed(raw[start : start + step])

@@ -1,0 +1,108 @@
+"""How much a yes would give away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from egress.policy.decide import RouteTable
+from egress.policy.routes import Auth, Route
+from supervise.proposals.risk import Level, assess
+
+NARROW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}
+WITH_CREDENTIAL = RouteTable((Route("api.example.com", ("/a",), auth=Auth("Bearer", "TOKEN")),))
+
+
+@pytest.mark.parametrize(
+    ("payload", "level", "reason"),
+    [
+        ({"host": "api.example.com", **NARROW}, Level.LOW, "first route"),
+        ({"host": "api.example.com", **NARROW, "methods": ["GET", "POST"]}, Level.MEDIUM, "send data out"),
+        ({"host": "api.example.com", **NARROW, "methods": []}, Level.MEDIUM, "all methods"),
+        ({"host": "api.example.com", **NARROW, "path_allowlist": []}, Level.MEDIUM, "all paths"),
+        ({"host": "*.example.com", **NARROW}, Level.HIGH, "wildcard"),
+        ({"host": "xn--bcher-kva.example", **NARROW}, Level.MEDIUM, "punycode"),
+        ({"host": "xn--pple-43d.com", **NARROW}, Level.HIGH, "mixes scripts"),
+        (
+            {"host": "api.example.com", **NARROW, "auth": {"scheme": "Bearer", "token_ref": "KEY"}},
+            Level.HIGH,
+            "credential KEY",
+        ),
+    ],
+)
+def test_an_egress_ask_is_as_risky_as_its_riskiest_part(
+    payload: dict[str, Any], level: Level, reason: str
+) -> None:
+    risk = assess("egress-block", payload, RouteTable(), ())
+    assert risk.level is level
+    assert any(reason in text for text in risk.reasons)
+
+
+def test_the_riskiest_reason_comes_first() -> None:
+    risk = assess("egress-block", {"host": "*.example.com"}, RouteTable(), ())
+    assert risk.reasons[0].startswith("wildcard")
+
+
+def test_more_reach_for_a_credential_that_is_there_is_high() -> None:
+    risk = assess("egress-block", {"host": "api.example.com", **NARROW}, WITH_CREDENTIAL, ())
+    assert risk.level is Level.HIGH
+    assert "carries the credential TOKEN" in risk.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "level"),
+    [("10.0.0.7", Level.HIGH), ("169.254.169.254", Level.HIGH), ("192.31.196.10", Level.LOW)],
+)
+def test_a_route_pinned_to_a_private_address_is_high(address: str, level: Level) -> None:
+    ask = {"host": "api.example.com", **NARROW}
+    pinned = RouteTable((Route("api.example.com", ("/a",), pinned_addresses=(address,)),))
+    assert assess("egress-block", ask, pinned, ()).level is level
+    assert assess("egress-block", {**ask, "pinned_addresses": [address]}, RouteTable(), ()).level is level
+
+
+@pytest.mark.parametrize(
+    ("host", "known"), [("githud.com", "github.com"), ("api.acme-corq.com", "acme-corp.com")]
+)
+def test_a_look_alike_of_a_known_host_is_high(host: str, known: str) -> None:
+    reached = RouteTable((Route("www.acme-corp.com"),))
+    risk = assess("egress-block", {"host": host, **NARROW}, reached, ())
+    assert risk.level is Level.HIGH
+    assert risk.warnings == (f"look-alike: it could be taken for {known}",)
+    asked = {"host": host, **NARROW}
+    assert assess("egress-block", asked, RouteTable(), (), known={r.host for r in reached.routes}) == risk
+
+
+def test_that_another_bottle_reaches_a_look_alike_does_not_make_it_harmless() -> None:
+    own, asked = RouteTable((Route("api.example-corp.com"),)), {"host": "api.exarnple-corp.com", **NARROW}
+    known = {"api.example-corp.com", "api.exarnple-corp.com"}
+    assert assess("egress-block", asked, own, (), known=known).level is Level.HIGH
+    own = RouteTable((Route("api.exarnple-corp.com"),))
+    assert assess("egress-block", asked, own, (), known=known).level is Level.LOW, "reached already"
+
+
+def test_what_a_dockerfile_does_is_among_the_reasons() -> None:
+    risk = assess("capability-block", {"dockerfile": "FROM x:1\nUSER root\n"}, RouteTable(), ())
+    assert "line 2: switches to root" in risk.reasons
+
+
+def test_a_widening_is_at_least_medium() -> None:
+    payload = {"host": "api.example.com", **NARROW}
+    assert assess("egress-block", payload, RouteTable(), ["widening: all"]).level is Level.MEDIUM
+
+
+def test_an_image_is_high() -> None:
+    assert assess("capability-block", {"dockerfile": "FROM x"}, RouteTable(), ()).level is Level.HIGH
+
+
+def test_the_gate_alone_is_low_whether_or_not_a_route_leads_there() -> None:
+    without = assess("pipelock-block", {"host": "a.example.com"}, RouteTable(), ["has no route yet"])
+    routed = assess("pipelock-block", {"host": "a.example.com"}, RouteTable((Route("a.example.com"),)), ())
+    assert without.level is routed.level is Level.LOW
+
+
+@pytest.mark.parametrize(
+    ("level", "word"), [(Level.LOW, "low"), (Level.MEDIUM, "medium"), (Level.HIGH, "high")]
+)
+def test_a_level_has_a_word(level: Level, word: str) -> None:
+    assert level.word == word
