@@ -20,12 +20,12 @@ def main() -> int:
         sys.stderr.write(f"bot-bottle: {problem}\n")
         return 2
     except BrokenPipeError:
-        if not _nobody_listens():
+        if not _stdout_closed():
             raise
         return 128 + signal.SIGPIPE
 
 
-def _nobody_listens() -> bool:
+def _stdout_closed() -> bool:
     """Whoever read our output, as `head` does, has seen enough. From now on it goes nowhere."""
     try:
         sys.stdout.flush()
@@ -47,7 +47,7 @@ def _main() -> int:
     if sys.argv[1:2] == ["bottle"] and sys.argv[2:3] in (["run"], ["exec"], ["attach"]):
         from botbottle.launch import fast_cli  # noqa: PLC0415 - a bottle whose plan is fresh needs no Django either
 
-        code = fast_cli.attempt(sys.argv[2:])
+        code = fast_cli.try_fast_cli(sys.argv[2:])
         if code is not None:
             return code
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")

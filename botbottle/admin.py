@@ -35,12 +35,12 @@ admin.site.site_url = None  # the header has its own link to the queue
 
 def hostile(text: str) -> str:
     """Agents' text as a block: every hidden character visible, all of it escaped."""
-    return format_html('<pre class="hostile"><bdi>{}</bdi></pre>', sanitize.visible(text))
+    return format_html('<pre class="hostile"><bdi>{}</bdi></pre>', sanitize.make_visible(text))
 
 
 def hostile_line(text: str) -> str:
     """Agents' text in a list; Django escapes it."""
-    return sanitize.visible(text)
+    return sanitize.make_visible(text)
 
 
 def hostile_json(value: object) -> str:

@@ -45,7 +45,7 @@ def whole_identity_provider(**_: Any) -> list[CheckMessage]:
     return []
 
 
-def refuse_a_key_of_its_own() -> None:
+def require_shared_secret_key() -> None:
     """For a machine that shares its database with others. Raises BadSetting.
 
     Sessions are signed: with a key that no other machine has, each would sign operators out of the others.

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 PAUSE_SECONDS = 1.0
 
 
-class Duty:
+class LeaderThread:
     """A thread of the web process. Who holds the lock does the work; its end, however it comes, frees it."""
 
     name: str
@@ -47,7 +47,7 @@ class Duty:
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
 
-    def is_mine(self) -> bool:
+    def acquire(self) -> bool:
         if self._lock is None:
             directory = Path(settings.BOTTLE_HOME) / "run"
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -60,7 +60,7 @@ class Duty:
             self._lock = file
         return True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The next worker may do it."""
         if self._lock is not None:
             self._lock.close()
@@ -79,9 +79,9 @@ class Duty:
                 self._called.clear()
             try:
                 close_old_connections()
-                if self.is_mine() and self.work():
+                if self.acquire() and self.work():
                     continue
             except Exception:
                 log.exception("A round of %s failed; trying again in a moment.", self.name)
             self._called.wait(self.pause_seconds)
-        self.let_go()
+        self.release()

@@ -18,7 +18,7 @@ from botbottle.core.processes import Child, answers_health, run_until_stopped
 from botbottle.database.holder import held_open
 from botbottle.web import listeners
 from botbottle.web.listeners import Listener
-from egress.tables.proxy_client import DataPlane, DataPlaneDown
+from egress.tables.proxy_client import ProxyClient, ProxyDown
 
 PREPARED = "BOTTLE_PREPARED"
 
@@ -52,8 +52,8 @@ class Plan:
 
     def _proxy_serves(self) -> bool:
         try:
-            return not DataPlane(Path(self.home) / "run", self.egress_processes).status()["stopping"]
-        except DataPlaneDown:
+            return not ProxyClient(Path(self.home) / "run", self.egress_processes).status()["stopping"]
+        except ProxyDown:
             return False
 
 

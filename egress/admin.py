@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from botbottle.admin import HistoryAdmin, ReadOnlyAdmin, hostile, hostile_json, hostile_line
-from egress.models import DataPlaneEvent, Publication, RouteTableVersion, TrafficRecord
+from egress.models import ProxyEvent, Publication, RouteTableVersion, TrafficRecord
 from egress.traffic import record_import
 
 
@@ -86,8 +86,8 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
         return hostile_json(record.ask) if record.ask else "none"
 
 
-@admin.register(DataPlaneEvent)
-class DataPlaneEventAdmin(ReadOnlyAdmin):
+@admin.register(ProxyEvent)
+class ProxyEventAdmin(ReadOnlyAdmin):
     when_empty = "Nothing to tell yet: the egress proxy was never away."
     list_display = ["at", "kind", "text"]
     list_filter = ["kind", "at"]

@@ -127,7 +127,7 @@ class RecordCursor(models.Model):
         return f"{self.boot}:{self.number}"
 
 
-class DataPlaneEvent(models.Model):
+class ProxyEvent(models.Model):
     """Something operators should know about an egress process. Only `traffic.record_import` writes it."""
 
     class Kind(models.TextChoices):

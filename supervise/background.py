@@ -13,7 +13,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from botbottle.database import reserve
-from botbottle.leader_thread import Duty
+from botbottle.leader_thread import LeaderThread
 from egress import secrets
 from egress.tables import versions
 from egress.traffic import record_import
@@ -29,34 +29,34 @@ log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0
 
 
-class Tending(Duty):
+class RetryJob(LeaderThread):
     name = "caretaker"
     pause_seconds = ROUND_SECONDS
 
     def work(self) -> bool:
-        tend(at_once=self.was_called)
+        run_maintenance(at_once=self.was_called)
         return False
 
 
-class Keeping(Duty):
+class ReconcileJob(LeaderThread):
     """Bottles apart, on a thread of their own: a container engine may take its time to answer."""
 
     name = "keeper"
     pause_seconds = ROUND_SECONDS
 
     def work(self) -> bool:
-        look_after_bottles()
+        reconcile_bottles()
         return False
 
 
-class Caretaker:
+class BackgroundJobs:
     """In every web process; one of a home's does the work.
 
     On threads of its own: a proxy that hangs holds up neither the calls that wait nor the server's end.
     """
 
     def __init__(self) -> None:
-        self._duties = (Tending(), Keeping(), DiskWatch())
+        self._duties = (RetryJob(), ReconcileJob(), DiskWatch())
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -85,7 +85,7 @@ class Caretaker:
                 await asyncio.sleep(1)
 
 
-def tend(*, at_once: bool = False) -> None:
+def run_maintenance(*, at_once: bool = False) -> None:
     apply.retry_unfinished(at_once=at_once)
     versions.catch_up()
     expire_old()
@@ -94,10 +94,10 @@ def tend(*, at_once: bool = False) -> None:
     secrets.hand_over_all()
 
 
-def look_after_bottles() -> None:
+def reconcile_bottles() -> None:
     reconcile.reconcile()
-    rebuild.look_after()
-    mcp_servers.look_after()
+    rebuild.maintain()
+    mcp_servers.maintain()
 
 
 def expire_old() -> int:

@@ -15,35 +15,35 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _ACTIVE_IN_JSON = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\x7f"})
 
 
-def storable(text: str) -> str:
+def without_nul(text: str) -> str:
     """The text as sent but for what PostgreSQL or UTF-8 cannot hold: NUL becomes ␀, lone surrogates �."""
     return _LONE_SURROGATE.sub("\ufffd", text.replace("\x00", "\u2400"))
 
 
-def storable_json(value: Any) -> Any:
+def without_nul_json(value: Any) -> Any:
     """The same for every text inside a JSON value."""
     if isinstance(value, str):
-        return storable(value)
+        return without_nul(value)
     if isinstance(value, dict):
-        return {storable(key): storable_json(inner) for key, inner in value.items()}
+        return {without_nul(key): without_nul_json(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [storable_json(inner) for inner in value]
+        return [without_nul_json(inner) for inner in value]
     return value
 
 
-def inert_json(text: str) -> str:
+def escape_html_json(text: str) -> str:
     """JSON that is already ASCII, so that neither a browser nor a terminal finds anything to act on in it."""
     return text.translate(_ACTIVE_IN_JSON)
 
 
-def visible(text: str) -> str:
+def make_visible(text: str) -> str:
     """Every character that would hide, reorder or fake something becomes a token such as ⟦U+202E⟧."""
     return _MAYBE_INVISIBLE.sub(_token, text)
 
 
 def one_line(text: str, limit: int) -> str:
     """A short single line for tables, notifications and logs."""
-    line = visible(" ".join(text[: limit * 4].split()))
+    line = make_visible(" ".join(text[: limit * 4].split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

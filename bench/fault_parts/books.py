@@ -96,11 +96,11 @@ def main() -> None:
     django.setup()
     from django.conf import settings  # noqa: PLC0415
 
-    from egress.tables.proxy_client import DataPlane  # noqa: PLC0415
+    from egress.tables.proxy_client import ProxyClient  # noqa: PLC0415
 
     evidence = json.load(sys.stdin)
     _rest()
-    plane = DataPlane(settings.BOTTLE_HOME / "run", 1)
+    plane = ProxyClient(settings.BOTTLE_HOME / "run", 1)
     evidence["live"] = {slug: plane.routes(slug) for slug in evidence["bottles"]}
     json.dump(list(contradictions(evidence)), sys.stdout)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from egress.tables.proxy_client import DataPlane, DataPlaneDown
+from egress.tables.proxy_client import ProxyClient, ProxyDown
 from tests.support import ROOT
 from tests.support.databases import Postgres, postgres_cluster
 from tests.support.origins import Origins, TestAuthority
@@ -85,14 +85,14 @@ class Installation:
         return int(json.loads((self.home / "run" / "egress.json").read_text())["port"])
 
     @property
-    def data_plane(self) -> DataPlane:
-        return DataPlane(self.home / "run", 1)
+    def proxy_client(self) -> ProxyClient:
+        return ProxyClient(self.home / "run", 1)
 
     def is_well(self) -> bool:
         try:
             healthy = httpx.get(f"http://127.0.0.1:{self.ports['agent']}/health", timeout=2).text == "ok"
-            return healthy and not self.data_plane.status()["stopping"]
-        except (OSError, ValueError, KeyError, httpx.HTTPError, DataPlaneDown):
+            return healthy and not self.proxy_client.status()["stopping"]
+        except (OSError, ValueError, KeyError, httpx.HTTPError, ProxyDown):
             return False
 
     def children(self, command: str) -> list[int]:

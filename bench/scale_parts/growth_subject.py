@@ -37,7 +37,7 @@ from supervise.access import api_keys  # noqa: E402
 from supervise.bottles import records as bottles  # noqa: E402
 from supervise.models import Decision, Proposal  # noqa: E402
 from supervise.proposals import decisions, queries, waiting  # noqa: E402
-from supervise.proposals.submit import file_proposal  # noqa: E402
+from supervise.proposals.submit import submit_proposal  # noqa: E402
 from tests.support.server import RunningServer, running_server  # noqa: E402
 from tests.support.site import command_of, post_form  # noqa: E402
 
@@ -79,7 +79,7 @@ class Subject:
             "filing": lambda: self._filed.append(self._file()),
             "decision, until it is live": self._decide,
             "sweep": lambda: waiting._after.func(self._newest),
-            "caretaker's round": background.tend,
+            "caretaker's round": background.run_maintenance,
         }
 
     def memory(self, server: RunningServer) -> float:
@@ -155,7 +155,7 @@ class Subject:
         number = next(self._numbers)
         asked = parse_egress_ask({"host": f"n{number}.example.com", "methods": ["GET"]})
         bottle = self._bottles[number % BOTTLES]
-        return file_proposal(bottle, "egress-block", asked, "The build needs it.").proposal
+        return submit_proposal(bottle, "egress-block", asked, "The build needs it.").proposal
 
     def _decide(self) -> None:
         proposal = self._filed.pop()

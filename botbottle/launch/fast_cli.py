@@ -23,7 +23,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _FLAGS = {"run": (), "exec": ("-t", "-T"), "attach": ()}
 
 
-def attempt(arguments: Sequence[str]) -> int | None:
+def try_fast_cli(arguments: Sequence[str]) -> int | None:
     """`arguments` follow "bottle". The exit code, or None for the long way. Nothing was done then."""
     verb, *rest = arguments
     flags = []
@@ -37,7 +37,7 @@ def attempt(arguments: Sequence[str]) -> int | None:
     directory = Path(os.path.realpath(home)) / "bottles" / slug
     if (verb == "exec" and not command) or (verb == "attach" and command):
         return None
-    plan = plan_cache.kept(directory, manifest)
+    plan = plan_cache.load_fresh(directory, manifest)
     if plan is None or (verb == "run" and not reachable(directory, supervise=plan.supervise)):
         return None
     return _do(verb, plan, command, home, tty="-t" in flags or ("-T" not in flags and on_a_terminal()))
@@ -65,7 +65,7 @@ def _do(verb: str, plan: Plan, command: tuple[str, ...], home: Path, *, tty: boo
 def run(backend: Backend, plan: Plan, *, who: str, progress: Progress) -> int:
     """In the foreground, told to the journal. Raises BackendError."""
     directory = Path(plan.directory)
-    refuse_second(backend, plan.slug)
+    ensure_not_running(backend, plan.slug)
     make_workspace(plan)
     plan_cache.remember_command(plan)
     journal.append(directory, journal.STARTING, who=who)
@@ -78,7 +78,7 @@ def run(backend: Backend, plan: Plan, *, who: str, progress: Progress) -> int:
     return code
 
 
-def refuse_second(backend: Backend, slug: str) -> None:
+def ensure_not_running(backend: Backend, slug: str) -> None:
     """Raises BackendError when it runs: nothing is told to the journal then."""
     if backend.life(slug).alive:
         raise BackendError(

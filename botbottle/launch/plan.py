@@ -26,13 +26,13 @@ from botbottle.backends.base import (
 )
 from botbottle.launch import host_paths, plan_cache
 from botbottle.launch.host_paths import WORKSPACE
-from botbottle.launch.plan_cache import digest_of_inputs, from_json, kept, to_json
+from botbottle.launch.plan_cache import digest_of_inputs, from_json, to_json
 from botbottle.provision import agents, context_hooks, home_files, mount_sources, variables
 
 if TYPE_CHECKING:
     from botbottle.manifest.reader import Manifest
 
-__all__ = ["compile", "describe", "digest_of_inputs", "from_json", "keep", "kept", "to_json"]
+__all__ = ["compile", "describe", "digest_of_inputs", "from_json", "keep", "to_json"]
 
 TRUST = "ca"  # in the bottle's directory
 

@@ -48,7 +48,7 @@ def write(plan: Plan, inputs: list[str]) -> None:
     temporary.replace(path)
 
 
-def kept(directory: Path, manifest: Path) -> Plan | None:
+def load_fresh(directory: Path, manifest: Path) -> Plan | None:
     """The kept plan of the bottle in `directory`, when it is of this manifest and nothing changed since."""
     try:
         plain = json.loads((directory / KEPT).read_bytes())

@@ -29,7 +29,7 @@ class Ended:
     output: str
 
 
-class Throwaway:
+class ScratchSandbox:
     """Use it by `prepared`, which takes it away again."""
 
     def __init__(self, plan: Plan) -> None:
@@ -70,9 +70,9 @@ class Throwaway:
 
 
 @contextmanager
-def prepared(plan: Plan) -> Iterator[Throwaway]:
+def prepared(plan: Plan) -> Iterator[ScratchSandbox]:
     clear(plan.backend, Path(plan.directory), plan.slug)
-    made = Throwaway(plan)
+    made = ScratchSandbox(plan)
     made.scratch.mkdir(mode=0o700, parents=True)
     _give_to_bottle(made, plan)
     try:
@@ -94,7 +94,7 @@ def workspace_of(plan: Plan) -> Mount:
     return next(mount for mount in plan.mounts if mount.target == WORKSPACE_INSIDE)
 
 
-def _give_to_bottle(made: Throwaway, plan: Plan) -> None:
+def _give_to_bottle(made: ScratchSandbox, plan: Plan) -> None:
     """As the bottle's own home and workspace are. Only root can, and has to."""
     if os.geteuid() != 0:
         return

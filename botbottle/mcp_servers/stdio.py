@@ -21,7 +21,7 @@ MOST_BEHIND = 1 << 20  # bytes of what the server has not taken yet
 WELL = (1000, 1005)
 
 
-class Carrier(WebSocketClientProtocol):
+class StdioBridge(WebSocketClientProtocol):
     def __init__(self, lines_in: IO[bytes], lines_out: IO[bytes]) -> None:
         super().__init__()
         self.lines_in, self.lines_out = lines_in, lines_out
@@ -58,11 +58,11 @@ def carry(socket: Path, name: str) -> tuple[int, str]:
 
 async def _carry(socket: Path, name: str) -> tuple[int, str]:
     factory = WebSocketClientFactory(URL.format(name=name), protocols=["mcp"])  # type: ignore[no-untyped-call]
-    factory.protocol = partial(Carrier, _input(), sys.stdout.buffer)  # type: ignore[assignment]
+    factory.protocol = partial(StdioBridge, _input(), sys.stdout.buffer)  # type: ignore[assignment]
     directory = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)  # its path may be too long for an address
     try:
         loop = asyncio.get_running_loop()
-        opened: tuple[Any, Carrier] = await loop.create_unix_connection(
+        opened: tuple[Any, StdioBridge] = await loop.create_unix_connection(
             factory, f"/proc/self/fd/{directory}/{socket.name}"
         )
     finally:

@@ -28,9 +28,9 @@ from botbottle.web.overload import BEGUN, TOO_MANY, refusal_body
 from botbottle.web.owners import Owner, owner_of
 from botbottle.web.planes import Plane
 from egress.tables import proxy_client
-from egress.traffic.record_import import Intake
+from egress.traffic.record_import import RecordImport
 from supervise import events
-from supervise.background import Caretaker
+from supervise.background import BackgroundJobs
 from supervise.mcp.access_log import AccessEntry
 from supervise.proposals.waiting import ended, hub
 from supervise.webhooks.sender import Sender
@@ -212,8 +212,8 @@ class WebServer(Server):  # type: ignore[misc]
         self._opened = opened
         self._ports: list[Any] = []
         self._ready = ready
-        self._caretaker = Caretaker()
-        self._intake = Intake(when_refused=events.announce_refusals)
+        self._caretaker = BackgroundJobs()
+        self._intake = RecordImport(when_refused=events.announce_refusals)
         self._sender = Sender()
 
     def _adopt(self) -> None:

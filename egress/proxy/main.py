@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def run(config: Config, *, lookup: Lookup | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Raises BadSetting. `lookup` is how names become addresses."""
-    if part := prefork.part_of():
+    if part := prefork.inherited_slot():
         die_with_supervisor(signal.SIGKILL)  # its successor comes at once too, and opens the same sockets
         config = replace(config, processes=part.processes, number=part.number)
         return _serve(config, Sockets.inherited(part.descriptors), lookup)

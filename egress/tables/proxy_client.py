@@ -33,7 +33,7 @@ def give_up() -> None:
         connection.hang_up()
 
 
-class DataPlaneDown(Exception):
+class ProxyDown(Exception):
     """The egress process does not answer; the message says what to do."""
 
     def __init__(self, problem: str, who: str = "the egress proxy") -> None:
@@ -65,7 +65,7 @@ class RecordBatch:
         return RecordBatch(self.boot, self.next, self.dropped + len(self.records), [])
 
 
-class DataPlane:
+class ProxyClient:
     """All egress processes of a home. Each serves bottles of its own, and is asked about those."""
 
     def __init__(self, run: Path, configured: int) -> None:
@@ -83,15 +83,15 @@ class DataPlane:
         return [self.process(number) for number in range(self.count)]
 
     def reload(self, slug: str) -> Ack:
-        """Have the bottle's files read now. Raises DataPlaneDown."""
+        """Have the bottle's files read now. Raises ProxyDown."""
         return self.process(self.owner(slug)).reload(slug)
 
     def routes(self, slug: str) -> dict[str, Any]:
-        """The bottle's live table as its agent may see it. Raises DataPlaneDown, and KeyError if unknown."""
+        """The bottle's live table as its agent may see it. Raises ProxyDown, and KeyError if unknown."""
         return self.process(self.owner(slug)).routes(slug)
 
     def status(self) -> dict[str, Any]:
-        """Every bottle's version, problems and counters. Raises DataPlaneDown unless all of them answer."""
+        """Every bottle's version, problems and counters. Raises ProxyDown unless all of them answer."""
         found = [process.status() for process in self.processes()]
         return {
             "bottles": {slug: state for each in found for slug, state in each["bottles"].items()},
@@ -136,23 +136,23 @@ class EgressProcess:
     def status(self) -> dict[str, Any]:
         return self._ask("GET", "/status", expecting=("bottles", "stopping", "port"))
 
-    def ask_for_records(self, *, boot: str, after: int, wait: float) -> Question:
-        """What came after a number; its answer waits so many seconds for some. Raises DataPlaneDown."""
+    def ask_for_records(self, *, boot: str, after: int, wait: float) -> PendingCall:
+        """What came after a number; its answer waits so many seconds for some. Raises ProxyDown."""
         path = "/records?" + urlencode({"boot": boot, "after": after, "wait": wait})
-        return Question(self, "GET", path, wait, ("boot", "next", "dropped", "records"))
+        return PendingCall(self, "GET", path, wait, ("boot", "next", "dropped", "records"))
 
     def _ask(self, method: str, path: str, *, expecting: Sequence[str] = ()) -> dict[str, Any]:
-        with closing(Question(self, method, path, 0.0, expecting)) as question:
+        with closing(PendingCall(self, method, path, 0.0, expecting)) as question:
             return question.answer()
 
 
-class Question:
+class PendingCall:
     """Asked, and perhaps not answered yet. Has to be closed."""
 
     def __init__(
         self, process: EgressProcess, method: str, path: str, patience: float, expecting: Sequence[str]
     ) -> None:
-        """Raises DataPlaneDown."""
+        """Raises ProxyDown."""
         self._who = process.who
         self._seconds = ANSWER_SECONDS + patience
         self._expecting = expecting
@@ -160,7 +160,7 @@ class Question:
         _asking.add(self._connection)  # before the look: so `give_up` cannot miss it
         try:
             if _given_up:
-                raise DataPlaneDown(STOPPING, self._who)
+                raise ProxyDown(STOPPING, self._who)
             with self._explained():
                 self._connection.request(method, path, headers={"Host": "egress"})
         except BaseException:
@@ -176,11 +176,11 @@ class Question:
         self._connection.sock.settimeout(HURRY_SECONDS)
 
     def answer(self) -> dict[str, Any]:
-        """Waits for it. Raises DataPlaneDown."""
+        """Waits for it. Raises ProxyDown."""
         with self._explained():
             plain = json.loads(self._connection.getresponse().read())
         if not isinstance(plain, dict) or any(key not in plain for key in self._expecting):
-            raise DataPlaneDown("its answer is not the one expected", self._who)
+            raise ProxyDown("its answer is not the one expected", self._who)
         return plain
 
     def close(self) -> None:
@@ -192,12 +192,12 @@ class Question:
         try:
             yield
         except TimeoutError as error:
-            raise DataPlaneDown(f"nothing came within {self._seconds:g} s", self._who) from error
+            raise ProxyDown(f"nothing came within {self._seconds:g} s", self._who) from error
         except OSError as error:
             why = STOPPING if _given_up else error.strerror or str(error)
-            raise DataPlaneDown(why, self._who) from error
+            raise ProxyDown(why, self._who) from error
         except (http.client.HTTPException, ValueError) as error:
-            raise DataPlaneDown("its answer cannot be read", self._who) from error
+            raise ProxyDown("its answer cannot be read", self._who) from error
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -21,7 +21,7 @@ from egress.contract.snapshot import render_gate, render_routes, write_atomicall
 from egress.models import Publication, RouteTableVersion
 from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.merge import takes_away
-from egress.tables.proxy_client import DataPlane, DataPlaneDown
+from egress.tables.proxy_client import ProxyClient, ProxyDown
 
 _LOCK = ".publish.lock"  # one publisher at a time
 UNWRITTEN = "the route table could not be written"
@@ -152,14 +152,14 @@ def rollback(bottle: Bottle, version: int, *, author: str) -> RouteTableVersion:
         return put_in_force(newest, old.table, author=author, cause=f"rollback to v{version}")
 
 
-def data_plane() -> DataPlane:
+def proxy_client() -> ProxyClient:
     """As it is now: a restart may have changed how many processes it has."""
-    return DataPlane(Path(settings.BOTTLE_HOME) / "run", settings.EGRESS_PROCESSES)
+    return ProxyClient(Path(settings.BOTTLE_HOME) / "run", settings.EGRESS_PROCESSES)
 
 
 def process_of(bottle: Bottle) -> int:
     """Which egress process serves it: one that does not answer would not for its other bottles either."""
-    return data_plane().owner(bottle.slug)
+    return proxy_client().owner(bottle.slug)
 
 
 def publish(bottle: Bottle) -> int:
@@ -179,7 +179,7 @@ def publish(bottle: Bottle) -> int:
         written = {"version": version, "published_at": timezone.now()}
         try:
             live_at = _acknowledged(bottle, version)
-        except (DataPlaneDown, NotPublished):
+        except (ProxyDown, NotPublished):
             publication.update(**written)
             raise
         publication.update(**written, live_version=version, live_at=live_at, problem="")
@@ -211,7 +211,9 @@ def must_publish_again(bottle: Bottle) -> None:
     Publication.objects.filter(bottle=bottle).update(live_version=0)
 
 
-def note_live(live_versions: Mapping[str, int], serves: Callable[[str], bool] = lambda _: True) -> None:
+def lower_live_versions(
+    live_versions: Mapping[str, int], serves: Callable[[str], bool] = lambda _: True
+) -> None:
     """What a restarted egress process serves, by slug: where that is less than it was, `catch_up` goes on.
 
     It speaks for the bottles that it `serves`. Never raises a number: 0 may mean that the files are to be
@@ -247,11 +249,13 @@ def catch_up() -> None:
     )
     over = ours.filter(state=Bottle.State.DELETED, publication__version__gt=0)
     away: set[int] = set()
-    _unless_away(publish, lagging, away)
-    _unless_away(unpublish, over, away)
+    _for_each_reachable(publish, lagging, away)
+    _for_each_reachable(unpublish, over, away)
 
 
-def _unless_away(change: Callable[[Bottle], object], bottles: Iterable[Bottle], away: set[int]) -> None:
+def _for_each_reachable(
+    change: Callable[[Bottle], object], bottles: Iterable[Bottle], away: set[int]
+) -> None:
     """One broken bottle does not hold up the others, and one process that is away not those of another."""
     for bottle in bottles:
         process = process_of(bottle)
@@ -268,7 +272,7 @@ def _write_or_cut_off(bottle: Bottle) -> int:
     """What was taken away must neither stay live nor come back with a restart of the proxy.
 
     So where a table that takes something away cannot be written, the bottle's files are removed, which needs
-    no room, and everything is denied until it can be. Raises NotPublished, DataPlaneDown and OSError.
+    no room, and everything is denied until it can be. Raises NotPublished, ProxyDown and OSError.
     """
     try:
         return _write(bottle)
@@ -277,7 +281,7 @@ def _write_or_cut_off(bottle: Bottle) -> int:
             raise
         _remove_files(bottle_directory(bottle))
         must_publish_again(bottle)
-        if settings.EGRESS_PROXY and (ack := data_plane().reload(bottle.slug)).version:
+        if settings.EGRESS_PROXY and (ack := proxy_client().reload(bottle.slug)).version:
             raise NotPublished(
                 f"{UNWRITTEN}, and the egress proxy still serves version {ack.version}"
             ) from error
@@ -320,7 +324,7 @@ def _acknowledged(bottle: Bottle, written: int) -> datetime | None:
     """Since when it is live: exactly what was written, and the rest, token and sockets, in order."""
     if not settings.EGRESS_PROXY:
         return timezone.now()
-    ack = data_plane().reload(bottle.slug)
+    ack = proxy_client().reload(bottle.slug)
     if ack.version != written or ack.problem:
         why = (ack.problem or f"it serves version {ack.version}").rstrip(".")
         raise NotPublished(f"the egress proxy did not take version {written}: {why}")
@@ -348,7 +352,7 @@ def _unpublish(bottle: Bottle) -> None:
         if not Bottle.objects.filter(slug=bottle.slug).exclude(state=Bottle.State.DELETED).exists():
             _remove_files(directory)
     if settings.EGRESS_PROXY:
-        data_plane().reload(bottle.slug)
+        proxy_client().reload(bottle.slug)
     Publication.objects.filter(bottle=bottle).update(version=0, live_version=0, published_at=None, problem="")
 
 
@@ -356,7 +360,7 @@ def _unpublish(bottle: Bottle) -> None:
 def _noting_problems(bottle: Bottle, what: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, DataPlaneDown, NotPublished) as error:
+    except (OSError, ProxyDown, NotPublished) as error:
         problem = f"{what}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         Publication.objects.filter(bottle=bottle).update(problem=problem)
-        raise (ProxyAway if isinstance(error, DataPlaneDown) else NotPublished)(problem) from error
+        raise (ProxyAway if isinstance(error, ProxyDown) else NotPublished)(problem) from error

@@ -20,16 +20,16 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from botbottle.database import reserve
-from botbottle.leader_thread import Duty
+from botbottle.leader_thread import LeaderThread
 from botbottle.models import Bottle
-from egress.models import DataPlaneEvent, RecordCursor, TrafficRecord
+from egress.models import ProxyEvent, RecordCursor, TrafficRecord
 from egress.tables import versions
 from egress.tables.proxy_client import (
     ANSWER_SECONDS,
-    DataPlane,
-    DataPlaneDown,
     EgressProcess,
-    Question,
+    PendingCall,
+    ProxyClient,
+    ProxyDown,
     RecordBatch,
 )
 
@@ -43,7 +43,7 @@ STRANGERS_SECONDS = 3600.0
 SILENCE = timedelta(minutes=1)  # idle processes are asked every few seconds
 PRUNED_AT_ONCE = 5000
 PRUNED_IN_A_ROUND = 10
-Kind = DataPlaneEvent.Kind
+Kind = ProxyEvent.Kind
 
 
 @dataclass
@@ -52,7 +52,7 @@ class _Reader:
 
     process: EgressProcess
     patient_until: float  # it may just be starting
-    question: Question | None = None
+    question: PendingCall | None = None
     asked_with: RecordCursor | None = None
     was_away: bool = False
     forgiven: str = ""  # the run of it that was told to stop: its successor may be starting
@@ -61,7 +61,7 @@ class _Reader:
     problems: set[str] = field(default_factory=set)
 
     def ask(self, wait: float) -> None:
-        """Raises DataPlaneDown."""
+        """Raises ProxyDown."""
         which: dict[str, Any] = {"home": versions.home_id(), "process": self.process.number}
         cursor, _ = RecordCursor.objects.get_or_create(**which)
         self.was_away = _absences().filter(**which).exists()
@@ -79,7 +79,7 @@ class _Reader:
         return time.monotonic() <= self.patient_until
 
     def answer(self) -> RecordBatch:
-        """Raises DataPlaneDown."""
+        """Raises ProxyDown."""
         assert self.question is not None  # noqa: S101
         self.due_at = time.monotonic() + RETRY_SECONDS
         try:
@@ -99,7 +99,7 @@ class _Strangers:
 
     def __init__(self) -> None:
         self._unwritten = self._written = 0
-        self._event: DataPlaneEvent | None = None
+        self._event: ProxyEvent | None = None
         self._begun_at = self._written_at = float("-inf")
 
     def add(self, count: int) -> None:
@@ -115,7 +115,7 @@ class _Strangers:
         self._event = _note(Kind.STRANGERS, text, event=self._event)
 
 
-class Intake(Duty):
+class RecordImport(LeaderThread):
     """Reads for all workers, from all egress processes at once."""
 
     name = "intake"
@@ -131,15 +131,15 @@ class Intake(Duty):
         self._strangers = _Strangers()
 
     def work(self) -> bool:
-        return self.take(versions.data_plane(), wait=LONG_POLL_SECONDS)
+        return self.take(versions.proxy_client(), wait=LONG_POLL_SECONDS)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._forget_readers()
-        super().let_go()
+        super().release()
 
-    def take(self, plane: DataPlane, *, wait: float) -> bool:
+    def take(self, proxy: ProxyClient, *, wait: float) -> bool:
         """What has come first into the database. False when no egress process answers."""
-        self._meet(plane)
+        self._meet(proxy)
         now, idle = time.monotonic(), not any(reader.question for reader in self._readers)
         for reader in self._readers:
             if reader.question is None and (idle or now >= reader.due_at):
@@ -147,12 +147,12 @@ class Intake(Duty):
         kept = [self._unless_down(reader, partial(self._keep, reader)) for reader in self._answered()]
         return any(kept) or any(reader.question for reader in self._readers)
 
-    def _meet(self, plane: DataPlane) -> None:
+    def _meet(self, proxy: ProxyClient) -> None:
         """A restart may have changed how many there are."""
-        if len(self._readers) != plane.count:
+        if len(self._readers) != proxy.count:
             since = time.monotonic() if self._readers else self._begun_at
             self._forget_readers()
-            self._readers = [_Reader(process, since + START_SECONDS) for process in plane.processes()]
+            self._readers = [_Reader(process, since + START_SECONDS) for process in proxy.processes()]
 
     def _forget_readers(self) -> None:
         for reader in self._readers:
@@ -176,7 +176,7 @@ class Intake(Duty):
         """One process that is away keeps nobody from the records of the others."""
         try:
             step()
-        except DataPlaneDown as error:
+        except ProxyDown as error:
             if not (reader.was_away or self.is_stopping or reader.is_patient()):
                 versions.note_problems({}, reader.process.serves)  # it cannot say whether they last
                 _note(Kind.AWAY, f"{error}. {_consequence(reader.process)}", reader.process.number)
@@ -184,7 +184,7 @@ class Intake(Duty):
         return True
 
     def _keep(self, reader: _Reader) -> None:
-        """One batch into the database. Raises DataPlaneDown."""
+        """One batch into the database. Raises ProxyDown."""
         batch, cursor = reader.answer(), reader.asked_with
         reader.patient_until = 0.0
         assert cursor is not None  # noqa: S101
@@ -236,7 +236,7 @@ def prune() -> int:
     """Forget records past their age, a batch at a time so that nobody waits for it."""
     oldest = timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS)
     lasting = _absences().filter(home__in={versions.home_id(), *versions.other_homes()})
-    DataPlaneEvent.objects.filter(at__lt=oldest).exclude(
+    ProxyEvent.objects.filter(at__lt=oldest).exclude(
         pk__in=list(lasting.values_list("pk", flat=True))
     ).delete()
     overdue = TrafficRecord.objects.filter(at__lt=oldest).order_by("at").values_list("pk", flat=True)
@@ -259,12 +259,12 @@ def losses() -> str:
     return " ".join(f"{words}: {sums[name]:,}." for name, words in sentences.items() if sums[name])
 
 
-def absence_here() -> DataPlaneEvent | None:
+def absence_here() -> ProxyEvent | None:
     """The latest word of an own egress process that is away; of one that there no longer is, nobody hears."""
     return _absences().filter(home=versions.home_id(), process__lt=_wanted()).first()
 
 
-def absence() -> DataPlaneEvent | None:
+def absence() -> ProxyEvent | None:
     """The same; without one here, of another home that keeps bottles in this database."""
     if here := absence_here():
         return here
@@ -272,7 +272,7 @@ def absence() -> DataPlaneEvent | None:
     return (_absences().filter(home__in=others).first() or _silence(others)) if others else None
 
 
-def _silence(homes: set[str]) -> DataPlaneEvent | None:
+def _silence(homes: set[str]) -> ProxyEvent | None:
     """One of them that nothing was heard of for a while; where no proxy is wanted, nobody waits for that.
 
     No row: who could write it is gone. Only the database's clock counts, machines may differ.
@@ -285,7 +285,7 @@ def _silence(homes: set[str]) -> DataPlaneEvent | None:
         f"home {silent['home'][:8]}: its web process, or the whole machine, does not answer. What is decided "
         "for its bottles waits until it is back."
     )
-    return DataPlaneEvent(kind=Kind.AWAY, at=silent["heard"], text=text, home=silent["home"])
+    return ProxyEvent(kind=Kind.AWAY, at=silent["heard"], text=text, home=silent["home"])
 
 
 def forget_unwanted() -> None:
@@ -303,16 +303,16 @@ def forget_unwanted() -> None:
 
 def _wanted() -> int:
     """How many egress processes this home should have."""
-    return versions.data_plane().count if settings.EGRESS_PROXY else 0
+    return versions.proxy_client().count if settings.EGRESS_PROXY else 0
 
 
-def _absences() -> QuerySet[DataPlaneEvent]:
+def _absences() -> QuerySet[ProxyEvent]:
     """From the database: the reader before us may have noted it."""
-    later = DataPlaneEvent.objects.filter(
+    later = ProxyEvent.objects.filter(
         home=OuterRef("home"), process=OuterRef("process"), pk__gt=OuterRef("pk"),
         kind__in=(Kind.AWAY, Kind.BACK, Kind.RESTARTED),
     )  # fmt: skip
-    return DataPlaneEvent.objects.filter(~Exists(later), kind=Kind.AWAY)
+    return ProxyEvent.objects.filter(~Exists(later), kind=Kind.AWAY)
 
 
 def _returned(process: EgressProcess, *, away: bool, last_boot: str) -> None:
@@ -321,7 +321,7 @@ def _returned(process: EgressProcess, *, away: bool, last_boot: str) -> None:
     That it was started again is news only if the last run ended by itself.
     """
     live = {slug: state["version"] for slug, state in process.status()["bottles"].items()}
-    versions.note_live(live, process.serves)
+    versions.lower_live_versions(live, process.serves)
     if away:
         _note(Kind.BACK, f"{process.who} answers again", process.number)
     elif last_boot and not process.was_stopped(last_boot):
@@ -372,10 +372,10 @@ def _row(record: dict[str, Any], bottle_id: int) -> TrafficRecord:
     )
 
 
-def _note(kind: str, text: str, process: int = 0, *, event: DataPlaneEvent | None = None) -> DataPlaneEvent:
+def _note(kind: str, text: str, process: int = 0, *, event: ProxyEvent | None = None) -> ProxyEvent:
     """A new event, or another text of one."""
     home = versions.home_id()
-    event = event or DataPlaneEvent(kind=kind, home=home, process=process)
+    event = event or ProxyEvent(kind=kind, home=home, process=process)
     event.text = (f"home {home[:8]}: {text}" if versions.other_homes() else text)[:300]
     event.save()
     return event

@@ -41,7 +41,7 @@ def may_run_for(user: User | AnonymousUser, bottle: Bottle) -> bool:
     return may_run(user) and _is_among(user, bottle)
 
 
-def others_bottles(user: User | AnonymousUser) -> set[int]:
+def bottles_assigned_to_others(user: User | AnonymousUser) -> set[int]:
     """Bottles that only other operators decide for. One query, for pages that show many."""
     if user.has_perm(ASSIGN):
         return set()

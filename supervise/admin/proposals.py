@@ -145,7 +145,7 @@ class DecisionAdmin(HistoryAdmin):
 
     @admin.display(description="Notes")
     def shown_notes(self, decision: Decision) -> str:
-        return sanitize.visible(decision.notes)
+        return sanitize.make_visible(decision.notes)
 
     @admin.display(description="Final payload")
     def shown_payload(self, decision: Decision) -> str:

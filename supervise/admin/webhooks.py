@@ -78,7 +78,7 @@ class WebhookAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @admin.display(description="Receiver")
     def host(self, webhook: Webhook) -> str:
-        return sanitize.visible(urlsplit(webhook.url).hostname or "")
+        return sanitize.make_visible(urlsplit(webhook.url).hostname or "")
 
     @admin.display(description="Waiting")
     def waiting(self, webhook: Any) -> int:
@@ -136,7 +136,7 @@ class DeliveryAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Last error")
     def shown_error(self, delivery: Delivery) -> str:
-        return sanitize.visible(delivery.last_error)
+        return sanitize.make_visible(delivery.last_error)
 
     @admin.display(description="What it tells")
     def shown_facts(self, delivery: Delivery) -> str:

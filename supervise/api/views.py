@@ -40,7 +40,7 @@ from supervise.api.serializers import (
 from supervise.bottles import records as bottles
 from supervise.models import ApiKey, Approval, Decision, Proposal
 from supervise.proposals import decisions, queries
-from supervise.sanitize import inert_json
+from supervise.sanitize import escape_html_json
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class InertJSONRenderer(JSONRenderer):
 
     def render(self, data: Any, *args: Any, **kwargs: Any) -> bytes:
         text: bytes = super().render(data, *args, **kwargs)
-        return inert_json(text.decode("ascii")).encode("ascii")
+        return escape_html_json(text.decode("ascii")).encode("ascii")
 
 
 class MayView(BasePermission):

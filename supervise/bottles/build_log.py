@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from supervise.sanitize import storable
+from supervise.sanitize import without_nul
 
 STARTING = "starting.log"  # in the bottle's directory: what its last start in the background said
 MOST = 4 * 1024**2  # characters
@@ -29,7 +29,7 @@ class Log:
         self._left = MOST
 
     def __call__(self, line: str) -> None:
-        text = storable(line[:MOST_LINE])
+        text = without_nul(line[:MOST_LINE])
         if self._left <= 0:
             return
         self._left -= len(text) + 1

@@ -53,7 +53,7 @@ class _Question(NamedTuple):
     digest: str  # of the text
 
 
-Looked = Mapping[tuple[int, str], Names]  # by bottle and text
+ImageFindings = Mapping[tuple[int, str], Names]  # by bottle and text
 
 
 class _Engine:
@@ -128,7 +128,7 @@ class _Engine:
 _engine = _Engine()
 
 
-def look(proposals: Iterable[Proposal], *, edited: str = "", again: bool = False) -> Looked:
+def look(proposals: Iterable[Proposal], *, edited: str = "", again: bool = False) -> ImageFindings:
     """Of all that wait for a decision about an image; `edited` is a text that an operator has in its place.
 
     With `again`, as it is at this moment: for who is about to decide.

@@ -97,7 +97,7 @@ def prepare(slug: str, *, author: str, command: Sequence[str] = (), image: Image
         manifest = manifests.load(path)
         backend = backends.get(manifest.backend, Path(settings.BOTTLE_HOME))
         backend.available()
-        _move_out(slug, manifest, author)
+        _remove_from_old_backend(slug, manifest, author)
         bottle = _record_of(slug, manifest, author)
         _serve(bottle)
         directory = versions.bottle_directory(bottle)
@@ -125,11 +125,11 @@ def start(
 
     `image` takes the place of the one in force, for a rebuild that is about to be.
     """
-    _refuse_second(slug)
+    _ensure_not_running(slug)
     prepared = _prepared(slug, author, command, image)
     directory = Path(prepared.plan.directory)
     journal.append(directory, journal.STARTING, who=author)
-    settling.settle(prepared.bottle)
+    settling.reconcile_bottle(prepared.bottle)
     try:
         with _also_kept(directory, progress) as tell:
             made = _with_its_image(prepared, tell)
@@ -138,21 +138,21 @@ def start(
             prepared.backend.start(made, tell)
     except (BackendError, OSError, ValueError) as error:
         journal.append(directory, journal.FAILED, who=author, text=str(error))
-        settling.settle(prepared.bottle)
+        settling.reconcile_bottle(prepared.bottle)
         raise NotStarted(str(error)) from error
     journal.append(directory, journal.STARTED, who=author)
-    return settling.settle(prepared.bottle)
+    return settling.reconcile_bottle(prepared.bottle)
 
 
 def run(slug: str, *, author: str, command: Sequence[str] = (), progress: Progress) -> int:
     """In the foreground, on this terminal: the exit code of the bottle's command. Raises NotStarted."""
-    _refuse_second(slug)
+    _ensure_not_running(slug)
     prepared = _prepared(slug, author, command)
     try:
         made = _with_its_image(prepared, progress)
     except (BackendError, OSError, ValueError) as error:
         journal.append(Path(prepared.plan.directory), journal.FAILED, who=author, text=str(error))
-        settling.settle(prepared.bottle)
+        settling.reconcile_bottle(prepared.bottle)
         raise NotStarted(str(error)) from error
     try:
         with _unconnected():
@@ -160,7 +160,7 @@ def run(slug: str, *, author: str, command: Sequence[str] = (), progress: Progre
     except (BackendError, OSError) as error:
         raise NotStarted(str(error)) from error
     finally:
-        settling.settle(prepared.bottle)
+        settling.reconcile_bottle(prepared.bottle)
 
 
 def stop(slug: str, *, author: str, seconds: float = STOP_SECONDS) -> Bottle:
@@ -175,7 +175,7 @@ def stop(slug: str, *, author: str, seconds: float = STOP_SECONDS) -> Bottle:
                 journal.append(directory, journal.STOPPING, who=author)
             backend_of(bottle).stop(slug, seconds=seconds)
     finally:
-        settling.settle(bottle)
+        settling.reconcile_bottle(bottle)
     return bottle
 
 
@@ -217,7 +217,7 @@ def logs(slug: str, *, follow: bool) -> Iterator[bytes]:
 def ps() -> list[Bottle]:
     """Every bottle with its true state, as far as its backend answers."""
     if not reconcile():
-        settling.settle_all()  # somebody else is at it, and may be at another bottle
+        settling.reconcile_all()  # somebody else is at it, and may be at another bottle
     return list(bottles.living().select_related("publication").defer("dockerfile", "manifest"))
 
 
@@ -257,24 +257,24 @@ def _prepared(slug: str, author: str, command: Sequence[str], image: Image | Non
             directory = versions.bottle_directory(bottle)
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             journal.append(directory, journal.FAILED, who=author, text=error.message)
-            settling.settle(bottle)
+            settling.reconcile_bottle(bottle)
         raise
 
 
-def _refuse_second(slug: str) -> None:
+def _ensure_not_running(slug: str) -> None:
     """Asked first: a bottle that runs is not prepared anew under its own feet. Raises NotStarted."""
     bottle = bottles.living().filter(slug=bottles.check_name(slug)).first()
     if bottle is None or not journal.exists(versions.bottle_directory(bottle)):
         return
     try:
-        fast_cli.refuse_second(backend_of(bottle), slug)
+        fast_cli.ensure_not_running(backend_of(bottle), slug)
     except Unavailable:
         return  # preparing says so, for the backend that the manifest names by now
     except BackendError as error:
         raise NotStarted(str(error)) from error
 
 
-def _move_out(slug: str, manifest: Manifest, author: str) -> None:
+def _remove_from_old_backend(slug: str, manifest: Manifest, author: str) -> None:
     """Out of the backend it was in, when the manifest names another by now. Raises BackendError.
 
     That one must answer: two sandboxes with one identity must never be, and nobody would look there again.
@@ -286,7 +286,7 @@ def _move_out(slug: str, manifest: Manifest, author: str) -> None:
         return  # this home never started it
     former = backend_of(bottle)
     try:
-        fast_cli.refuse_second(former, slug)
+        fast_cli.ensure_not_running(former, slug)
         former.remove(slug)
     except Unavailable as error:
         raise BackendError(

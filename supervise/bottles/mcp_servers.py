@@ -36,7 +36,7 @@ from supervise.bottles import reconcile
 from supervise.bottles import records as bottles
 from supervise.errors import NotPermitted, SuperviseError
 from supervise.models import ManagedServer
-from supervise.sanitize import storable
+from supervise.sanitize import without_nul
 
 log = logging.getLogger(__name__)
 VERBS = ("start", "stop", "restart")
@@ -83,7 +83,7 @@ def run_directory(bottle: Bottle) -> Path:
 # --- the process that holds them
 
 
-def look_after() -> None:
+def maintain() -> None:
     """Every running bottle's servers are held, and every row is true. Other homes look after their own."""
     ours = bottles.living().filter(publication__home=versions.home_id())
     for bottle in ours.exclude(manifest="").defer("dockerfile"):
@@ -92,7 +92,7 @@ def look_after() -> None:
         try:
             if bottle.state == Bottle.State.RUNNING:
                 ensure(bottle)
-            settle(bottle)
+            sync(bottle)
         except Exception:
             log.exception("The MCP servers of bottle %s could not be looked after.", bottle.slug)
 
@@ -137,13 +137,13 @@ def is_up(bottle: Bottle) -> bool:
     up = (Bottle.State.STARTING, Bottle.State.RUNNING)
     if bottle.state in up or not journal.exists(versions.bottle_directory(bottle)):
         return True
-    return reconcile.settle(bottle).state in up
+    return reconcile.reconcile_bottle(bottle).state in up
 
 
 # --- what is known
 
 
-def settle(bottle: Bottle) -> None:
+def sync(bottle: Bottle) -> None:
     """The rows as the host process wrote it down; without one, nothing runs."""
     run, specs = run_directory(bottle), servers_of(bottle)
     alive, known = host.lives(run), host.known(run)
@@ -166,8 +166,8 @@ def _fill(row: ManagedServer, state: Mapping[str, Any], spec: Spec, *, alive: bo
         now if alive and now in ManagedServer.Condition.values else ManagedServer.Condition.STOPPED
     )
     row.is_wanted = bool(state.get("wanted", True))
-    row.phase, row.problem = str(state.get("phase", ""))[:20], storable(str(state.get("problem", "")))
-    row.exit_code, row.stderr = state.get("exit_code"), storable(str(state.get("stderr", "")))
+    row.phase, row.problem = str(state.get("phase", ""))[:20], without_nul(str(state.get("problem", "")))
+    row.exit_code, row.stderr = state.get("exit_code"), without_nul(str(state.get("stderr", "")))
     row.env_names, row.limits = sorted(spec.env), str(state.get("limits", ""))[:200]
     row.restarts, row.dropped_lines = int(state.get("restarts", 0)), int(state.get("dropped", 0))
     started = state.get("started_at")
@@ -196,7 +196,7 @@ def act(verb: str, slug: str, name: str, *, author: str) -> None:
         audit.append(
             f"mcp server {PAST[verb]}", actor_name=author, bottle_slug=slug, details={"server": name}
         )
-    settle(bottle)
+    sync(bottle)
 
 
 def connect(bottle: Bottle, name: str) -> None:

@@ -33,7 +33,7 @@ from supervise.bottles.images import Image, Phase
 from supervise.errors import NotPermitted, SuperviseError
 from supervise.models import Decision, Rebuild
 from supervise.proposals import apply
-from supervise.sanitize import storable, storable_json
+from supervise.sanitize import without_nul, without_nul_json
 
 log = logging.getLogger(__name__)
 KEPT_IMAGES = 3
@@ -118,10 +118,10 @@ def _look(rebuild: Rebuild, plan: Plan, own: image_builders.Images, tell: Log) -
         seen = canary.look_at_workspace(replace(plan, image=present, dockerfile=""), archive)
     except BackendError as error:
         tell(f"The workspace could not be looked at: {error}")
-        return {"unknown": storable(str(error)[:300])}
+        return {"unknown": without_nul(str(error)[:300])}
     branch, changes = seen.get("branch") or "none", seen.get("changes", "an unknown number of")
     tell(f"The workspace is on branch {branch}, with {changes} files not committed")
-    return dict(storable_json(seen))
+    return dict(without_nul_json(seen))
 
 
 def _swap(rebuild: Rebuild, tell: Log) -> None:
@@ -204,7 +204,9 @@ def _go_live(rebuild: Rebuild, tell: Progress) -> None:
             details={"image": rebuild.image, "before": rebuild.previous_image, "digest": rebuild.digest},
         )
         if rebuild.decision is not None:
-            apply.settle(rebuild.decision, Decision.Applied.LIVE, apply_error="", live_at=rebuild.ended_at)
+            apply.mark_applied(
+                rebuild.decision, Decision.Applied.LIVE, apply_error="", live_at=rebuild.ended_at
+            )
 
 
 def _forget_plan(bottle: Bottle) -> None:
@@ -214,7 +216,7 @@ def _forget_plan(bottle: Bottle) -> None:
 
 def _fail(rebuild: Rebuild, problem: str) -> None:
     """The first line is the reason; the rest, such as a log's end, is in the log."""
-    problem = storable(problem.partition("\n")[0]).strip().rstrip(".:")[:2000]
+    problem = without_nul(problem.partition("\n")[0]).strip().rstrip(".:")[:2000]
     with transaction.atomic():
         images.enter(rebuild, Phase.FAILED, problem=problem, ended_at=timezone.now())
         audit.append(
@@ -225,7 +227,7 @@ def _fail(rebuild: Rebuild, problem: str) -> None:
             details={"problem": problem, "digest": rebuild.digest},
         )
         if rebuild.decision is not None:
-            apply.settle(rebuild.decision, Decision.Applied.FAILED, apply_error=problem)
+            apply.mark_applied(rebuild.decision, Decision.Applied.FAILED, apply_error=problem)
 
 
 def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
@@ -240,7 +242,7 @@ def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
     problem = INTERRUPTED
     if rebuild.phase == Phase.SWAPPING and rebuild.was_running:
         try:
-            reconcile.settle(bottle)
+            reconcile.reconcile_bottle(bottle)
             if _runs_the_replacement(rebuild):
                 _go_live(rebuild, log.info)
                 _prune(bottle)
@@ -265,7 +267,7 @@ def _prune(bottle: Bottle) -> None:
         image_builders.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).prune(kept)
 
 
-def look_after() -> None:
+def maintain() -> None:
     """Start what waits, or was left by a process that died. One that never gets going is given up."""
     waiting = Rebuild.objects.filter(phase__in=images.OPEN).select_related(
         "bottle", "decision__proposal__bottle"

@@ -23,12 +23,12 @@ from botbottle.launch.journal import Reading
 from botbottle.models import Bottle
 from egress.tables import versions
 from supervise import audit, events
-from supervise.bottles.state_from_journal import BY_ITSELF, Story, tell
+from supervise.bottles.state_from_journal import BY_ITSELF, BottleState, derive_state
 from supervise.models.rebuilds import Rebuild
-from supervise.sanitize import storable, storable_json
+from supervise.sanitize import without_nul, without_nul_json
 
 log = logging.getLogger(__name__)
-LOCK = ".settle.lock"
+LOCK = ".reconcile.lock"
 _LOOKS = 3
 
 
@@ -45,25 +45,25 @@ def reconcile() -> bool:
     """
     try:
         with _held(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
-            settle_all()
+            reconcile_all()
             _remove_orphans()
             return True
     except BlockingIOError:
         return False
 
 
-def settle_all() -> None:
+def reconcile_all() -> None:
     for bottle in Bottle.objects.exclude(state=Bottle.State.DELETED).defer("dockerfile", "manifest"):
         # Another home may share the database: its bottles are not for us to judge.
         if not journal.exists(versions.bottle_directory(bottle)):
             continue
         try:
-            settle(bottle)
+            reconcile_bottle(bottle)
         except Exception:
             log.exception("The state of bottle %s could not be made true.", bottle.slug)
 
 
-def settle(bottle: Bottle) -> Bottle:
+def reconcile_bottle(bottle: Bottle) -> Bottle:
     """The bottle with its true state, written down with one audit row for each thing that happened.
 
     A backend that does not answer changes nothing but `backend_problem`.
@@ -75,16 +75,16 @@ def settle(bottle: Bottle) -> Bottle:
             return bottle
         try:
             backend_of(bottle).tidy(bottle.slug)
-            reading, life = _look(bottle, directory)
+            reading, life = _observe(bottle, directory)
         except BackendError as error:
-            _note(bottle, str(error))
+            _record_problem(bottle, str(error))
             return bottle
-        _note(bottle, "")
-        _write_down(bottle, reading, life)
+        _record_problem(bottle, "")
+        _save(bottle, reading, life)
     return bottle
 
 
-def _look(bottle: Bottle, directory: Path) -> tuple[Reading, Life]:
+def _observe(bottle: Bottle, directory: Path) -> tuple[Reading, Life]:
     """Journal and system at one moment, as far as that can be: neither changed while the other was read."""
     backend = backend_of(bottle)
     reading, life = journal.read(directory, bottle.journal_read), backend.life(bottle.slug)
@@ -96,14 +96,14 @@ def _look(bottle: Bottle, directory: Path) -> tuple[Reading, Life]:
     return reading, life
 
 
-def _write_down(bottle: Bottle, reading: Reading, life: Life) -> None:
-    before = Story(
+def _save(bottle: Bottle, reading: Reading, life: Life) -> None:
+    before = BottleState(
         bottle.state,
         bottle.started_at.timestamp() if bottle.started_at else None,
         bottle.exit_code,
         bottle.problem,
     )
-    story = tell(before, [entry for entry, _ in reading.entries], life)
+    story = derive_state(before, [entry for entry, _ in reading.entries], life)
     position = reading.entries[story.told - 1][1] if story.told else reading.start
     if replace(story, told=0) == before and position == bottle.journal_read:
         return  # nearly always
@@ -111,7 +111,7 @@ def _write_down(bottle: Bottle, reading: Reading, life: Life) -> None:
         "state": story.state,
         "started_at": datetime.fromtimestamp(story.started_at, UTC) if story.started_at else None,
         "exit_code": story.exit_code,
-        "problem": storable(story.problem),  # a build's last words may be part of it
+        "problem": without_nul(story.problem),  # a build's last words may be part of it
         "journal_read": position,
     }
     with transaction.atomic():
@@ -120,15 +120,15 @@ def _write_down(bottle: Bottle, reading: Reading, life: Life) -> None:
         if living.update(**columns) != 1:
             return
         for action, who, details in story.happened:
-            facts = {"backend": bottle.backend, **storable_json(details)}
+            facts = {"backend": bottle.backend, **without_nul_json(details)}
             audit.append(action, actor_name=who, bottle_slug=bottle.slug, details=facts)
         events.announce_bottle(bottle, story.state)
     for name, value in columns.items():
         setattr(bottle, name, value)
 
 
-def _note(bottle: Bottle, problem: str) -> None:
-    problem = storable(problem)
+def _record_problem(bottle: Bottle, problem: str) -> None:
+    problem = without_nul(problem)
     if bottle.backend_problem != problem:
         Bottle.objects.filter(pk=bottle.pk).update(backend_problem=problem)
         bottle.backend_problem = problem

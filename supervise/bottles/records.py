@@ -134,7 +134,7 @@ def _end_sandbox(bottle: Bottle, author: str) -> str:
         backend.remove(bottle.slug)
     except BackendError as error:
         problem = str(error)
-    reconcile.settle(bottle)
+    reconcile.reconcile_bottle(bottle)
     for name in (plan_cache.KEPT, plan_cache.COMMAND, build_log.STARTING):
         (directory / name).unlink(missing_ok=True)
     secret_variables.forget(directory / "run")

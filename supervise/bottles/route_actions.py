@@ -27,7 +27,7 @@ from supervise.errors import BadAsk, TooRisky
 from supervise.models import Proposal
 from supervise.proposals.review import Review, table_text
 from supervise.proposals.risk import Level, Risk, assess
-from supervise.sanitize import storable_json
+from supervise.sanitize import without_nul_json
 
 CAUSE = 200  # characters that a version keeps of why it was made
 
@@ -54,7 +54,7 @@ def change_route(
     """
 
     def changed(table: RouteTable, now: datetime) -> Revision:
-        return merge.change_route(table, host, _storable(fields), now=now)
+        return merge.change_route(table, host, _without_nul(fields), now=now)
 
     return _revise(slug, host, changed, "route changed", actor=actor, seen_version=seen_version)
 
@@ -66,7 +66,7 @@ def look(version: RouteTableVersion, host: str, fields: Mapping[str, Any] | None
         if fields is None:
             made = merge.withdraw_route(table, host, now=now)
         else:
-            made = merge.change_route(table, host, _storable(fields), now=now)
+            made = merge.change_route(table, host, _without_nul(fields), now=now)
     except PolicyError as error:
         raise BadAsk(str(error)) from error
     payload = (made.after or made.before).as_dict()
@@ -140,7 +140,7 @@ def _risk(made: Revision, table: RouteTable) -> Risk:
     return Risk(level, tuple((level, warning) for warning in made.warnings))
 
 
-def _storable(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nul(fields: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(fields, Mapping):
         raise BadAsk("What to change must be a JSON object with the keys of a route.")
-    return dict(storable_json(dict(fields)))
+    return dict(without_nul_json(dict(fields)))

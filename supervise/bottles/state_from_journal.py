@@ -17,7 +17,7 @@ _OUTCOMES = {journal.STARTED, journal.ENDED, journal.FAILED}
 
 
 @dataclass
-class Story:
+class BottleState:
     """What to write down: the state, and one audit row for each thing that happened."""
 
     state: str
@@ -31,9 +31,9 @@ class Story:
         self.happened.append((action, who, details))
 
 
-def tell(before: Story, entries: Sequence[Entry], life: Life) -> Story:
+def derive_state(before: BottleState, entries: Sequence[Entry], life: Life) -> BottleState:
     """The story that goes on from `before`. Entries whose effect is not to be seen yet are left for later."""
-    story = Story(before.state, before.started_at, before.exit_code, before.problem)
+    story = BottleState(before.state, before.started_at, before.exit_code, before.problem)
     running, stopper, is_starting = before.state == "running", BY_ITSELF, False
     for number, entry in enumerate(entries):
         later = entries[number + 1 :]
@@ -66,7 +66,7 @@ def tell(before: Story, entries: Sequence[Entry], life: Life) -> Story:
 
 
 def _agree_with_the_system(
-    story: Story, life: Life, *, running: bool, stopper: str, is_starting: bool
+    story: BottleState, life: Life, *, running: bool, stopper: str, is_starting: bool
 ) -> None:
     if life.alive:
         if not running:

@@ -20,7 +20,7 @@ from botbottle.web import listeners
 from supervise.diffs import line_diff
 from supervise.errors import AlreadyDecided, SuperviseError
 from supervise.proposals.review import Review
-from supervise.sanitize import inert_json, visible
+from supervise.sanitize import escape_html_json, make_visible
 
 ALL_ROWS = 10**6
 JSON_HELP = "print one JSON value for scripts"
@@ -32,7 +32,7 @@ def add_json(parser: CommandParser, help_text: str = JSON_HELP, **more: Any) -> 
 
 
 def json_line(value: Any) -> str:
-    return inert_json(json.dumps(value, cls=DjangoJSONEncoder))
+    return escape_html_json(json.dumps(value, cls=DjangoJSONEncoder))
 
 
 def addresses(opened: list[listeners.Listener]) -> dict[str, str]:
@@ -147,10 +147,10 @@ def review_lines(review: Review) -> Iterator[str]:
     told = (("effect", review.effects), ("warning", review.warnings), ("note", review.notes))
     for title, sentences in told:
         for sentence in sentences:
-            yield f"{title:14} {visible(sentence)}"
+            yield f"{title:14} {make_visible(sentence)}"
     for row in line_diff(review.before, review.after, most_rows=ALL_ROWS).rows:
         rest = f" (and {row.hidden} more)" if row.hidden else ""
-        yield f"{row.kind.mark or ' '} {visible(row.text)}{rest}"
+        yield f"{row.kind.mark or ' '} {make_visible(row.text)}{rest}"
 
 
 def read_payload(source: str, what: str) -> dict[str, Any]:

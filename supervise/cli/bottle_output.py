@@ -15,7 +15,7 @@ from django.utils.timesince import timesince
 from botbottle.models import Bottle
 from botbottle.web import listeners
 from supervise.bottles.records import Credentials
-from supervise.sanitize import one_line, visible
+from supervise.sanitize import make_visible, one_line
 
 # Colours and cursor moves (CSI), titles and links (OSC and the like), and the short ones.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
@@ -50,7 +50,7 @@ def plain(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def _plain(text: str) -> bytes:
     lines = _ESCAPES.sub("", text.replace("\r\n", "\n")).split("\n")
     # A carriage return shows only what was printed last, as a progress bar does.
-    return "\n".join(visible(line.rstrip("\r").rpartition("\r")[2]) for line in lines).encode()
+    return "\n".join(make_visible(line.rstrip("\r").rpartition("\r")[2]) for line in lines).encode()
 
 
 def row(bottle: Bottle) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from supervise.console import bottle_queries
 from supervise.console.bottle_queries import PERIODS, Period
 from supervise.console.views import OperatorRequest, operator_page
 from supervise.errors import NotPermitted, StaleReview, SuperviseError
-from supervise.proposals.staleness import Changed
+from supervise.proposals.staleness import ChangesSince
 
 BOTTLES_PAGE = 50
 VERSIONS_PAGE = 20
@@ -198,10 +198,10 @@ def _traffic(shown: Bottle, period: Period) -> dict[str, Any]:
     }
 
 
-def changed_since_seen(request: OperatorRequest, shown: Bottle, newest: int) -> Changed | None:
+def changed_since_seen(request: OperatorRequest, shown: Bottle, newest: int) -> ChangesSince | None:
     """Since the version that the form was made from."""
     found = bottle_queries.compare(shown, number_of(request.POST.get("seen_version")), newest)
-    return Changed((), found.diff) if found and found.changes else None
+    return ChangesSince((), found.diff) if found and found.changes else None
 
 
 def _comparison(request: OperatorRequest, shown: Bottle) -> bottle_queries.Comparison | None:

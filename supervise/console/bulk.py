@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.http import HttpResponse, QueryDict
 
-from supervise.access.permissions import may_decide, others_bottles
+from supervise.access.permissions import bottles_assigned_to_others, may_decide
 from supervise.console.cards import Card, card_of, summary_of
 from supervise.console.decision_forms import told
 from supervise.console.queue_query import PAGE
@@ -21,7 +21,7 @@ from supervise.models import Approval, Decision, Proposal
 from supervise.proposals import decisions
 from supervise.proposals.queries import get_proposal, review_of, reviews_of
 from supervise.proposals.risk import Level
-from supervise.proposals.staleness import Changed, changed_since
+from supervise.proposals.staleness import ChangesSince, changed_since
 
 VERBS = ("approve", "reject")
 
@@ -32,7 +32,7 @@ class Result:
     summary: str
     is_done: bool
     text: str
-    changed: Changed | None = None  # since the list was made
+    changed: ChangesSince | None = None  # since the list was made
 
 
 @operator_page
@@ -70,7 +70,7 @@ def _confirm(
 ) -> HttpResponse:
     found = Proposal.objects.filter(pk__in=ids).select_related("bottle").prefetch_related("approvals__actor")
     pending = [proposal for proposal in found if proposal.is_pending]
-    others = others_bottles(request.user)
+    others = bottles_assigned_to_others(request.user)
     cards = [card_of(one.proposal, request.user, review=one, others=others) for one in reviews_of(pending)]
     ready, left_out = _sorted_out(verb, cards)
     return page(

@@ -18,7 +18,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from egress.policy.hostnames import is_punycode
-from supervise.access.permissions import may_decide, others_bottles
+from supervise.access.permissions import bottles_assigned_to_others, may_decide
 from supervise.console.edit_forms import METHODS, SCHEMES, UNITS, Edit, edit_of_proposal
 from supervise.console.queue_query import call_patience
 from supervise.diffs import Diff, Pair, line_diff, side_by_side
@@ -209,7 +209,7 @@ def card_of(
     if proposal.is_pending and review is None:
         review = queries.review_of(proposal)
     if others is None:
-        others = others_bottles(reader)
+        others = bottles_assigned_to_others(reader)
     decides = may_decide(reader) and proposal.bottle_id not in others
     if proposal.is_pending:
         return Card(proposal, None, review, decides)

@@ -19,7 +19,7 @@ from channels.db import database_sync_to_async
 from supervise.bottles import build_log, images
 from supervise.console.websockets import Watcher
 from supervise.models import Rebuild
-from supervise.sanitize import visible
+from supervise.sanitize import make_visible
 
 DONE, NONSENSE, UNKNOWN = 4200, 4400, 4404
 PART = 32 * 1024  # bytes of the log in one message
@@ -92,7 +92,7 @@ class LogConsumer(Watcher):
         self._asked.clear()
         self._sent = part.offset
         await self.send_json(
-            {"type": "log", "after": before, "offset": part.offset, "text": visible(part.text)}
+            {"type": "log", "after": before, "offset": part.offset, "text": make_visible(part.text)}
         )
         return True
 

@@ -31,7 +31,7 @@ PAGE = 50
 MOST_PAGES = 1000
 RISKS = {level.word: level for level in sorted(Level, reverse=True)}
 TABLES_SHOWN = 3
-COMINGS = ("filed", "filed for the bottle", "snoozed", "woken")  # what the audit calls them
+ARRIVAL_ACTIONS = ("filed", "filed for the bottle", "snoozed", "woken")  # what the audit calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,9 @@ def arrived(wanted: Filter, since: Since, shown: Collection[UUID] = ()) -> int:
     What came in the moment between may be `shown` already.
     """
     # For each card that is there, however long ago the page was made.
-    moved = AuditEvent.objects.filter(proposal_id=OuterRef("pk"), seq__gt=since.seq, action__in=COMINGS)
+    moved = AuditEvent.objects.filter(
+        proposal_id=OuterRef("pk"), seq__gt=since.seq, action__in=ARRIVAL_ACTIONS
+    )
     came = Exists(moved) & ~Q(pk__in=shown)
     if wanted.show == "pending":
         came |= Q(snoozed_until__gt=since.at)

@@ -22,7 +22,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from supervise import keyset
-from supervise.access.permissions import may_decide, may_view, others_bottles
+from supervise.access.permissions import bottles_assigned_to_others, may_decide, may_view
 from supervise.console.cards import Card, card_of, detail_of, state_of, summary_of, target_of
 from supervise.console.edit_forms import Edit
 from supervise.console.overview import bottles_overview
@@ -125,7 +125,7 @@ def queue_list(request: OperatorRequest) -> HttpResponse:
 @operator_page
 def queue_cards(request: OperatorRequest) -> HttpResponse:
     """Some cards, wherever they stand now, for an open page to put in their places."""
-    others = others_bottles(request.user)
+    others = bottles_assigned_to_others(request.user)
     found = _named(request.GET.getlist("id"))
     cards = [card_of(one, request.user, review=seen, others=others) for one, seen in found]
     return render(request, "supervise/queue/_cards.html", {"cards": cards})
@@ -221,7 +221,7 @@ def history(request: OperatorRequest) -> HttpResponse:
 
 def _list_context(request: OperatorRequest, wanted: Filter) -> dict[str, Any]:
     shown: QueuePage = page_of(wanted)
-    others = others_bottles(request.user)
+    others = bottles_assigned_to_others(request.user)
     cards: list[Card] = [
         card_of(item.proposal, request.user, review=item, others=others) for item in shown.reviews
     ]

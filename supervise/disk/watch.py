@@ -17,7 +17,7 @@ from botbottle.backends.base import BackendError
 from botbottle.core import disk_space
 from botbottle.core.disk_space import Room
 from botbottle.database import reserve
-from botbottle.leader_thread import Duty
+from botbottle.leader_thread import LeaderThread
 from botbottle.models import Bottle
 from egress.tables import versions
 from supervise import audit, events
@@ -36,7 +36,7 @@ STOP_SECONDS = 1.0  # a bottle that fills the disk has no more to finish its wor
 STOPPED = "stopped to save the disk"
 
 
-class DiskWatch(Duty):
+class DiskWatch(LeaderThread):
     """One in every web process; one of a home's does the work."""
 
     name = "disk"

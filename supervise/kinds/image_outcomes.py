@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervise.bottles import build_log, images
 from supervise.bottles.images import Phase
 from supervise.models import Decision, Rebuild
-from supervise.sanitize import visible
+from supervise.sanitize import make_visible
 
 Applied = Decision.Applied
 LOG_SHOWN = 1500  # characters
@@ -48,7 +48,7 @@ def _explain_live(rebuild: Rebuild) -> str:
 
 
 def _explain_failure(rebuild: Rebuild) -> str:
-    parts = [f"Approved, but not live: {visible(rebuild.problem)}. The bottle goes on with the image it had."]
+    parts = [f"Approved, but not live: {make_visible(rebuild.problem)}. The bottle keeps its image."]
     hosts = [record.host for record in images.refused_hosts(rebuild)]
     if hosts:
         parts.append(
@@ -58,5 +58,5 @@ def _explain_failure(rebuild: Rebuild) -> str:
     parts.append("Otherwise put the Dockerfile right and ask again with capability-block.")
     end = build_log.end(images.log_path(rebuild), LOG_SHOWN).text
     if end:
-        parts.append(f"The end of the build's log:\n{visible(end).strip()}")
+        parts.append(f"The end of the build's log:\n{make_visible(end).strip()}")
     return " ".join(parts[:-1]) + ("\n" if end else " ") + parts[-1]

@@ -18,13 +18,13 @@ from supervise import audit, events
 from supervise.digests import digest
 from supervise.kinds.mcp_tool_outcomes import GOOD_FOR
 from supervise.models import Decision, Proposal
-from supervise.proposals.submit import file_proposal
-from supervise.sanitize import storable_json
+from supervise.proposals.submit import submit_proposal
+from supervise.sanitize import without_nul_json
 
 
 def unused(bottle: Bottle, server: str, tool: str, arguments: Mapping[str, Any]) -> str | None:
     """The proposal of exactly this call that was approved earlier and not used yet, where there is one."""
-    payload = storable_json(_payload(server, tool, arguments))
+    payload = without_nul_json(_payload(server, tool, arguments))
     equal = Decision.objects.filter(
         bottle=bottle, proposal__ask_digest=digest([Proposal.Tool.MCP_TOOL, payload])
     )
@@ -33,10 +33,10 @@ def unused(bottle: Bottle, server: str, tool: str, arguments: Mapping[str, Any])
 
 
 def ask(bottle: Bottle, server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """The proposal's id. Raises as `file_proposal`."""
+    """The proposal's id. Raises as `submit_proposal`."""
     words = f"The agent called the tool {tool[:200]} of the bottle's MCP server {server}."
     payload = _payload(server, tool, arguments)
-    return str(file_proposal(bottle, Proposal.Tool.MCP_TOOL, payload, words).proposal.pk)
+    return str(submit_proposal(bottle, Proposal.Tool.MCP_TOOL, payload, words).proposal.pk)
 
 
 def claim(proposal_id: UUID | str) -> dict[str, Any] | None:

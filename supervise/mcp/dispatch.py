@@ -127,7 +127,7 @@ def _call_tool(call: Call) -> Json | Wait:
         if not reports_bad_input_as_result(call.version):
             raise ProtocolError(INVALID_PARAMS, error.message) from error
         return tool_results.text_result(error.message, is_error=True)
-    if not isinstance(answer, tools.Asked):
+    if not isinstance(answer, tools.CheckedAsk):
         return answer
     return tasks.created(call.bottle, answer.proposal_id) if call.declares_tasks else Wait(answer.proposal_id)
 

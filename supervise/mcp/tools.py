@@ -13,20 +13,20 @@ from supervise.errors import AlreadyDecided, BadAsk, SuperviseError
 from supervise.mcp import catalog, tool_results
 from supervise.mcp.catalog import Json, Tool
 from supervise.proposals import decisions, queries
-from supervise.proposals.submit import file_proposal
-from supervise.sanitize import storable
+from supervise.proposals.submit import submit_proposal
+from supervise.sanitize import without_nul
 
 Arguments = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckedAsk:
     """A proposal was filed or joined; the tool's result is what becomes of it."""
 
     proposal_id: str
 
 
-def call(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json | Asked:
+def call(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json | CheckedAsk:
     """Run one tool. Raises SuperviseError with a sentence for the agent; then nothing changed."""
     _check_keys(tool, arguments)
     if tool.asks:
@@ -47,15 +47,15 @@ def _withdraw(bottle: Bottle, proposal_id: str) -> None:
         raise
 
 
-def _ask(bottle: Bottle, tool: Tool, arguments: Arguments) -> Asked:
+def _ask(bottle: Bottle, tool: Tool, arguments: Arguments) -> CheckedAsk:
     try:
         justification = _required_text(arguments, "justification")
         payload = _checked_payload(bottle, tool, {k: v for k, v in arguments.items() if k != "justification"})
-        filed = file_proposal(bottle, tool.name, payload, justification)
+        filed = submit_proposal(bottle, tool.name, payload, justification)
     except SuperviseError as error:
         error.message = f"{_sentence(error.message)} Nothing was queued."
         raise
-    return Asked(str(filed.proposal.pk))
+    return CheckedAsk(str(filed.proposal.pk))
 
 
 def _checked_payload(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json:
@@ -70,7 +70,7 @@ def _checked_payload(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json:
 def _parse_dockerfile(bottle: Bottle, arguments: Arguments) -> Json:
     dockerfile = _required_text(arguments, "dockerfile")
     check_dockerfile_for(bottle, dockerfile)
-    if storable(dockerfile) != dockerfile:  # what is approved must be, byte for byte, what was asked
+    if without_nul(dockerfile) != dockerfile:  # what is approved must be, byte for byte, what was asked
         raise BadAsk("dockerfile has lone surrogates, which are not text.")
     return {"dockerfile": dockerfile}
 

@@ -81,7 +81,7 @@ def _unfinished(grace: timedelta) -> dict[Bottle, list[Decision]]:
 def _go_live(decisions: Sequence[Decision], live_version: int) -> int:
     columns = {"apply_error": "", "live_version": live_version, "live_at": timezone.now()}
     for decision in decisions:
-        settle(decision, Decision.Applied.LIVE, **columns)
+        mark_applied(decision, Decision.Applied.LIVE, **columns)
     return len(decisions)
 
 
@@ -90,7 +90,7 @@ def _fail(decisions: Sequence[Decision], problem: str) -> None:
     for decision in decisions:
         if decision.applied != Decision.Applied.FAILED or decision.apply_error != problem:
             log.error("Proposal %s is approved but not live: %s", decision.proposal_id, problem)
-            settle(decision, Decision.Applied.FAILED, apply_error=problem)
+            mark_applied(decision, Decision.Applied.FAILED, apply_error=problem)
 
 
 def reopen(decision: Decision, *, author: str) -> None:
@@ -104,7 +104,7 @@ def reopen(decision: Decision, *, author: str) -> None:
     events.announce("tried again", proposal, wake=False)
 
 
-def settle(decision: Decision, applied: str, **columns: object) -> Decision:
+def mark_applied(decision: Decision, applied: str, **columns: object) -> Decision:
     """It is live, or failed: keep that, and wake the call. Whoever finds it live already changes nothing."""
     before = decision.applied
     with transaction.atomic():

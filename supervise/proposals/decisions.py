@@ -36,11 +36,11 @@ from supervise.errors import (
 )
 from supervise.models import Approval, Decision, Proposal
 from supervise.proposals import apply, standing_refusals, submit
-from supervise.proposals.outcomes import left_out, outcome_of
+from supervise.proposals.outcomes import not_granted, outcome_of
 from supervise.proposals.review import Review, checked_payload, preview, review
 from supervise.proposals.risk import Level
 from supervise.proposals.waiting import hub
-from supervise.sanitize import storable
+from supervise.sanitize import without_nul
 
 Status = Proposal.Status
 
@@ -161,7 +161,7 @@ def _change(
     if proposal.tool == Proposal.Tool.MCP_TOOL:
         return {"granted": final, "applied": Decision.Applied.RECORDED}  # the call itself uses it up
     if proposal.tool == Proposal.Tool.CAPABILITY:
-        granted = {"granted": final, "not_granted": left_out(proposal.payload, final)}
+        granted = {"granted": final, "not_granted": not_granted(proposal.payload, final)}
         if images.can_be_rebuilt(proposal.bottle):
             return {**granted, "applied": Decision.Applied.WAITING}
         Bottle.objects.filter(pk=proposal.bottle_id).update(dockerfile=final["dockerfile"])
@@ -173,7 +173,9 @@ def _change(
         )
     return {
         "granted": merged.granted,
-        "not_granted": left_out(proposal.payload, {**final, **_reach(merged)}, ignored=merged.ignored),
+        "not_granted": not_granted(
+            proposal.payload, {**final, **_effective_scope(merged)}, ignored=merged.ignored
+        ),
         "table_version": version,
         "applied": Decision.Applied.WAITING,
     }
@@ -201,7 +203,7 @@ def _record(
         status=status,
         actor=actor,
         actor_name=actor.get_username() if actor else actor_name,
-        notes=storable(notes).strip(),
+        notes=without_nul(notes).strip(),
         **columns,
     )
     audit.append(
@@ -270,7 +272,7 @@ def _vote(proposal: Proposal, actor: User, granted_digest: str, note: str) -> Ap
         details={
             "granted_digest": granted_digest,
             "needed": settings.SUPERVISE_QUORUM,
-            "notes": storable(note).strip(),
+            "notes": without_nul(note).strip(),
         },
     )
     events.announce("approval", proposal)
@@ -284,7 +286,7 @@ def _completes_quorum(vote: Approval) -> bool:
     return sum(may_decide_for(voter, vote.proposal.bottle) for voter in voters) >= settings.SUPERVISE_QUORUM
 
 
-def _reach(merged: Merge) -> dict[str, Any]:
+def _effective_scope(merged: Merge) -> dict[str, Any]:
     """What the bottle has after the merge, which can be more than this proposal gave."""
     granted = merged.granted
     reach: dict[str, Any] = {key: granted[key] for key in ("path_allowlist", "methods") if key in granted}

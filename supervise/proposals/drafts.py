@@ -31,7 +31,7 @@ from supervise.proposals import decisions
 from supervise.proposals.precedents import is_allowed_by
 from supervise.proposals.queries import newest_versions
 from supervise.proposals.review import Review, review
-from supervise.proposals.submit import file_proposal
+from supervise.proposals.submit import submit_proposal
 
 LATELY = timedelta(hours=24)
 LOOKED_AT = 2000  # newest refusals of one bottle
@@ -87,7 +87,7 @@ def drafts(*, bottle: str = "", host: str = "") -> list[Draft]:
     found = [kind for each in refused for kind in _kinds(each, refusals_of(each, host)[:LOOKED_AT])]
     made = [draft for group in _grouped(_still_refused(found)) if (draft := _draft(group)) is not None]
     made.sort(key=lambda draft: draft.last, reverse=True)
-    return list(_fairly(made))
+    return list(_limit_per_bottle(made))
 
 
 def refusals_of(bottle: Bottle | OuterRef, host: str) -> QuerySet[TrafficRecord]:
@@ -112,7 +112,7 @@ def _kinds(bottle: Bottle, refusals: QuerySet[TrafficRecord]) -> Iterator[_Refus
         yield _Refused(TrafficRecord(bottle=bottle, at=row["last"], **same), row["times"])
 
 
-def _fairly(found: Iterable[Draft]) -> Iterator[Draft]:
+def _limit_per_bottle(found: Iterable[Draft]) -> Iterator[Draft]:
     shown = Counter[int]()
     for draft in found:
         shown[draft.bottle.pk] += 1
@@ -133,7 +133,7 @@ def approve(draft: Draft, *, actor: User, seen_digest: str, note: str = "") -> D
         if review(draft.unfiled, version).seen_digest != seen_digest:
             raise StaleReview("What it would do changed since you looked. Look again.")
         why = f"Filed by {actor.get_username()} after refused requests; the agent had not asked."
-        filed = file_proposal(draft.bottle, draft.tool, draft.payload, why, operator=actor.get_username())
+        filed = submit_proposal(draft.bottle, draft.tool, draft.payload, why, operator=actor.get_username())
         seen = review(filed.proposal, version).seen_digest
         return decisions.approve(filed.proposal.pk, actor=actor, seen_digest=seen, note=note)
 
@@ -186,7 +186,7 @@ def _draft(kinds: list[_Refused]) -> Draft | None:
     newest, tool = kinds[0].record, str(kinds[0].record.ask["tool"])  # type: ignore[index]
     payload = dict(asks[0])
     if tool == Proposal.Tool.EGRESS:
-        payload = {"host": payload["host"], **_united(asks)}
+        payload = {"host": payload["host"], **_union_of_asks(asks)}
     return Draft(newest.bottle, tool, payload, sum(kind.times for kind in kinds), newest.at)
 
 
@@ -202,7 +202,7 @@ def _ask_of(record: TrafficRecord) -> dict[str, Any] | None:
         return None
 
 
-def _united(asks: list[dict[str, Any]]) -> dict[str, Any]:
+def _union_of_asks(asks: list[dict[str, Any]]) -> dict[str, Any]:
     """Paths and methods of all of them. Where one wants every path or method, so does the whole.
 
     A lease that was used up is asked for again as it was; what was never leased is asked for without one.

@@ -62,7 +62,7 @@ def outcome_of(proposal: Proposal, decision: Decision | None) -> Outcome:
     )
 
 
-def left_out(
+def not_granted(
     asked: Mapping[str, Any], given: Mapping[str, Any], *, ignored: Sequence[str] = ()
 ) -> dict[str, Any] | None:
     """The part of the ask that was not granted, or None when all of it was."""

@@ -17,9 +17,9 @@ from django.db.models.functions import Coalesce, Left
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress.models import DataPlaneEvent, Publication, RouteTableVersion
+from egress.models import ProxyEvent, Publication, RouteTableVersion
 from egress.tables import versions as store
-from egress.tables.proxy_client import DataPlaneDown
+from egress.tables.proxy_client import ProxyDown
 from egress.traffic import record_import
 from supervise.bottles import image_drift
 from supervise.errors import BadAsk, NoSuchProposal
@@ -29,7 +29,7 @@ from supervise.proposals.review import Review, review
 from supervise.proposals.risk import Level
 
 PROXY_NEWS_AGE = timedelta(hours=1)
-Kind = DataPlaneEvent.Kind
+Kind = ProxyEvent.Kind
 
 
 def get_proposal(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Proposal:
@@ -77,8 +77,8 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
     versions = RouteTableVersion.objects.filter(bottle=bottle)
     if settings.EGRESS_PROXY:
         try:
-            live = store.data_plane().routes(bottle.slug)
-        except (DataPlaneDown, KeyError):
+            live = store.proxy_client().routes(bottle.slug)
+        except (ProxyDown, KeyError):
             pass  # it does not answer, or does not know the bottle yet
         else:
             version = versions.filter(version=live["version"]).first()
@@ -97,7 +97,7 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
     return {"version": version.version, "source": "last known", "routes": routes, "gate_hosts": gate_hosts}
 
 
-def proxy_news() -> DataPlaneEvent | None:
+def proxy_news() -> ProxyEvent | None:
     """The latest word about the egress proxy, while operators should still see it; an absence comes first.
 
     A bottle's problem is no news: it is shown with the bottle, for as long as it lasts. What a flood makes
@@ -105,7 +105,7 @@ def proxy_news() -> DataPlaneEvent | None:
     """
     if not (settings.EGRESS_PROXY or store.other_homes()):
         return None
-    fresh = DataPlaneEvent.objects.filter(at__gt=timezone.now() - PROXY_NEWS_AGE)
+    fresh = ProxyEvent.objects.filter(at__gt=timezone.now() - PROXY_NEWS_AGE)
     return (
         record_import.absence()
         or fresh.filter(kind__in=(Kind.BACK, Kind.RESTARTED)).first()

@@ -21,14 +21,14 @@ from egress.policy.decide import Route, RouteTable
 from egress.policy.hostnames import pattern_matches
 from egress.policy.merge import Merge, merge_gate_host, merge_route
 from egress.tables import versions
-from supervise.bottles.image_drift import Looked, Names
+from supervise.bottles.image_drift import ImageFindings, Names
 from supervise.bottles.images import can_be_rebuilt, check_dockerfile_for
 from supervise.digests import digest
 from supervise.errors import BadAsk
 from supervise.kinds.dockerfile_review import warnings_of
 from supervise.models import Proposal
 from supervise.proposals.risk import Risk, assess
-from supervise.sanitize import storable_json
+from supervise.sanitize import without_nul_json
 
 MOST_WITH_LINES = 64 * 1024  # characters of a call's arguments
 
@@ -55,7 +55,7 @@ def review(
     now: datetime | None = None,
     edited: dict[str, Any] | None = None,
     known: Set[str] | None = None,
-    named: Looked | None = None,
+    named: ImageFindings | None = None,
 ) -> Review:
     """The proposal against one version of its bottle's table. Time matters: leases end.
 
@@ -67,12 +67,12 @@ def review(
     now = now or timezone.now()
     if known is None:
         known = versions.hosts_reached() if "host" in proposal.payload else frozenset()
-    around = _Around(version.table, now, known, named or {})
-    asked = _outlook(proposal, proposal.payload, around, by_operator=False)
+    around = _Context(version.table, now, known, named or {})
+    asked = _preview(proposal, proposal.payload, around, by_operator=False)
     shown = asked
     if edited is not None:
-        shown = _outlook(proposal, edited, around, by_operator=True)
-    state = [touched(proposal, version.table, now), asked.risk.level, asked.risk.reasons]
+        shown = _preview(proposal, edited, around, by_operator=True)
+    state = [affected_state(proposal, version.table, now), asked.risk.level, asked.risk.reasons]
     return Review(
         proposal=proposal,
         table_version=version.version,
@@ -82,16 +82,16 @@ def review(
     )
 
 
-class _Around(NamedTuple):
+class _Context(NamedTuple):
     """What a proposal meets."""
 
     table: RouteTable
     now: datetime
     known: Set[str]
-    named: Looked
+    named: ImageFindings
 
 
-class _Outlook(NamedTuple):
+class _Preview(NamedTuple):
     """What a yes to one payload would do."""
 
     before: str
@@ -103,7 +103,7 @@ class _Outlook(NamedTuple):
     notes: tuple[str, ...]
 
 
-def _outlook(proposal: Proposal, payload: dict[str, Any], around: _Around, *, by_operator: bool) -> _Outlook:
+def _preview(proposal: Proposal, payload: dict[str, Any], around: _Context, *, by_operator: bool) -> _Preview:
     effects: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ def _outlook(proposal: Proposal, payload: dict[str, Any], around: _Around, *, by
         before, after = table_text(table), table_text(merged.table)
         effects, warnings, table_after = merged.effects, merged.warnings, merged.table
     risk = assess(proposal.tool, payload, table, warnings, known=around.known)
-    return _Outlook(before, after, effects, warnings, risk, table_after, notes)
+    return _Preview(before, after, effects, warnings, risk, table_after, notes)
 
 
 def _readable(arguments: dict[str, Any]) -> str:
@@ -153,7 +153,7 @@ def preview(
 def checked_payload(proposal: Proposal, payload: dict[str, Any]) -> dict[str, Any]:
     """An operator's edited payload in canonical form. Raises BadAsk."""
     try:
-        checked = _CHECKS[proposal.tool](storable_json(payload))
+        checked = _CHECKS[proposal.tool](without_nul_json(payload))
         if proposal.tool == Proposal.Tool.CAPABILITY:
             check_dockerfile_for(proposal.bottle, checked["dockerfile"])
     except ValueError as error:  # the parsers' own refusals
@@ -212,7 +212,7 @@ def _facts(route: dict[str, Any]) -> list[tuple[str, object]]:
     return facts
 
 
-def touched(proposal: Proposal, table: RouteTable, now: datetime) -> object:
+def affected_state(proposal: Proposal, table: RouteTable, now: datetime) -> object:
     """The part of the bottle's state that decides what the proposal would do."""
     if proposal.tool == Proposal.Tool.MCP_TOOL:
         return None  # what a call does, its server alone knows

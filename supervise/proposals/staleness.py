@@ -25,7 +25,7 @@ _NOTE = re.compile(r"([0-9]{1,9}) ([0-9]{1,11}\.[0-9]{6}) ([0-9a-f]{16}) ([01]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangesSince:
     """`diff` is that of the bottle's route table, or of its Dockerfile."""
 
     sentences: tuple[str, ...]
@@ -39,7 +39,7 @@ def note_of(review: Review) -> str:
     return f"{review.table_version} {at:.6f} {image} {builds} {_short(_risk(review))}"
 
 
-def changed_since(note: str, now: Review) -> Changed | None:
+def changed_since(note: str, now: Review) -> ChangesSince | None:
     """None when the note tells nothing, or nothing of what it names changed."""
     match = _NOTE.fullmatch(note)
     if match is None or now.proposal.tool == Proposal.Tool.MCP_TOOL:
@@ -53,7 +53,7 @@ def changed_since(note: str, now: Review) -> Changed | None:
     return found if found.sentences or found.diff else None
 
 
-def _table_changed(now: Review, seen_version: int, seen_at: datetime, *, is_same_risk: bool) -> Changed:
+def _table_changed(now: Review, seen_version: int, seen_at: datetime, *, is_same_risk: bool) -> ChangesSince:
     wanted = RouteTableVersion.objects.filter(
         bottle=now.proposal.bottle_id, version__in=[seen_version, now.table_version]
     )
@@ -66,10 +66,10 @@ def _table_changed(now: Review, seen_version: int, seen_at: datetime, *, is_same
     if not is_same_risk:
         sentences.append(f"It is {now.risk.level.word} risk now: {'; '.join(now.risk.reasons)}.")
     seen = tables.get(seen_version)
-    return Changed(tuple(sentences), None if seen is None else _difference(table_text(seen), now.before))
+    return ChangesSince(tuple(sentences), None if seen is None else _difference(table_text(seen), now.before))
 
 
-def _image_changed(now: Review, seen_image: str, was_built_here: bool, *, is_same_risk: bool) -> Changed:
+def _image_changed(now: Review, seen_image: str, was_built_here: bool, *, is_same_risk: bool) -> ChangesSince:
     bottle, sentences = now.proposal.bottle, []
     if images.can_be_rebuilt(bottle) != was_built_here:
         sentences.append(
@@ -81,11 +81,11 @@ def _image_changed(now: Review, seen_image: str, was_built_here: bool, *, is_sam
         if not is_same_risk:  # of the same text against the same one: the images that it names are others
             told = "; ".join(now.warnings) or "nothing"
             sentences.append(f"What the engine has under the names in it changed. Told now: {told}.")
-        return Changed(tuple(sentences), None)
+        return ChangesSince(tuple(sentences), None)
     seen = next((text for text in _dockerfiles_of(bottle) if _short(text) == seen_image), None)
     if seen is None:
         sentences.append("The bottle has another Dockerfile now; the one you saw is kept nowhere.")
-    return Changed(tuple(sentences), None if seen is None else _difference(seen, bottle.dockerfile))
+    return ChangesSince(tuple(sentences), None if seen is None else _difference(seen, bottle.dockerfile))
 
 
 def _dockerfiles_of(bottle: Bottle) -> Iterator[str]:

@@ -24,7 +24,7 @@ from supervise.errors import AskedTooOften, BadAsk, NoRoom, TooManyPending
 from supervise.models import Proposal
 from supervise.proposals import standing_refusals
 from supervise.proposals.review import review
-from supervise.sanitize import storable, storable_json
+from supervise.sanitize import without_nul, without_nul_json
 
 NO_ROOM = (
     "The disk of the operator's machine is full: nothing was queued, and nothing was changed. The operator "
@@ -40,7 +40,7 @@ class Filed:
     joined: bool
 
 
-def file_proposal(
+def submit_proposal(
     bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, *, operator: str = ""
 ) -> Filed:
     """Queue an ask that was already checked; an equal pending one is joined instead.
@@ -52,7 +52,7 @@ def file_proposal(
     """
     if not operator:
         check_room()
-    payload = storable_json(payload)
+    payload = without_nul_json(payload)
     ask_digest = digest([tool, payload])
     equal = Proposal.objects.filter(bottle=bottle, ask_digest=ask_digest)
     for _ in range(3):  # each round loses only to a decision or an equal ask made in the same instant
@@ -95,7 +95,7 @@ def _insert(
             bottle=bottle,
             tool=tool,
             payload=payload,
-            justification=storable(justification),
+            justification=without_nul(justification),
             ask_digest=ask_digest,
             base_version=version.version,
             filed_by=operator,

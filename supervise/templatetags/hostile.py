@@ -11,7 +11,7 @@ register = template.Library()
 
 @register.filter
 def visible(text: object) -> str:
-    return sanitize.visible(str(text))
+    return sanitize.make_visible(str(text))
 
 
 @register.filter

@@ -20,7 +20,7 @@ from django.db import connections
 from django.db.models import F, Min, Q
 from django.utils import timezone
 
-from botbottle.leader_thread import Duty
+from botbottle.leader_thread import LeaderThread
 from egress import secrets
 from supervise.models import Delivery, Webhook
 from supervise.webhooks.http import Answer, post
@@ -40,7 +40,7 @@ CLAIMED = timedelta(minutes=2)  # longer than an attempt takes: then its sender 
 State = Delivery.State
 
 
-class Sender(Duty):
+class Sender(LeaderThread):
     """Sends for all workers."""
 
     name = "webhooks"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.proxy_harness import SECRET, USUAL_ROUTES, Lab, pinned, running_lab
+from tests.support.proxy_harness import SECRET, USUAL_ROUTES, Harness, pinned, running_lab
 
 AGENT_CREDENTIAL = "agents-own-credential"
 ALLOWED = {
@@ -17,7 +17,7 @@ ALLOWED = {
 
 
 @pytest.fixture(scope="session")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     home = tmp_path_factory.mktemp("attacked") / "h"
     with running_lab(home, EGRESS_HEAD_SECONDS="1", EGRESS_HANDSHAKE_SECONDS="1") as lab:
         yield lab
@@ -33,7 +33,7 @@ def allowed() -> Allowed:
 
 
 @pytest.fixture
-def lab(attacked: Lab, allowed: Allowed) -> Iterator[Lab]:
+def lab(attacked: Harness, allowed: Allowed) -> Iterator[Harness]:
     attacked.publish("agent-a", USUAL_ROUTES)
     attacked.publish("agent-b", [pinned("other.example.com")])
     attacked.reset()
@@ -42,7 +42,7 @@ def lab(attacked: Lab, allowed: Allowed) -> Iterator[Lab]:
     attacked.reset()
 
 
-def check_invariants(lab: Lab, allowed: Allowed) -> None:
+def check_invariants(lab: Harness, allowed: Allowed) -> None:
     nothing_reached_the_wrong_place(lab, allowed)
     the_secret_only_went_where_it_belongs(lab)
     assert SECRET.encode() not in lab.received(), "the secret came back"
@@ -53,7 +53,7 @@ def check_invariants(lab: Lab, allowed: Allowed) -> None:
     assert "Traceback" not in lab.log(), lab.log()
 
 
-def nothing_reached_the_wrong_place(lab: Lab, allowed: Allowed) -> None:
+def nothing_reached_the_wrong_place(lab: Harness, allowed: Allowed) -> None:
     for seen in lab.requests:
         hosts, path = seen.values("host"), seen.target.partition("?")[0]
         assert len(hosts) == 1 and hosts[0] in allowed, f"{seen.method} {path} for {hosts}"
@@ -65,7 +65,7 @@ def nothing_reached_the_wrong_place(lab: Lab, allowed: Allowed) -> None:
         assert cut_short or not connection.broken, connection
 
 
-def the_secret_only_went_where_it_belongs(lab: Lab) -> None:
+def the_secret_only_went_where_it_belongs(lab: Harness) -> None:
     for connection in lab.origins.connections:
         holds = SECRET.encode() in connection.raw
         assert not holds or (connection.origin == "secret.example.com" and connection.tls)

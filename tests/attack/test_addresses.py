@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tests.attack.conftest import Allowed
-from tests.support.proxy_harness import PUBLIC, Answer, Client, Lab, connect, get
+from tests.support.proxy_harness import PUBLIC, Answer, Client, Harness, connect, get
 
 pytestmark = pytest.mark.process
 HOST = "resolved.example.net"
@@ -45,14 +45,14 @@ FORBIDDEN = [
 
 
 @pytest.fixture
-def resolved(lab: Lab) -> Lab:
+def resolved(lab: Harness) -> Harness:
     """Two routes to the same name, with nothing pinned: where they lead is up to the name service."""
     lab.publish("agent-a", [{"host": HOST}, {"host": f"*.{HOST}", "path_allowlist": ["/allowed"]}])
     return lab
 
 
 @pytest.mark.parametrize("address", FORBIDDEN)
-def test_a_name_that_points_there_is_refused(resolved: Lab, address: str) -> None:
+def test_a_name_that_points_there_is_refused(resolved: Harness, address: str) -> None:
     resolved.names(**{HOST: [address], f"x.{HOST}": [address]})
     answers = [
         resolved.client().ask(connect(HOST)),
@@ -66,19 +66,19 @@ def test_a_name_that_points_there_is_refused(resolved: Lab, address: str) -> Non
 @pytest.mark.parametrize(
     "addresses", [["93.184.215.14", "127.0.0.3"], ["127.0.0.3", "93.184.215.14"], ["2606:2800::1", "::1"]]
 )
-def test_one_forbidden_address_among_others_refuses_them_all(resolved: Lab, addresses: list[str]) -> None:
+def test_one_forbidden_address_among_others_refuses_them_all(resolved: Harness, addresses: list[str]) -> None:
     resolved.names(**{HOST: addresses})
     assert resolved.client().ask(connect(HOST)).reason == "forbidden-address"
 
 
 @pytest.mark.parametrize("answers", [{}, {HOST: []}])
-def test_a_name_without_address_is_told_so(resolved: Lab, answers: dict[str, list[str]]) -> None:
+def test_a_name_without_address_is_told_so(resolved: Harness, answers: dict[str, list[str]]) -> None:
     resolved.names(**answers)
     answer = resolved.client().ask(connect(HOST))
     assert (answer.status, answer.reason) == (502, "unresolvable")
 
 
-def test_a_name_is_looked_up_once_for_a_connection(resolved: Lab) -> None:
+def test_a_name_is_looked_up_once_for_a_connection(resolved: Harness) -> None:
     resolved.names(**{HOST: ["127.0.0.3"]})
     resolved.client().ask(connect(HOST))
     assert resolved.asked_names() == [HOST]
@@ -87,7 +87,7 @@ def test_a_name_is_looked_up_once_for_a_connection(resolved: Lab) -> None:
 @pytest.mark.parametrize(
     "host", ["denied.example.org", "exfiltrated-data.attacker.example", "api.example.com.evil.org"]
 )
-def test_a_denied_name_is_never_looked_up(lab: Lab, host: str) -> None:
+def test_a_denied_name_is_never_looked_up(lab: Harness, host: str) -> None:
     lab.client().ask(get(f"http://{host}/x", host))
     lab.client().ask(connect(host, 8443))
     lab.secured(host).ask(get("/x", host))
@@ -95,7 +95,7 @@ def test_a_denied_name_is_never_looked_up(lab: Lab, host: str) -> None:
     assert lab.asked_names() == []
 
 
-def test_a_pinned_name_is_never_looked_up(lab: Lab) -> None:
+def test_a_pinned_name_is_never_looked_up(lab: Harness) -> None:
     lab.names(**{"api.example.com": ["127.0.0.3"]})
     assert lab.client().ask(get("http://api.example.com/allowed", "api.example.com")).status == 200
     assert (lab.requests[0].origin, lab.asked_names()) == ("api.example.com", [])
@@ -115,7 +115,7 @@ WAYS = {
 class Asking:
     """Requests of one client on one of the ways, with nothing pinned, to a name that was never asked for."""
 
-    def __init__(self, lab: Lab, allowed: Allowed, way: str) -> None:
+    def __init__(self, lab: Harness, allowed: Allowed, way: str) -> None:
         self.port, fields = WAYS[way]
         self.host = f"{uuid4().hex}.{HOST}"
         allowed[self.host] = ("/allowed", "/no-answer", "/until-close")
@@ -161,7 +161,7 @@ class Asking:
     ],
 )
 def test_what_was_checked_is_dialled_whatever_the_name_says_a_moment_later(
-    lab: Lab, allowed: Allowed, way: str, answers: list[list[str]], dialled: list[str]
+    lab: Harness, allowed: Allowed, way: str, answers: list[list[str]], dialled: list[str]
 ) -> None:
     asking = Asking(lab, allowed, way)
     asking.leads_to(*answers)
@@ -173,7 +173,7 @@ def test_what_was_checked_is_dialled_whatever_the_name_says_a_moment_later(
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "tunnel"])
 @pytest.mark.parametrize("ending", ["/no-answer", "/until-close"])
 def test_a_name_is_checked_again_for_the_next_connection(
-    lab: Lab, allowed: Allowed, way: str, ending: str
+    lab: Harness, allowed: Allowed, way: str, ending: str
 ) -> None:
     asking = Asking(lab, allowed, way)
     asking.leads_to([HERE])

@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from tests.support.proxy_harness import Client, Lab, connect, get, request
+from tests.support.proxy_harness import Client, Harness, connect, get, request
 
 pytestmark = pytest.mark.process
 
@@ -79,39 +79,39 @@ def cases(table: dict[str, str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("text", list(table.values()), ids=list(table))
 
 
-def refused(lab: Lab, message: bytes, *, client: Client | None = None) -> None:
+def refused(lab: Harness, message: bytes, *, client: Client | None = None) -> None:
     answer = (client or lab.client()).ask(message)
     assert answer.status in (400, 403), answer.status
     assert lab.requests == []
 
 
 @cases(ADDRESSES | HOSTS | STRANGERS)
-def test_a_plain_request_to_it_goes_nowhere(lab: Lab, text: str) -> None:
+def test_a_plain_request_to_it_goes_nowhere(lab: Harness, text: str) -> None:
     refused(lab, get(f"http://{text}/allowed", text))
 
 
 @cases(ADDRESSES | HOSTS)
-def test_a_connect_to_it_goes_nowhere(lab: Lab, text: str) -> None:
+def test_a_connect_to_it_goes_nowhere(lab: Harness, text: str) -> None:
     refused(lab, request("CONNECT", f"{text}:443", f"{text}:443"))
 
 
 @cases(ADDRESSES | HOSTS | STRANGERS)
-def test_it_is_no_host_header_for_an_allowed_target(lab: Lab, text: str) -> None:
+def test_it_is_no_host_header_for_an_allowed_target(lab: Harness, text: str) -> None:
     refused(lab, get("http://api.example.com/allowed", text))
 
 
 @cases(ADDRESSES | HOSTS | STRANGERS)
-def test_it_is_no_host_header_inside_tls(lab: Lab, text: str) -> None:
+def test_it_is_no_host_header_inside_tls(lab: Harness, text: str) -> None:
     refused(lab, get("/allowed", text), client=lab.secured("api.example.com"))
 
 
 @cases(PORTS)
-def test_a_port_is_not_a_way_around(lab: Lab, text: str) -> None:
+def test_a_port_is_not_a_way_around(lab: Harness, text: str) -> None:
     refused(lab, get(f"http://api.example.com{text}/allowed", f"api.example.com{text}"))
 
 
 @pytest.mark.parametrize("port", [0, 22, 80, 444, 8443, 65536, 4294967739])
-def test_connect_is_for_port_443(lab: Lab, port: int) -> None:
+def test_connect_is_for_port_443(lab: Harness, port: int) -> None:
     refused(lab, connect("bare.example.com", port))
 
 
@@ -134,7 +134,7 @@ def test_connect_is_for_port_443(lab: Lab, port: int) -> None:
         "",
     ],
 )
-def test_other_forms_of_target_are_refused(lab: Lab, target: str) -> None:
+def test_other_forms_of_target_are_refused(lab: Harness, target: str) -> None:
     refused(lab, get(target, "api.example.com"))
 
 
@@ -156,7 +156,7 @@ def test_other_forms_of_target_are_refused(lab: Lab, target: str) -> None:
         b"CONNECT bare.example.com:443 HTTP/1.1\r\nHost: bare.example.com\r\nContent-Length: 1\r\n\r\nx",
     ],
 )
-def test_a_head_whose_host_is_not_certain_is_refused(lab: Lab, head: bytes) -> None:
+def test_a_head_whose_host_is_not_certain_is_refused(lab: Harness, head: bytes) -> None:
     refused(lab, head)
 
 
@@ -170,19 +170,19 @@ def test_a_head_whose_host_is_not_certain_is_refused(lab: Lab, head: bytes) -> N
     ],
     ids=["nested CONNECT", "absolute http", "absolute https", "HTTP/2 preface"],
 )
-def test_a_proxy_request_inside_tls_is_refused(lab: Lab, head: bytes) -> None:
+def test_a_proxy_request_inside_tls_is_refused(lab: Harness, head: bytes) -> None:
     refused(lab, head, client=lab.secured("api.example.com"))
 
 
 @pytest.mark.parametrize("host", ["API.EXAMPLE.COM", "Api.Example.Com", "api.example.com."])
-def test_another_spelling_of_an_allowed_host_reaches_the_canonical_one(lab: Lab, host: str) -> None:
+def test_another_spelling_of_an_allowed_host_reaches_the_canonical_one(lab: Harness, host: str) -> None:
     assert lab.client().ask(get(f"http://{host}/allowed", host)).status == 200
     [seen] = lab.requests
     assert (seen.origin, seen.values("host")) == ("api.example.com", ["api.example.com"])
 
 
 @pytest.mark.parametrize("host", ["supervise", "_egress.local", "SUPERVISE"])
-def test_our_own_names_are_not_for_connect(lab: Lab, host: str) -> None:
+def test_our_own_names_are_not_for_connect(lab: Harness, host: str) -> None:
     refused(lab, connect(host))
 
 
@@ -248,7 +248,7 @@ TUNNELS = {
 
 
 @pytest.mark.parametrize("first", list(TUNNELS.values()), ids=list(TUNNELS))
-def test_a_tunnel_carries_nothing_before_the_right_server_name(lab: Lab, first: bytes) -> None:
+def test_a_tunnel_carries_nothing_before_the_right_server_name(lab: Harness, first: bytes) -> None:
     client = lab.client()
     assert client.ask(connect("bare.example.com")).status == 200
     client.send(first)
@@ -258,7 +258,7 @@ def test_a_tunnel_carries_nothing_before_the_right_server_name(lab: Lab, first: 
 
 @pytest.mark.parametrize("first", list(TUNNELS.values()), ids=list(TUNNELS))
 @pytest.mark.parametrize("host", ["api.example.com", "denied.example.org"])
-def test_an_inspected_connection_needs_the_right_server_name(lab: Lab, host: str, first: bytes) -> None:
+def test_an_inspected_connection_needs_the_right_server_name(lab: Harness, host: str, first: bytes) -> None:
     client = lab.client()
     assert client.ask(connect(host)).status == 200
     client.send(first)
@@ -267,7 +267,7 @@ def test_an_inspected_connection_needs_the_right_server_name(lab: Lab, host: str
 
 
 @pytest.mark.parametrize("size", [1, 5, 100])
-def test_a_hello_in_pieces_is_put_together(lab: Lab, size: int) -> None:
+def test_a_hello_in_pieces_is_put_together(lab: Harness, size: int) -> None:
     client = lab.client()
     assert client.ask(connect("bare.example.com")).status == 200
     for byte in records(hello("BARE.example.com"), size):
@@ -275,13 +275,13 @@ def test_a_hello_in_pieces_is_put_together(lab: Lab, size: int) -> None:
     assert client.take(1) == b"\x16"  # the origin's ServerHello
 
 
-def test_data_sent_before_the_answer_to_connect_is_refused(lab: Lab) -> None:
+def test_data_sent_before_the_answer_to_connect_is_refused(lab: Harness) -> None:
     for host in ("bare.example.com", "api.example.com"):
         refused(lab, connect(host) + hello(host))
         refused(lab, connect(host) + get("/allowed", host))
 
 
-def test_http_2_is_not_offered_where_requests_are_inspected(lab: Lab) -> None:
+def test_http_2_is_not_offered_where_requests_are_inspected(lab: Harness) -> None:
     client = lab.client()
     client.ask(connect("api.example.com"))
     context = ssl.create_default_context(cafile=lab.home / "bottles" / "agent-a" / "ca.pem")
@@ -291,7 +291,7 @@ def test_http_2_is_not_offered_where_requests_are_inspected(lab: Lab) -> None:
     secured.close()
 
 
-def test_a_leaf_is_for_one_host_only(lab: Lab) -> None:
+def test_a_leaf_is_for_one_host_only(lab: Harness) -> None:
     client = lab.client()
     client.ask(connect("api.example.com"))
     context = ssl.create_default_context(cafile=lab.home / "bottles" / "agent-a" / "ca.pem")
@@ -301,7 +301,7 @@ def test_a_leaf_is_for_one_host_only(lab: Lab) -> None:
     assert certificate["subjectAltName"] == (("DNS", "api.example.com"),)
 
 
-def test_one_bottles_ca_means_nothing_to_another(lab: Lab) -> None:
+def test_one_bottles_ca_means_nothing_to_another(lab: Harness) -> None:
     lab.secured("denied.example.org", slug="agent-b")
     client = lab.client("agent-a")
     client.ask(connect("api.example.com"))
@@ -310,7 +310,7 @@ def test_one_bottles_ca_means_nothing_to_another(lab: Lab) -> None:
         context.wrap_socket(client.socket, server_hostname="api.example.com")
 
 
-def test_closing_halfway_through_the_handshake_leaves_nothing_behind(lab: Lab) -> None:
+def test_closing_halfway_through_the_handshake_leaves_nothing_behind(lab: Harness) -> None:
     for host in ("bare.example.com", "api.example.com"):
         client = lab.client()
         client.ask(connect(host))

@@ -10,7 +10,7 @@ from tests.attack.conftest import AGENT_CREDENTIAL, Allowed
 from tests.attack.test_authority import hello
 from tests.support import origins
 from tests.support.origins import Seen, Send
-from tests.support.proxy_harness import ADDRESSES, SECRET, Lab, connect, eventually, get, pinned, request
+from tests.support.proxy_harness import ADDRESSES, SECRET, Harness, connect, eventually, get, pinned, request
 
 pytestmark = pytest.mark.process
 HOST = "secret.example.com"
@@ -37,11 +37,11 @@ NO_CREDENTIALS = [
 ]
 
 
-def authorizations(lab: Lab) -> list[str]:
+def authorizations(lab: Harness) -> list[str]:
     return [value for seen in lab.requests for value in seen.values("authorization")]
 
 
-def test_the_credential_goes_to_the_allowed_host_and_path(lab: Lab) -> None:
+def test_the_credential_goes_to_the_allowed_host_and_path(lab: Harness) -> None:
     assert lab.secured(HOST).ask(get("/allowed", HOST)).status == 200
     assert authorizations(lab) == [f"Bearer {SECRET}"]
 
@@ -62,19 +62,19 @@ def test_the_credential_goes_to_the_allowed_host_and_path(lab: Lab) -> None:
         *((f"{name}: {AGENT_CREDENTIAL}",) for name in LESS_USUAL),
     ],
 )
-def test_the_agents_own_credential_is_taken_out(lab: Lab, headers: tuple[str, ...]) -> None:
+def test_the_agents_own_credential_is_taken_out(lab: Harness, headers: tuple[str, ...]) -> None:
     lab.secured(HOST).ask(get("/allowed", HOST, *headers))
     assert authorizations(lab) == [f"Bearer {SECRET}"]
     assert AGENT_CREDENTIAL not in str(lab.requests[0].headers)
 
 
-def test_what_is_a_key_or_a_token_of_another_kind_travels_on(lab: Lab) -> None:
+def test_what_is_a_key_or_a_token_of_another_kind_travels_on(lab: Harness) -> None:
     lab.secured(HOST).ask(get("/allowed", HOST, *(f"{name}: needed" for name in NO_CREDENTIALS)))
     assert [lab.requests[0].values(name) for name in NO_CREDENTIALS] == [["needed"]] * len(NO_CREDENTIALS)
 
 
 @pytest.mark.parametrize("listed", ["authorization", "Authorization, close", "cookie"])
-def test_connection_cannot_name_a_credential_header(lab: Lab, listed: str) -> None:
+def test_connection_cannot_name_a_credential_header(lab: Harness, listed: str) -> None:
     assert lab.secured(HOST).ask(get("/allowed", HOST, f"Connection: {listed}")).status == 400
     assert lab.requests == []
 
@@ -122,7 +122,7 @@ def test_connection_cannot_name_a_credential_header(lab: Lab, listed: str) -> No
         "auth_password",
     ],
 )
-def test_a_token_in_the_url_is_refused(lab: Lab, name: str) -> None:
+def test_a_token_in_the_url_is_refused(lab: Harness, name: str) -> None:
     answer = lab.secured(HOST).ask(get(f"/allowed?{name}={AGENT_CREDENTIAL}", HOST))
     assert (answer.status, answer.reason) == (403, "credential-in-url")
     assert "without" in answer.json["message"]
@@ -147,7 +147,7 @@ def test_a_token_in_the_url_is_refused(lab: Lab, name: str) -> None:
         "%",
     ],
 )
-def test_a_parameter_that_is_no_credential_passes(lab: Lab, query: str) -> None:
+def test_a_parameter_that_is_no_credential_passes(lab: Harness, query: str) -> None:
     assert lab.secured(HOST).ask(get(f"/allowed?{query}", HOST)).status == 200
     assert [seen.target for seen in lab.requests] == [f"/allowed?{query}"]
 
@@ -157,33 +157,33 @@ def test_a_parameter_that_is_no_credential_passes(lab: Lab, query: str) -> None:
     ["a" + "&a" * 1000, ";" * 1000, "a%26" * 1000, "a%2526" * 1000, "a=1" + "&%C3" * 1000],
     ids=["plain", "empty", "escaped", "escaped twice", "broken"],
 )
-def test_more_parameters_than_can_be_looked_at_are_refused(lab: Lab, query: str) -> None:
+def test_more_parameters_than_can_be_looked_at_are_refused(lab: Harness, query: str) -> None:
     answer = lab.secured(HOST).ask(get(f"/allowed?{query}", HOST))
     assert (answer.status, answer.reason) == (400, "too-many-parameters")
     assert lab.requests == []
 
 
-def test_many_parameters_are_looked_at_to_the_last(lab: Lab) -> None:
+def test_many_parameters_are_looked_at_to_the_last(lab: Harness) -> None:
     client = lab.secured(HOST)
     assert client.ask(get("/allowed?a" + "&a" * 999, HOST)).status == 200
     assert client.ask(get("/allowed?a" + "&a" * 998 + "&token=x", HOST)).reason == "credential-in-url"
 
 
-def test_a_credential_in_a_trailer_is_refused(lab: Lab) -> None:
+def test_a_credential_in_a_trailer_is_refused(lab: Harness) -> None:
     body = f"0\r\nAuthorization: Bearer {AGENT_CREDENTIAL}\r\n\r\n".encode()
     message = request("POST", "/allowed", HOST, "Transfer-Encoding: chunked", body=body)
     assert lab.secured(HOST).ask(message).status == 400
     assert not any(seen.whole for seen in lab.requests)
 
 
-def test_it_never_travels_over_http(lab: Lab) -> None:
+def test_it_never_travels_over_http(lab: Harness) -> None:
     answer = lab.client().ask(get(f"http://{HOST}/allowed", HOST))
     assert (answer.status, answer.reason) == (403, "plain-http")
     assert lab.requests == []
 
 
 @pytest.mark.parametrize("path", ["/forbidden", "/allowed/../forbidden", "/allowedx"])
-def test_it_does_not_go_to_other_paths(lab: Lab, path: str) -> None:
+def test_it_does_not_go_to_other_paths(lab: Harness, path: str) -> None:
     assert lab.secured(HOST).ask(get(path, HOST)).status in (400, 403)
     assert lab.requests == []
 
@@ -195,13 +195,13 @@ IMPOSTORS = [
 ]
 
 
-def told(lab: Lab) -> bytes:
+def told(lab: Harness) -> bytes:
     """All that any origin was sent."""
     return b"".join(bytes(connection.raw) for connection in lab.origins.connections)
 
 
 @pytest.mark.parametrize("host", IMPOSTORS)
-def test_it_does_not_go_to_an_origin_that_cannot_prove_its_name(lab: Lab, host: str) -> None:
+def test_it_does_not_go_to_an_origin_that_cannot_prove_its_name(lab: Harness, host: str) -> None:
     auth = {"scheme": "Bearer", "token_ref": "CANARY"}
     lab.publish("agent-a", [pinned(host, auth=auth)])
     answer = lab.secured(host).ask(get("/allowed", host))
@@ -210,7 +210,7 @@ def test_it_does_not_go_to_an_origin_that_cannot_prove_its_name(lab: Lab, host: 
 
 
 @pytest.mark.parametrize("host", IMPOSTORS)
-def test_neither_does_what_the_agent_sends_where_there_is_no_credential(lab: Lab, host: str) -> None:
+def test_neither_does_what_the_agent_sends_where_there_is_no_credential(lab: Harness, host: str) -> None:
     lab.publish("agent-a", [pinned(host, methods=["GET"])])
     message = get("/allowed", host, f"X-Key: {AGENT_CREDENTIAL}")
     for _ in range(2):
@@ -222,7 +222,7 @@ def test_neither_does_what_the_agent_sends_where_there_is_no_credential(lab: Lab
 @pytest.mark.parametrize(
     "more", [{}, {"auth": {"scheme": "Bearer", "token_ref": "CANARY"}}], ids=["short way", "credential"]
 )
-def test_a_proof_does_not_count_for_another_address(lab: Lab, host: str, more: dict[str, object]) -> None:
+def test_a_proof_does_not_count_for_another_address(lab: Harness, host: str, more: dict[str, object]) -> None:
     """The first one is verified and its connection kept; then the route leads somewhere else."""
     name = "secret.example.com"
     lab.publish("agent-a", [pinned(name, path_allowlist=["/allowed"], **more)])
@@ -235,7 +235,7 @@ def test_a_proof_does_not_count_for_another_address(lab: Lab, host: str, more: d
     assert told(lab) == before
 
 
-def test_a_redirect_is_handed_back_and_not_followed(lab: Lab, allowed: Allowed) -> None:
+def test_a_redirect_is_handed_back_and_not_followed(lab: Harness, allowed: Allowed) -> None:
     allowed[HOST] = ("/redirect",)
     lab.publish("agent-a", [pinned(HOST, auth={"scheme": "Bearer", "token_ref": "CANARY"})])
     answer = lab.secured(HOST).ask(get("/redirect", HOST))
@@ -246,14 +246,14 @@ def test_a_redirect_is_handed_back_and_not_followed(lab: Lab, allowed: Allowed) 
 @pytest.mark.parametrize(
     "text", ["${CANARY}", "$CANARY", "{{CANARY}}", "%CANARY%", "CANARY", "$(printenv CANARY)"]
 )
-def test_a_placeholder_is_just_text(lab: Lab, text: str) -> None:
+def test_a_placeholder_is_just_text(lab: Harness, text: str) -> None:
     answer = lab.secured("api.example.com").ask(get("/allowed", "api.example.com", f"X-Text: {text}"))
     assert answer.status == 200
     assert lab.requests[0].values("x-text") == [text]
 
 
 @pytest.mark.parametrize("name", ["MISSING", "PATH", "BOTTLE_HOME", "EGRESS_UPSTREAM_CA", "EMPTY"])
-def test_a_secret_that_cannot_be_had_fails_closed(lab: Lab, name: str) -> None:
+def test_a_secret_that_cannot_be_had_fails_closed(lab: Harness, name: str) -> None:
     lab.publish("agent-a", [pinned(HOST, auth={"scheme": "Bearer", "token_ref": name})])
     answer = lab.secured(HOST).ask(get("/allowed", HOST))
     assert (answer.status, answer.reason) == (502, "credential-missing")
@@ -263,7 +263,7 @@ def test_a_secret_that_cannot_be_had_fails_closed(lab: Lab, name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
-def test_a_secret_file_that_others_can_read_is_not_used(lab: Lab, mode: int) -> None:
+def test_a_secret_file_that_others_can_read_is_not_used(lab: Harness, mode: int) -> None:
     path = lab.home / "secrets" / "LOOSE"
     path.parent.mkdir(exist_ok=True)
     path.write_text(SECRET + "\n")
@@ -284,7 +284,7 @@ def test_a_secret_file_that_others_can_read_is_not_used(lab: Lab, mode: int) -> 
     ],
 )
 def test_every_scheme_replaces_what_the_agent_sent(
-    lab: Lab, auth: dict[str, str], name: str, value: str
+    lab: Harness, auth: dict[str, str], name: str, value: str
 ) -> None:
     lab.publish("agent-a", [pinned(HOST, auth={**auth, "token_ref": "CANARY"})])
     for header in (name, name.upper(), name.replace("-", "_")):
@@ -292,7 +292,7 @@ def test_every_scheme_replaces_what_the_agent_sent(
         assert lab.requests[-1].values(name) == [value]
 
 
-def test_another_bottle_does_not_get_it(lab: Lab) -> None:
+def test_another_bottle_does_not_get_it(lab: Harness) -> None:
     answer = lab.secured(HOST, slug="agent-b").ask(get("/allowed", HOST))
     assert answer.status == 403
     assert lab.requests == []
@@ -304,7 +304,7 @@ def test_another_bottle_does_not_get_it(lab: Lab) -> None:
 REFLECTED = [pinned(HOST, auth={"scheme": "Bearer", "token_ref": "CANARY"})]
 
 
-def test_an_origin_that_repeats_it_does_not_give_it_away(lab: Lab, allowed: Allowed) -> None:
+def test_an_origin_that_repeats_it_does_not_give_it_away(lab: Harness, allowed: Allowed) -> None:
     allowed[HOST] = ("/reflect",)
     lab.publish("agent-a", REFLECTED)
     answer = lab.secured(HOST).ask(get("/reflect", HOST))
@@ -314,7 +314,7 @@ def test_an_origin_that_repeats_it_does_not_give_it_away(lab: Lab, allowed: Allo
 
 
 @pytest.mark.parametrize("size", [1, 7])
-def test_it_is_found_across_the_pieces_of_an_answer(lab: Lab, allowed: Allowed, size: int) -> None:
+def test_it_is_found_across_the_pieces_of_an_answer(lab: Harness, allowed: Allowed, size: int) -> None:
     allowed[HOST] = ("/reflect-in-pieces",)
     lab.publish("agent-a", REFLECTED)
     answer = lab.secured(HOST).ask(get(f"/reflect-in-pieces/{size}", HOST))
@@ -322,7 +322,7 @@ def test_it_is_found_across_the_pieces_of_an_answer(lab: Lab, allowed: Allowed, 
 
 
 @pytest.mark.parametrize("name", ["Range", "range", "X-Ms-Range", "Request-Range", "Request_Range"])
-def test_it_cannot_be_had_in_two_halves(lab: Lab, allowed: Allowed, name: str) -> None:
+def test_it_cannot_be_had_in_two_halves(lab: Harness, allowed: Allowed, name: str) -> None:
     allowed[HOST] = ("/reflect-in-part",)
     lab.publish("agent-a", REFLECTED)
     client, middle = lab.secured(HOST), len(f"Bearer {SECRET}") - 5
@@ -341,7 +341,7 @@ WITH_A_WORD_BEFORE = {
 
 
 @pytest.fixture(params=WITH_A_WORD_BEFORE.values(), ids=WITH_A_WORD_BEFORE)
-def whole_header(lab: Lab, request: pytest.FixtureRequest) -> None:
+def whole_header(lab: Harness, request: pytest.FixtureRequest) -> None:
     """The secret is the whole value of Authorization; the canary is the part of it that counts."""
     path = lab.home / "secrets" / "HEADER"
     path.parent.mkdir(exist_ok=True)
@@ -355,7 +355,7 @@ def whole_header(lab: Lab, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.usefixtures("whole_header")
-def test_the_token_within_a_header_does_not_come_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_within_a_header_does_not_come_back(lab: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     async def name_the_token(_seen: Seen, send: Send) -> bool:
         body = f"unknown token {SECRET}".encode()
         await send(b"HTTP/1.1 401 No\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
@@ -367,7 +367,7 @@ def test_the_token_within_a_header_does_not_come_back(lab: Lab, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("whole_header")
-def test_the_token_within_a_header_cannot_be_sent_out(lab: Lab) -> None:
+def test_the_token_within_a_header_cannot_be_sent_out(lab: Harness) -> None:
     answer = lab.secured("api.example.com").ask(get(f"/allowed?x={SECRET}", "api.example.com"))
     assert (answer.status, answer.reason) == (403, "dlp")
 
@@ -377,7 +377,7 @@ def test_the_token_within_a_header_cannot_be_sent_out(lab: Lab) -> None:
 
 @pytest.mark.parametrize("domain", ["no-route.example.org", "unsearched.example.com"])
 @pytest.mark.parametrize("first", [b"SSH-2.0-1\r\n", hello("other.example.com")], ids=["SSH", "another name"])
-def test_a_host_that_holds_it_is_not_in_the_log(lab: Lab, domain: str, first: bytes) -> None:
+def test_a_host_that_holds_it_is_not_in_the_log(lab: Harness, domain: str, first: bytes) -> None:
     """The fixture looks for it there; a tunnel and a connection that was opened end in two ways."""
     lab.publish("agent-a", [*REFLECTED, pinned("*.unsearched.example.com", dlp={"out": False})])
     before, noted, client = len(lab.records()), len(lab.log()), lab.client()
@@ -389,7 +389,7 @@ def test_a_host_that_holds_it_is_not_in_the_log(lab: Lab, domain: str, first: by
 
 
 @pytest.mark.parametrize("where", ["target", "header", "body"])
-def test_an_agent_that_knows_it_cannot_send_it_out(lab: Lab, where: str) -> None:
+def test_an_agent_that_knows_it_cannot_send_it_out(lab: Harness, where: str) -> None:
     lab.publish("agent-a", [*REFLECTED, pinned("api.example.com", path_allowlist=["/allowed"])])
     host = "api.example.com"
     message = {

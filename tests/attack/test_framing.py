@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attack.conftest import Allowed
-from tests.support.proxy_harness import Lab, get, request
+from tests.support.proxy_harness import Harness, get, request
 
 pytestmark = pytest.mark.process
 
@@ -137,7 +137,7 @@ def cases(table: dict[str, bytes]) -> pytest.MarkDecorator:
 
 
 @cases(HEADS)
-def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_read(lab: Lab, text: bytes) -> None:
+def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_read(lab: Harness, text: bytes) -> None:
     client = lab.secured("api.example.com")
     answer = client.ask(START + text + b"\r\n" + b"0\r\n\r\n" + HIDDEN)
     assert (answer.status, answer.headers.get("connection")) == (400, "close")
@@ -146,7 +146,7 @@ def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_read(lab: Lab, tex
 
 
 @cases(HEADS)
-def test_an_ambiguous_plain_head_is_refused(lab: Lab, text: bytes) -> None:
+def test_an_ambiguous_plain_head_is_refused(lab: Harness, text: bytes) -> None:
     start = b"POST http://api.example.com/allowed HTTP/1.1\r\nHost: api.example.com\r\n"
     client = lab.client()
     assert client.ask(start + text + b"\r\n" + b"0\r\n\r\n" + HIDDEN).status == 400
@@ -155,7 +155,7 @@ def test_an_ambiguous_plain_head_is_refused(lab: Lab, text: bytes) -> None:
 
 
 @cases(CHUNKS)
-def test_a_bad_chunk_never_completes_a_request(lab: Lab, text: bytes) -> None:
+def test_a_bad_chunk_never_completes_a_request(lab: Harness, text: bytes) -> None:
     client = lab.secured("api.example.com")
     assert client.ask(CHUNKED + text + HIDDEN).status == 400
     assert client.everything() == b""
@@ -163,7 +163,7 @@ def test_a_bad_chunk_never_completes_a_request(lab: Lab, text: bytes) -> None:
 
 
 @cases(LINES)
-def test_a_bad_request_line_is_refused(lab: Lab, text: bytes) -> None:
+def test_a_bad_request_line_is_refused(lab: Harness, text: bytes) -> None:
     client = lab.secured("api.example.com")
     answer = client.ask(text + HIDDEN)
     assert answer.status in (400, 414, 431, 505)
@@ -171,7 +171,7 @@ def test_a_bad_request_line_is_refused(lab: Lab, text: bytes) -> None:
     assert lab.requests == []
 
 
-def test_what_follows_a_body_is_a_request_of_its_own(lab: Lab) -> None:
+def test_what_follows_a_body_is_a_request_of_its_own(lab: Harness) -> None:
     client = lab.secured("api.example.com")
     client.send(request("POST", "/allowed", "api.example.com", "Content-Length: 5", body=b"hello") + HIDDEN)
     assert [client.answer().status, client.answer().status] == [200, 403]
@@ -180,14 +180,14 @@ def test_what_follows_a_body_is_a_request_of_its_own(lab: Lab) -> None:
     assert [bytes(seen.body) for seen in lab.requests] == [b"hello", b"hello"]
 
 
-def test_a_request_in_a_body_stays_a_body(lab: Lab) -> None:
+def test_a_request_in_a_body_stays_a_body(lab: Harness) -> None:
     client = lab.secured("api.example.com")
     length = f"Content-Length: {len(HIDDEN)}"
     assert client.ask(request("POST", "/allowed", "api.example.com", length, body=HIDDEN)).status == 200
     assert [bytes(seen.body) for seen in lab.requests] == [HIDDEN]
 
 
-def test_a_body_that_stops_early_completes_nothing(lab: Lab) -> None:
+def test_a_body_that_stops_early_completes_nothing(lab: Harness) -> None:
     client = lab.secured("api.example.com")
     client.send(request("POST", "/allowed", "api.example.com", "Content-Length: 50", body=b"hello"))
     client.close()
@@ -195,7 +195,7 @@ def test_a_body_that_stops_early_completes_nothing(lab: Lab) -> None:
     assert [seen.target for seen in lab.requests if seen.whole] == ["/allowed/next"]
 
 
-def test_a_refused_body_is_not_taken_for_the_next_request(lab: Lab) -> None:
+def test_a_refused_body_is_not_taken_for_the_next_request(lab: Harness) -> None:
     client = lab.secured("api.example.com")
     length = f"Content-Length: {len(HIDDEN)}"
     body = HIDDEN.replace(b"/forbidden", b"/allowed/x")
@@ -220,7 +220,7 @@ def test_a_refused_body_is_not_taken_for_the_next_request(lab: Lab) -> None:
         "/fake-101",
     ],
 )
-def test_an_answer_that_breaks_the_rules_becomes_502(lab: Lab, allowed: Allowed, path: str) -> None:
+def test_an_answer_that_breaks_the_rules_becomes_502(lab: Harness, allowed: Allowed, path: str) -> None:
     allowed["api.example.com"] = (path,)
     lab.publish("agent-a", _everything_on_api())
     answer = lab.secured("api.example.com").ask(get(path, "api.example.com"))
@@ -228,7 +228,7 @@ def test_an_answer_that_breaks_the_rules_becomes_502(lab: Lab, allowed: Allowed,
 
 
 @pytest.mark.parametrize("path", ["/bad-chunk", "/truncated"])
-def test_an_answer_that_ends_wrongly_is_not_completed(lab: Lab, allowed: Allowed, path: str) -> None:
+def test_an_answer_that_ends_wrongly_is_not_completed(lab: Harness, allowed: Allowed, path: str) -> None:
     allowed["api.example.com"] = (path,)
     lab.publish("agent-a", _everything_on_api())
     client = lab.secured("api.example.com")

@@ -22,7 +22,7 @@ from egress.proxy.tls.client_hello import BadHello, HelloReader
 from tests.attack.conftest import ALLOWED
 from tests.attack.test_authority import hello, records
 from tests.attack.test_identity import credentials
-from tests.support.proxy_harness import TOKENS, Lab, get
+from tests.support.proxy_harness import TOKENS, Harness, get
 from tests.support.strategies import examples
 
 HOST = "api.example.com"
@@ -369,7 +369,7 @@ in_the_process = settings(
 @in_the_process
 @given(likely_heads | usual_heads)
 @example(head_of(STARTS[1], [HOSTS[0], b"Content-Length: 500"]))
-def test_the_process_survives_and_keeps_the_rules(lab: Lab, raw: bytes) -> None:
+def test_the_process_survives_and_keeps_the_rules(lab: Harness, raw: bytes) -> None:
     """The fixture asks the origins, which read with another parser, what came of it all."""
     whole = raw if raw.endswith(b"\r\n\r\n") else raw + b"\r\n\r\n"
     for client, message in (
@@ -393,7 +393,7 @@ def test_the_process_survives_and_keeps_the_rules(lab: Lab, raw: bytes) -> None:
 @example(head_of(CONNECTS[2], [HOSTS[1], OWN]))
 @example(head_of(CONNECTS[0], [HOSTS[0]]))
 @example(head_of(CONNECTS[0], [HOSTS[0], CREDENTIALS[1]]))
-def test_the_tcp_port_opens_what_h11_reads_to_whom_h11_reads(lab: Lab, raw: bytes) -> None:
+def test_the_tcp_port_opens_what_h11_reads_to_whom_h11_reads(lab: Harness, raw: bytes) -> None:
     """And then only what the table allows, whatever was said to get there."""
     client = lab.tcp_client()
     client.send(raw)

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from tests.support.proxy_harness import TOKENS, Client, Lab, connect, get
+from tests.support.proxy_harness import TOKENS, Client, Harness, connect, get
 
 pytestmark = pytest.mark.process
 
@@ -34,26 +34,26 @@ def credentials(slug: str, token: str) -> str:
         "X-Bottle-Identity: agent-a",
     ],
 )
-def test_tcp_needs_the_bottles_own_token(lab: Lab, header: str | None) -> None:
+def test_tcp_needs_the_bottles_own_token(lab: Harness, header: str | None) -> None:
     for message in (get("http://api.example.com/allowed", "api.example.com"), connect("bare.example.com")):
         sent = message if header is None else message.replace(b"\r\n\r\n", f"\r\n{header}\r\n\r\n".encode())
         assert lab.tcp_client().ask(sent).status == 407
     assert lab.requests == []
 
 
-def test_two_sets_of_credentials_are_refused(lab: Lab) -> None:
+def test_two_sets_of_credentials_are_refused(lab: Harness) -> None:
     both = [credentials(slug, token) for slug, token in TOKENS.items()]
     assert lab.tcp_client().ask(get("http://api.example.com/allowed", "api.example.com", *both)).status == 400
 
 
-def test_a_connection_stays_with_the_bottle_it_began_with(lab: Lab) -> None:
+def test_a_connection_stays_with_the_bottle_it_began_with(lab: Harness) -> None:
     client = lab.tcp_client()
     first, second = (credentials(slug, token) for slug, token in TOKENS.items())
     assert client.ask(get("http://api.example.com/allowed", "api.example.com", first)).status == 200
     assert client.ask(get("http://other.example.com/x", "other.example.com", second)).status == 407
 
 
-def test_a_changed_token_ends_what_was_opened_with_the_old_one(lab: Lab) -> None:
+def test_a_changed_token_ends_what_was_opened_with_the_old_one(lab: Harness) -> None:
     identity = lab.home / "bottles" / "agent-a" / "identity.json"
     kept, own = identity.read_text(), lab.client()
     opened = [opened_with_token(lab, host) for host in ("api.example.com", "bare.example.com")]
@@ -69,7 +69,7 @@ def test_a_changed_token_ends_what_was_opened_with_the_old_one(lab: Lab) -> None
         lab.control("POST", "/reload/agent-a")
 
 
-def opened_with_token(lab: Lab, host: str) -> Client:
+def opened_with_token(lab: Harness, host: str) -> Client:
     client = lab.tcp_client()
     header = credentials("agent-a", TOKENS["agent-a"])
     assert client.ask(connect(host).replace(b"\r\n\r\n", f"\r\n{header}\r\n\r\n".encode())).status == 200
@@ -87,20 +87,20 @@ def opened_with_token(lab: Lab, host: str) -> Client:
         (f"Authorization: Bearer {TOKENS['agent-b']}",),
     ],
 )
-def test_on_a_socket_nothing_that_is_sent_changes_who_it_is(lab: Lab, headers: tuple[str, ...]) -> None:
+def test_on_a_socket_nothing_that_is_sent_changes_who_it_is(lab: Harness, headers: tuple[str, ...]) -> None:
     answer = lab.client("agent-a").ask(get("http://other.example.com/x", "other.example.com", *headers))
     assert (answer.status, answer.reason) == (403, "no-route")
     told = lab.client("agent-a").ask(get("http://_egress.local/health", "_egress.local", *headers)).json
     assert told["bottle"] == "agent-a"
 
 
-def test_one_bottles_routes_are_not_anothers(lab: Lab) -> None:
+def test_one_bottles_routes_are_not_anothers(lab: Harness) -> None:
     for host in ("api.example.com", "bare.example.com", "secret.example.com"):
         assert lab.secured(host, slug="agent-b").ask(get("/allowed", host)).reason == "no-route"
     assert lab.requests == []
 
 
-def test_the_control_socket_is_for_the_operator_alone(lab: Lab) -> None:
+def test_the_control_socket_is_for_the_operator_alone(lab: Harness) -> None:
     assert (lab.home / "run" / "egress.sock").stat().st_mode & 0o777 == 0o600
     assert (lab.home / "run").stat().st_mode & 0o777 == 0o700
     assert (lab.home / "bottles" / "agent-a" / "ca-key.pem").stat().st_mode & 0o777 == 0o600

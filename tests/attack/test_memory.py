@@ -15,7 +15,7 @@ from egress.dlp.git_packs import MEMORY
 from egress.dlp.scanner import memory_of_scan
 from egress.proxy.net.splice import MOST
 from tests.support.git_packs import Pack
-from tests.support.proxy_harness import Client, Lab, eventually, get, pinned, request, running_lab
+from tests.support.proxy_harness import Client, Harness, eventually, get, pinned, request, running_lab
 
 pytestmark = pytest.mark.process
 HOST = "api.example.com"
@@ -25,7 +25,7 @@ ROUTES = [pinned(HOST, methods=["POST"]), pinned("bare.example.com")]
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     home = tmp_path_factory.mktemp("memory") / "h"
     with running_lab(home, EGRESS_MAX_HELD_MIB=str(HELD // 1024 // 1024), EGRESS_PROCESSES="1") as lab:
         for slug in ("agent-a", "agent-b"):
@@ -35,17 +35,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture(autouse=True)
-def quiet(lab: Lab) -> Iterator[None]:
+def quiet(lab: Harness) -> Iterator[None]:
     yield
     lab.reset()
     eventually(lambda: held_bytes(lab) == 0, "the end of what is held")
 
 
-def held_bytes(lab: Lab) -> int:
+def held_bytes(lab: Harness) -> int:
     return int(lab.control("GET", "/status")["bottles"]["agent-a"]["held_bytes"])
 
 
-def resident(lab: Lab) -> int:
+def resident(lab: Harness) -> int:
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{lab.process.pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
@@ -63,7 +63,7 @@ GZIP = upload(gzip.compress(NOISE), "Content-Encoding: gzip"), memory_of_scan(["
 
 @pytest.mark.parametrize(("message", "each"), [PLAIN, GZIP], ids=["plain", "gzip"])
 def test_uploads_that_stop_are_held_up_to_the_limit_and_another_bottle_is_served(
-    lab: Lab, message: bytes, each: int
+    lab: Harness, message: bytes, each: int
 ) -> None:
     assert lab.client().ask(message).status == 200
     before, stopped = resident(lab), [lab.client() for _ in range(HELD // each)]
@@ -81,7 +81,7 @@ def test_uploads_that_stop_are_held_up_to_the_limit_and_another_bottle_is_served
     assert [client.answer().status for client in stopped] == [200] * len(stopped)
 
 
-def test_packs_that_stop_are_held_up_to_the_limit(lab: Lab) -> None:
+def test_packs_that_stop_are_held_up_to_the_limit(lab: Harness) -> None:
     """Each may come to need much, which is counted when it begins."""
     message = upload(Pack().blob(NOISE).blob(NOISE).bytes)
     assert lab.client().ask(message).status == 200
@@ -97,14 +97,14 @@ def test_packs_that_stop_are_held_up_to_the_limit(lab: Lab) -> None:
         assert client.answer().status == 200
 
 
-def test_an_upload_that_is_sent_holds_nothing_while_it_waits_for_its_answer(lab: Lab) -> None:
+def test_an_upload_that_is_sent_holds_nothing_while_it_waits_for_its_answer(lab: Harness) -> None:
     lab.client().send(upload(gzip.compress(b"text"), "Content-Encoding: gzip", path="/silent"))
     eventually(lambda: [seen.whole for seen in lab.requests] == [True], "the upload")
     assert lab.control("GET", "/status")["bottles"]["agent-a"]["flows"] == 1
     assert held_bytes(lab) == 0
 
 
-def pipes(lab: Lab) -> int:
+def pipes(lab: Harness) -> int:
     found = set()
     for link in Path(f"/proc/{lab.process.pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -112,13 +112,13 @@ def pipes(lab: Lab) -> int:
     return sum(name.startswith("pipe:") for name in found)
 
 
-def download(lab: Lab, slug: str = "agent-a") -> Client:
+def download(lab: Harness, slug: str = "agent-a") -> Client:
     client = lab.secured("bare.example.com", slug=slug)
     client.send(get("/big/1000000000", "bare.example.com"))
     return client
 
 
-def test_downloads_that_nobody_reads_on_leave_pipes_for_another_bottle(lab: Lab) -> None:
+def test_downloads_that_nobody_reads_on_leave_pipes_for_another_bottle(lab: Harness) -> None:
     before = pipes(lab)
 
     def reads_until(client: Client, count: int) -> bool:

@@ -13,7 +13,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from tests.support.proxy_harness import PUBLIC, Answer, Lab, connect, get, running_lab
+from tests.support.proxy_harness import PUBLIC, Answer, Harness, connect, get, running_lab
 from tests.support.requirements import require
 from tests.support.timeouts import wait_until
 
@@ -25,7 +25,7 @@ OWN = [(PUBLIC[0], PUBLIC[0]), (V6, V6), (PUBLIC[0], "64:ff9b::5db8:d70e")]  # a
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     tools = all(map(shutil.which, ("unshare", "nsenter", "ip")))
     alone = tools and subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode == 0
     hint = "apt-get install util-linux iproute2, and allow unprivileged user namespaces"
@@ -35,7 +35,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @contextmanager
-def given_to_the_host(lab: Lab, address: str) -> Iterator[None]:
+def given_to_the_host(lab: Harness, address: str) -> Iterator[None]:
     alone, family = str(ip_network(address)), "-6" if ":" in address else "-4"
     served = (family, "route", "show", "table", "local", address)
     _ip(lab, "address", "add", alone, "dev", "lo")
@@ -47,13 +47,13 @@ def given_to_the_host(lab: Lab, address: str) -> Iterator[None]:
         _ip(lab, "address", "del", alone, "dev", "lo")
 
 
-def _ip(lab: Lab, *words: str) -> str:
+def _ip(lab: Harness, *words: str) -> str:
     """What `ip` says where the data plane runs."""
     there = ["nsenter", "--preserve-credentials", "--user", "--net", "--target", str(lab.process.pid)]
     return subprocess.run([*there, "ip", *words], check=True, capture_output=True, text=True).stdout
 
 
-def ask_in_every_way(lab: Lab) -> list[Answer]:
+def ask_in_every_way(lab: Harness) -> list[Answer]:
     return [
         lab.client().ask(connect(HOST)),
         lab.client().ask(get(f"http://{HOST}/x", HOST)),
@@ -62,7 +62,9 @@ def ask_in_every_way(lab: Lab) -> list[Answer]:
 
 
 @pytest.mark.parametrize(("address", "answer"), OWN)
-def test_a_public_address_is_refused_while_it_is_the_hosts_own(lab: Lab, address: str, answer: str) -> None:
+def test_a_public_address_is_refused_while_it_is_the_hosts_own(
+    lab: Harness, address: str, answer: str
+) -> None:
     lab.publish("agent-a", [{"host": HOST}, {"host": f"*.{HOST}", "path_allowlist": ["/allowed"]}])
     lab.names(**{HOST: [answer], f"x.{HOST}": [answer]})
     with given_to_the_host(lab, address):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.proxy_harness import Lab, get, pinned, request
+from tests.support.proxy_harness import Harness, get, pinned, request
 
 pytestmark = pytest.mark.process
 
@@ -83,7 +83,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_it_is_not_an_allowed_path(lab: Lab, path: str) -> None:
+def test_it_is_not_an_allowed_path(lab: Harness, path: str) -> None:
     for client, target in (
         (lab.secured("api.example.com"), path),
         (lab.client(), f"http://api.example.com{path}"),
@@ -106,7 +106,7 @@ def test_it_is_not_an_allowed_path(lab: Lab, path: str) -> None:
         "/allowed/(x)*,;".replace(";", "!"),
     ],
 )
-def test_an_allowed_path_arrives_byte_for_byte(lab: Lab, path: str) -> None:
+def test_an_allowed_path_arrives_byte_for_byte(lab: Harness, path: str) -> None:
     assert lab.secured("api.example.com").ask(get(path, "api.example.com")).status == 200
     assert lab.client().ask(get(f"http://api.example.com{path}", "api.example.com")).status == 200
     assert [seen.target for seen in lab.requests] == [path, path]
@@ -116,14 +116,14 @@ def test_an_allowed_path_arrives_byte_for_byte(lab: Lab, path: str) -> None:
     "method",
     ["POST", "DELETE", "PUT", "get", "Get", "GETX", "G ET", "TRACE", "CONNECT", "OPTIONS", "HEAD", "M" * 40],
 )
-def test_only_the_routes_methods_pass(lab: Lab, method: str) -> None:
+def test_only_the_routes_methods_pass(lab: Harness, method: str) -> None:
     lab.publish("agent-a", [pinned("api.example.com", path_allowlist=["/allowed"], methods=["GET"])])
     answer = lab.secured("api.example.com").ask(request(method, "/allowed", "api.example.com"))
     assert answer.status in (400, 403, 405), answer.status
     assert lab.requests == []
 
 
-def test_trace_is_refused_where_all_methods_are_allowed(lab: Lab) -> None:
+def test_trace_is_refused_where_all_methods_are_allowed(lab: Harness) -> None:
     assert (
         lab.secured("secret.example.com").ask(request("TRACE", "/allowed", "secret.example.com")).status
         == 405
@@ -134,7 +134,7 @@ def test_trace_is_refused_where_all_methods_are_allowed(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "name", ["X-HTTP-Method-Override", "X-Http-Method", "x-method-override", "X_HTTP_Method"]
 )
-def test_a_header_does_not_change_the_method_afterwards(lab: Lab, name: str) -> None:
+def test_a_header_does_not_change_the_method_afterwards(lab: Harness, name: str) -> None:
     lab.publish("agent-a", [pinned("api.example.com", path_allowlist=["/allowed"], methods=["POST"])])
     lab.secured("api.example.com").ask(
         request("POST", "/allowed", "api.example.com", f"{name}: DELETE", "Content-Length: 0")
@@ -177,7 +177,7 @@ LIMITS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=list(LIMITS))
-def test_a_header_does_not_aim_the_request_elsewhere(lab: Lab, limits: dict[str, object]) -> None:
+def test_a_header_does_not_aim_the_request_elsewhere(lab: Harness, limits: dict[str, object]) -> None:
     """Asked again and again, most of these requests find a kept connection and could go the short way."""
     lab.publish("agent-a", [pinned(HOST, **limits)])
     client = lab.secured(HOST)
@@ -189,7 +189,7 @@ def test_a_header_does_not_aim_the_request_elsewhere(lab: Lab, limits: dict[str,
 
 
 @pytest.mark.parametrize("name", ["X-Forwarded-For", "X-Request-Id", "Referer", "Origin"])
-def test_a_header_that_aims_nowhere_arrives(lab: Lab, name: str) -> None:
+def test_a_header_that_aims_nowhere_arrives(lab: Harness, name: str) -> None:
     lab.publish("agent-a", [pinned(HOST, path_allowlist=["/allowed"], methods=["GET"])])
     lab.secured(HOST).ask(get("/allowed", HOST, f"{name}: {ELSEWHERE}"))
     assert lab.requests[0].values(name) == [ELSEWHERE]
@@ -198,7 +198,7 @@ def test_a_header_that_aims_nowhere_arrives(lab: Lab, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["X-Amz-Copy-Source", "x_amz_copy_source", "X-Ms-Copy-Source", "X-Copy-From", "Destination"]
 )
-def test_a_second_path_is_refused_where_paths_are_limited(lab: Lab, name: str) -> None:
+def test_a_second_path_is_refused_where_paths_are_limited(lab: Harness, name: str) -> None:
     """As are more of them, on a connection that has served others."""
     client = lab.secured("api.example.com")
     assert client.ask(get("/allowed", "api.example.com")).status == 200

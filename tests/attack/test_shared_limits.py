@@ -34,7 +34,7 @@ from botbottle.backends.local.bubblewrap import interpreter
 from botbottle.launch import plan_cache
 from egress.contract.snapshot import write_atomically
 from tests.support import PROGRAMS, ROOT, proxy_harness
-from tests.support.proxy_harness import USUAL_ROUTES, Client, Lab, get, numbered, running_lab
+from tests.support.proxy_harness import USUAL_ROUTES, Client, Harness, get, numbered, running_lab
 from tests.support.requirements import require
 from tests.support.server import stop
 from tests.support.timeouts import PATIENCE, wait_until
@@ -76,7 +76,7 @@ def new_home() -> Path:
 
 
 @contextmanager
-def lab_of_the_user(**variables: str) -> Iterator[Lab]:
+def lab_of_the_user(**variables: str) -> Iterator[Harness]:
     home = new_home()
 
     def write(path: Path, text: str) -> None:
@@ -117,7 +117,7 @@ def uid_maps_written(requests: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def apart(user: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def apart(user: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """Where the host has a subordinate uid for the user."""
     requests = Path(tempfile.mkdtemp(prefix="bb-"))
     os.chown(requests, UID, UID)
@@ -136,13 +136,13 @@ def apart(user: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]
 
 
 @pytest.fixture(scope="module")
-def together(user: None) -> Iterator[Lab]:
+def together(user: None) -> Iterator[Harness]:
     """Where it has none."""
     with lab_of_the_user() as lab:
         yield lab
 
 
-def begin(lab: Lab, slug: str, program: str, limits: Limits = Limits()) -> subprocess.Popen[str]:  # noqa: B008
+def begin(lab: Harness, slug: str, program: str, limits: Limits = Limits()) -> subprocess.Popen[str]:  # noqa: B008
     """A bottle in the foreground whose agent is this program."""
     directory = lab.home / "bottles" / slug
     mounts = (
@@ -161,12 +161,12 @@ def begin(lab: Lab, slug: str, program: str, limits: Limits = Limits()) -> subpr
     )  # fmt: skip
 
 
-def verb(lab: Lab, *words: str) -> list[str]:
+def verb(lab: Harness, *words: str) -> list[str]:
     return [*AS_USER, sys.executable, str(PROGRAMS / "local_backend.py"), str(lab.home), *words]
 
 
 @contextmanager
-def everything_taken(lab: Lab) -> Iterator[dict[str, int]]:
+def everything_taken(lab: Harness) -> Iterator[dict[str, int]]:
     """While one bottle has it all."""
     eater = begin(lab, "agent-a", EATER, Limits(pids=64))
     assert eater.stdout is not None
@@ -180,7 +180,7 @@ def everything_taken(lab: Lab) -> Iterator[dict[str, int]]:
         eater.stdout.close()
 
 
-def answered(lab: Lab, slug: str) -> int:
+def answered(lab: Harness, slug: str) -> int:
     """0 when the connection is refused, or ended without an answer."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
@@ -190,7 +190,9 @@ def answered(lab: Lab, slug: str) -> int:
             return 0
 
 
-def test_another_bottle_is_served_while_one_has_taken_all_that_is_shared(apart: Lab, together: Lab) -> None:
+def test_another_bottle_is_served_while_one_has_taken_all_that_is_shared(
+    apart: Harness, together: Harness
+) -> None:
     before = {lab: numbered(lab.process.pid) for lab in (apart, together)}
     with everything_taken(apart) as taken:
         assert taken["watches"] > 100_000, taken

@@ -20,7 +20,16 @@ from tests.attack.test_identity import (  # noqa: F401  (they are collected here
     test_tcp_needs_the_bottles_own_token,
     test_two_sets_of_credentials_are_refused,
 )
-from tests.support.proxy_harness import TOKENS, Client, Lab, connect, eventually, get, request, running_lab
+from tests.support.proxy_harness import (
+    TOKENS,
+    Client,
+    Harness,
+    connect,
+    eventually,
+    get,
+    request,
+    running_lab,
+)
 
 pytestmark = pytest.mark.process
 MOST = 20
@@ -28,7 +37,7 @@ TOGETHER = 8  # as many as wait for a process without being told to
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     home = tmp_path_factory.mktemp("two") / "h"
     limits = {
         "EGRESS_HEAD_SECONDS": "1",
@@ -44,7 +53,7 @@ def signed(message: bytes, slug: str = "agent-a", token: str | None = None) -> b
     return message.replace(b"\r\n\r\n", b"\r\n" + header + b"\r\n\r\n", 1)
 
 
-def handed_over(lab: Lab, messages: Sequence[bytes]) -> Iterator[Client]:
+def handed_over(lab: Harness, messages: Sequence[bytes]) -> Iterator[Client]:
     """One for each message of agent-a, sent while only the process of agent-b is there to read it.
 
     Each is closed when the next is asked for.
@@ -70,7 +79,7 @@ def is_refused(client: Client) -> bool:
     return client.answer().status in (400, 403)
 
 
-def test_what_is_handed_over_is_aimed_at_nothing_else(lab: Lab) -> None:
+def test_what_is_handed_over_is_aimed_at_nothing_else(lab: Harness) -> None:
     everything = [*ADDRESSES.values(), *HOSTS.values(), *STRANGERS.values()]
     messages = [
         *(get(f"http://{text}/allowed", text) for text in everything),
@@ -85,7 +94,7 @@ def test_what_is_handed_over_is_aimed_at_nothing_else(lab: Lab) -> None:
     assert (let_through, lab.requests) == ([], [])
 
 
-def test_who_is_handed_over_is_who_it_was(lab: Lab) -> None:
+def test_who_is_handed_over_is_who_it_was(lab: Harness) -> None:
     mine, theirs = get("http://api.example.com/allowed", "api.example.com"), TOKENS["agent-b"]
     other = signed(get("http://other.example.com/x", "other.example.com"), "agent-b")
     right, wrong, both = (signed(mine), signed(mine, token=theirs), signed(mine) + other)
@@ -98,7 +107,7 @@ def test_who_is_handed_over_is_who_it_was(lab: Lab) -> None:
     assert [seen.origin for seen in lab.requests] == ["api.example.com"] * 2
 
 
-def test_a_tunnel_that_is_handed_over_carries_nothing_before_the_right_server_name(lab: Lab) -> None:
+def test_a_tunnel_that_is_handed_over_carries_nothing_before_the_right_server_name(lab: Harness) -> None:
     names = ("other.example.com", "bare.example.comx", None)
     clients = handed_over(lab, [signed(connect("bare.example.com"))] * len(names))
     for client, name in zip(clients, names, strict=True):
@@ -108,11 +117,11 @@ def test_a_tunnel_that_is_handed_over_carries_nothing_before_the_right_server_na
     assert all(connection.raw == b"" for connection in lab.origins.connections)
 
 
-def connections(lab: Lab) -> int:
+def connections(lab: Harness) -> int:
     return sum(each["connections"] for each in lab.control("GET", "/status")["bottles"].values())
 
 
-def test_a_bottle_that_fills_its_room_leaves_the_others_theirs(lab: Lab) -> None:
+def test_a_bottle_that_fills_its_room_leaves_the_others_theirs(lab: Harness) -> None:
     """Over TCP, where each process accepts connections of both."""
     eventually(lambda: connections(lab) == 0, "quiet")
     message = get("http://_egress.local/health", "_egress.local")

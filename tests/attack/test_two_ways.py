@@ -16,7 +16,7 @@ from tests.attack.test_authority import ADDRESSES, HOSTS, PORTS, STRANGERS
 from tests.attack.test_framing import HEADS, LINES
 from tests.attack.test_fuzz import STARTS, heads, mutated, usual_heads
 from tests.attack.test_paths import PATHS
-from tests.support.proxy_harness import SECRET, Answer, Client, Lab, eventually, get, pinned, request
+from tests.support.proxy_harness import SECRET, Answer, Client, Harness, eventually, get, pinned, request
 from tests.support.strategies import examples
 
 pytestmark = pytest.mark.process
@@ -89,7 +89,7 @@ TABLES: dict[str, dict[str, bytes]] = {
 class Ways:
     """agent-b's requests find no kept connection, agent-a's find one. Both have the same routes."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Harness) -> None:
         self._lab = lab
         self._clients: dict[str, Client] = {}
         for slug in ("agent-a", "agent-b"):
@@ -184,7 +184,7 @@ def _ends(answer: Answer) -> bool:
 
 
 @pytest.fixture
-def ways(lab: Lab) -> Ways:
+def ways(lab: Harness) -> Ways:
     return Ways(lab)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.attack.conftest import Allowed
 from tests.support.origins import UNASKED
-from tests.support.proxy_harness import Answer, Client, Lab, eventually, get, pinned
+from tests.support.proxy_harness import Answer, Client, Harness, eventually, get, pinned
 
 pytestmark = pytest.mark.process
 HOST = "api.example.com"
@@ -24,7 +24,7 @@ ROUTES = {
 class Asking:
     """Requests of two clients of one bottle, which share kept connections, on one of the ways."""
 
-    def __init__(self, lab: Lab, way: str) -> None:
+    def __init__(self, lab: Harness, way: str) -> None:
         self._lab = lab
         self._start = f"http://{HOST}" if way == "plain" else ""
         self._run = uuid4().hex
@@ -67,7 +67,7 @@ class Asking:
 
 
 @pytest.fixture(params=ROUTES)
-def asking(lab: Lab, allowed: Allowed, request: pytest.FixtureRequest) -> Asking:
+def asking(lab: Harness, allowed: Allowed, request: pytest.FixtureRequest) -> Asking:
     folder = lab.home / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "OTHER").touch(0o600)
@@ -85,7 +85,7 @@ def test_a_second_answer_in_the_same_piece_is_thrown_away(asking: Asking, path: 
     asking.check()
 
 
-def test_a_second_answer_a_moment_later_is_thrown_away(lab: Lab, asking: Asking) -> None:
+def test_a_second_answer_a_moment_later_is_thrown_away(lab: Harness, asking: Asking) -> None:
     for _ in range(3):
         assert asking.ask(asking.one, "/twice-apart").body == b"asked for"
         lab.requests[-1].wanted = 2
@@ -97,7 +97,7 @@ def test_a_second_answer_a_moment_later_is_thrown_away(lab: Lab, asking: Asking)
 
 @pytest.mark.parametrize("first", ["answer", "request"])
 def test_an_answer_just_before_the_request_is_not_taken_for_its_own(
-    lab: Lab, asking: Asking, first: str
+    lab: Harness, asking: Asking, first: str
 ) -> None:
     """The proxy finds both at once when it wakes up: it had asked for nothing when the answer came."""
     for number in range(10):

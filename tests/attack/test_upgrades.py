@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attack.conftest import Allowed
-from tests.support.proxy_harness import Lab, get, pinned, request
+from tests.support.proxy_harness import Harness, get, pinned, request
 
 pytestmark = pytest.mark.process
 WEBSOCKET = (
@@ -18,7 +18,7 @@ HIDDEN = get("/forbidden", "api.example.com")
 
 
 @pytest.mark.parametrize("path", ["/websocket", "/allowed/../websocket", "/allowed/..%2fwebsocket"])
-def test_a_websocket_needs_an_allowed_path(lab: Lab, path: str) -> None:
+def test_a_websocket_needs_an_allowed_path(lab: Harness, path: str) -> None:
     assert lab.secured("api.example.com").ask(get(path, "api.example.com", *WEBSOCKET)).status in (400, 403)
     assert lab.requests == []
 
@@ -33,14 +33,14 @@ def test_a_websocket_needs_an_allowed_path(lab: Lab, path: str) -> None:
         ("Connection: Upgrade", "Upgrade: connect-udp"),
     ],
 )
-def test_other_upgrades_never_reach_the_origin(lab: Lab, headers: tuple[str, ...]) -> None:
+def test_other_upgrades_never_reach_the_origin(lab: Harness, headers: tuple[str, ...]) -> None:
     answer = lab.secured("api.example.com").ask(get("/allowed", "api.example.com", *headers))
     assert answer.status == 200
     assert lab.requests[0].values("upgrade") == []
     assert lab.requests[0].values("connection") == []
 
 
-def test_two_upgrade_headers_are_refused(lab: Lab) -> None:
+def test_two_upgrade_headers_are_refused(lab: Harness) -> None:
     answer = lab.secured("api.example.com").ask(
         get("/allowed", "api.example.com", *WEBSOCKET, "Upgrade: h2c")
     )
@@ -49,7 +49,9 @@ def test_two_upgrade_headers_are_refused(lab: Lab) -> None:
 
 @pytest.mark.parametrize("path", ["/fake-101", "/fake-accept"])
 @pytest.mark.parametrize("headers", [(), WEBSOCKET], ids=["unasked", "asked"])
-def test_a_false_101_opens_nothing(lab: Lab, allowed: Allowed, path: str, headers: tuple[str, ...]) -> None:
+def test_a_false_101_opens_nothing(
+    lab: Harness, allowed: Allowed, path: str, headers: tuple[str, ...]
+) -> None:
     allowed["api.example.com"] = (path,)
     lab.publish("agent-a", [pinned("api.example.com", methods=["GET"])])
     client = lab.secured("api.example.com")
@@ -57,13 +59,13 @@ def test_a_false_101_opens_nothing(lab: Lab, allowed: Allowed, path: str, header
     assert b"raw pipe" not in lab.received()
 
 
-def test_a_websocket_with_a_body_is_an_ordinary_request(lab: Lab) -> None:
+def test_a_websocket_with_a_body_is_an_ordinary_request(lab: Harness) -> None:
     message = request("POST", "/allowed", "api.example.com", *WEBSOCKET, "Content-Length: 5", body=b"hello")
     assert lab.secured("api.example.com").ask(message).status == 200
     assert lab.requests[0].values("upgrade") == []
 
 
-def test_a_refused_websocket_keeps_the_connection_under_the_rules(lab: Lab) -> None:
+def test_a_refused_websocket_keeps_the_connection_under_the_rules(lab: Harness) -> None:
     client = lab.secured("api.example.com")
     assert client.ask(get("/allowed", "api.example.com", *WEBSOCKET)).status == 200  # not switched
     assert client.ask(HIDDEN).status == 403

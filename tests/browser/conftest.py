@@ -15,7 +15,7 @@ from tests.support.isolated_browser import QUIET_BROWSER, Island, require_island
 from tests.support.requirements import require
 from tests.support.server_shell import Errands, running_errands
 from tests.support.timeouts import PATIENCE
-from tests.support.viewports import DESK, Look
+from tests.support.viewports import DESK, Viewport
 
 PASSWORD = "correct-horse-battery"
 OTHERS = """
@@ -162,13 +162,13 @@ class Windows:
     def __init__(self, browser: Any, island: Island, signed_in: dict[str, Any]) -> None:
         self._browser, self._home, self._island = browser, island.server.console_url, island
         self._signed_in = signed_in
-        self._idle: dict[tuple[str, Look], Any] = {}
-        self._busy: dict[tuple[str, Look], Any] = {}
+        self._idle: dict[tuple[str, Viewport], Any] = {}
+        self._busy: dict[tuple[str, Viewport], Any] = {}
         self._fresh: list[Any] = []
         self._problems: list[str] = []
 
     def open(
-        self, user: str = "operator", look: Look = DESK, *, is_fresh: bool = False, **options: Any
+        self, user: str = "operator", look: Viewport = DESK, *, is_fresh: bool = False, **options: Any
     ) -> Any:
         """`is_fresh`: for a test that changes what the browser keeps. So are windows with options."""
         page = self._page(user, look, is_fresh or bool(options) or (user, look) in self._busy, options)
@@ -181,7 +181,7 @@ class Windows:
             page.wait_for_selector("#connection[data-state=connected]")
         return page
 
-    def _page(self, user: str, look: Look, is_fresh: bool, options: dict[str, Any]) -> Any:
+    def _page(self, user: str, look: Viewport, is_fresh: bool, options: dict[str, Any]) -> Any:
         if not is_fresh and (user, look) in self._idle:
             self._busy[user, look] = self._idle.pop((user, look))
             return self._busy[user, look]

@@ -21,7 +21,12 @@ from tests.support.isolated_browser import Island
 from tests.support.server import stop
 from tests.support.server_shell import Errands
 from tests.support.timeouts import wait_until
-from tests.support.viewports import Look, on_the_desk, with_script_and_plain_phone, with_script_and_without
+from tests.support.viewports import (
+    Viewport,
+    on_the_desk,
+    with_script_and_plain_phone,
+    with_script_and_without,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 HOOK_PORT, SECRET = 8200, "a-secret-of-ours-0001"
@@ -41,7 +46,7 @@ SHOW = """() => { Object.defineProperty(document, "hidden", { get: () => false, 
 
 @on_the_desk
 def test_a_page_that_nobody_sees_counts_and_asks_for_its_state_when_it_is_seen_again(
-    window: Window, agent: Agent, look: Look
+    window: Window, agent: Agent, look: Viewport
 ) -> None:
     page = window(look=look, is_fresh=True)
     page.clock.install()
@@ -63,7 +68,7 @@ def test_a_page_that_nobody_sees_counts_and_asks_for_its_state_when_it_is_seen_a
 
 @on_the_desk
 def test_title_and_icon_count_and_notification_and_sound_come_to_who_wants_them(
-    window: Window, agent: Agent, look: Look
+    window: Window, agent: Agent, look: Viewport
 ) -> None:
     page = window(look=look, permissions=["notifications"])
     page.evaluate(STAND_INS)
@@ -92,7 +97,7 @@ def test_title_and_icon_count_and_notification_and_sound_come_to_who_wants_them(
 
 @with_script_and_plain_phone
 def test_a_link_to_a_card_survives_the_sign_in(
-    browser: Any, island: Island, asked: Asked, errands: Errands, look: Look
+    browser: Any, island: Island, asked: Asked, errands: Errands, look: Viewport
 ) -> None:
     slug = f"link-{look}"
     asked(slug, 1, "deep")
@@ -111,7 +116,7 @@ def test_a_link_to_a_card_survives_the_sign_in(
 
 
 @with_script_and_without
-def test_a_wrong_password_is_told(browser: Any, island: Island, script: Look) -> None:
+def test_a_wrong_password_is_told(browser: Any, island: Island, script: Viewport) -> None:
     context = browser.new_context(**script.options)
     page = context.new_page()
     page.goto(island.server.console_url)
@@ -146,7 +151,7 @@ def no_webhook_stays(errands: Errands) -> Iterator[None]:
 
 @with_script_and_plain_phone
 def test_a_webhook_is_set_up_in_the_admin_and_its_deliveries_are_on_record(
-    window: Window, agent: Agent, island: Island, receiver: Any, look: Look
+    window: Window, agent: Agent, island: Island, receiver: Any, look: Viewport
 ) -> None:
     page = window(look=look)
     page.get_by_role("link", name="Admin", exact=True).click()

@@ -23,7 +23,12 @@ from tests.support.isolated_browser import Island
 from tests.support.requirements import require
 from tests.support.screenshot_data import Scene, set_scene, strike
 from tests.support.server_shell import Errands
-from tests.support.viewports import Look, in_every_look, with_script_and_plain_phone, with_script_and_without
+from tests.support.viewports import (
+    Viewport,
+    in_every_look,
+    with_script_and_plain_phone,
+    with_script_and_without,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 
@@ -37,7 +42,7 @@ def scene(errands: Errands) -> Iterator[Scene]:
 
 @in_every_look
 def test_a_bottle_is_found_compared_and_rolled_back(
-    window: Window, island: Island, scene: Scene, look: Look
+    window: Window, island: Island, scene: Scene, look: Viewport
 ) -> None:
     page = window(look=look)
     page.get_by_role("link", name="Bottles", exact=True).click()
@@ -84,7 +89,7 @@ versions.publish(newest.bottle)
 
 @with_script_and_plain_phone
 def test_a_route_is_changed_and_withdrawn(
-    window: Window, island: Island, bottles: Bottles, errands: Errands, look: Look
+    window: Window, island: Island, bottles: Bottles, errands: Errands, look: Viewport
 ) -> None:
     slug = bottles(f"routes-{look}")["slug"]
     errands.run(ROUTES, slug=slug)
@@ -119,7 +124,7 @@ def newest(page: Any) -> int:
 
 
 @with_script_and_without
-def test_a_bar_tells_its_hour(window: Window, island: Island, scene: Scene, script: Look) -> None:
+def test_a_bar_tells_its_hour(window: Window, island: Island, scene: Scene, script: Viewport) -> None:
     page = window(look=script)
     page.goto(f"{island.server.console_url}/bottles/{scene.slug}/")
     titles = page.locator(".plot-large svg title").all_text_contents()
@@ -130,7 +135,7 @@ def test_a_bar_tells_its_hour(window: Window, island: Island, scene: Scene, scri
 
 
 @with_script_and_plain_phone
-def test_a_token_is_shown_once(window: Window, island: Island, bottles: Bottles, look: Look) -> None:
+def test_a_token_is_shown_once(window: Window, island: Island, bottles: Bottles, look: Viewport) -> None:
     old = Agent(island, bottles(f"token-{look}"))
     page = window(look=look)
     page.goto(f"{island.server.console_url}/bottles/{old.slug}/")
@@ -146,7 +151,7 @@ def test_a_token_is_shown_once(window: Window, island: Island, bottles: Bottles,
 
 @with_script_and_plain_phone
 def test_a_bottle_is_started_and_stopped(
-    window: Window, island: Island, bottles: Bottles, look: Look
+    window: Window, island: Island, bottles: Bottles, look: Viewport
 ) -> None:
     require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
     slug = bottles(f"life-{look}")["slug"]
@@ -164,8 +169,10 @@ def test_a_bottle_is_started_and_stopped(
     assert slug in page.locator("#bottles").inner_text()
 
 
-@pytest.mark.parametrize("look", [Look(), Look(is_phone=True)], ids=str)
-def test_everything_is_reached_by_keyboard(window: Window, island: Island, scene: Scene, look: Look) -> None:
+@pytest.mark.parametrize("look", [Viewport(), Viewport(is_phone=True)], ids=str)
+def test_everything_is_reached_by_keyboard(
+    window: Window, island: Island, scene: Scene, look: Viewport
+) -> None:
     page = window(look=look)
     page.goto(f"{island.server.console_url}/bottles/{scene.slug}/")
     reached, name = set(), ""
@@ -183,7 +190,7 @@ def test_everything_is_reached_by_keyboard(window: Window, island: Island, scene
 
 
 @with_script_and_plain_phone
-def test_an_image_is_approved_and_said_to_be_recorded(window: Window, agent: Agent, look: Look) -> None:
+def test_an_image_is_approved_and_said_to_be_recorded(window: Window, agent: Agent, look: Viewport) -> None:
     """A bottle that has no sandbox here is not rebuilt, and nobody is told that it was."""
     text = "FROM debian:12\nRUN apt-get install --yes ripgrep\n"
     call = agent.island.ask(agent.bottle, "capability-block", dockerfile=text, justification="I need rg.")
@@ -197,7 +204,7 @@ def test_an_image_is_approved_and_said_to_be_recorded(window: Window, agent: Age
 
 @with_script_and_without
 def test_a_rebuild_shows_its_steps_its_log_and_the_way_back(
-    window: Window, island: Island, scene: Scene, script: Look
+    window: Window, island: Island, scene: Scene, script: Viewport
 ) -> None:
     page = window(look=script)
     page.goto(island.server.console_url + scene.pages["rebuild failed"])

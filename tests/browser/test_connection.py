@@ -17,7 +17,7 @@ from tests.support.console_page import Agent, card_about, fits, reject, text_of
 from tests.support.isolated_browser import Island
 from tests.support.server import stop
 from tests.support.server_shell import Errands
-from tests.support.viewports import SCRIPTED, Look, on_the_desk, with_script_and_without
+from tests.support.viewports import SCRIPTED, Viewport, on_the_desk, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 ENOUGH_FOR_A_PAGE = 5000  # elements, with a full queue on it
@@ -29,7 +29,9 @@ def web_worker(island: Island) -> int:
 
 
 @on_the_desk
-def test_a_server_that_says_nothing_makes_the_page_stale(window: Window, island: Island, look: Look) -> None:
+def test_a_server_that_says_nothing_makes_the_page_stale(
+    window: Window, island: Island, look: Viewport
+) -> None:
     page = window(look=look, is_fresh=True)
     page.clock.install()
     page.reload()
@@ -61,7 +63,7 @@ def test_it_reconnects_and_catches_up_in_every_look(window: Window, agent: Agent
 
 
 @on_the_desk
-def test_who_is_signed_out_is_told(window: Window, agent: Agent, look: Look) -> None:
+def test_who_is_signed_out_is_told(window: Window, agent: Agent, look: Viewport) -> None:
     page = window(look=look, is_fresh=True)
     page.context.clear_cookies()
     call = agent.asks("signed-out.example.com")
@@ -74,7 +76,7 @@ def test_who_is_signed_out_is_told(window: Window, agent: Agent, look: Look) -> 
 
 
 @with_script_and_without
-def test_signing_out_is_one_press(window: Window, signed_in: dict[str, Any], script: Look) -> None:
+def test_signing_out_is_one_press(window: Window, signed_in: dict[str, Any], script: Viewport) -> None:
     signed_in.pop("otto", None)  # the session that ends is one of its own
     page = window("otto", look=script, is_fresh=True)
     signed_in.pop("otto")

@@ -18,13 +18,13 @@ from tests.support.console_page import (
     until,
 )
 from tests.support.isolated_browser import Island
-from tests.support.viewports import Look, in_every_look, on_the_desk, with_script_and_plain_phone
+from tests.support.viewports import Viewport, in_every_look, on_the_desk, with_script_and_plain_phone
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 LEASED = {"lease": {"ttl_seconds": 600}}
 
 
-def within_reach(page: Any, look: Look) -> None:
+def within_reach(page: Any, look: Viewport) -> None:
     """On a phone the verbs are a bar at the bottom of the screen, large enough for a thumb."""
     for name in ("Approve…", "Modify…", "Reject…", "Snooze…"):
         box = page.locator(".decide").get_by_text(name, exact=True).bounding_box()
@@ -35,7 +35,7 @@ def within_reach(page: Any, look: Look) -> None:
 
 
 @in_every_look
-def test_an_approval_wakes_the_waiting_call(window: Window, agent: Agent, look: Look) -> None:
+def test_an_approval_wakes_the_waiting_call(window: Window, agent: Agent, look: Viewport) -> None:
     call = agent.asks("approve.example.com", path_allowlist=["/docs"], methods=["GET"])
     page = window(look=look)
     card = card_about(page, "approve.example.com")
@@ -64,7 +64,7 @@ def test_what_is_decided_stays_in_sight_above_the_note(window: Window, asked: As
 
 
 @with_script_and_plain_phone
-def test_a_modification_grants_less(window: Window, agent: Agent, look: Look) -> None:
+def test_a_modification_grants_less(window: Window, agent: Agent, look: Viewport) -> None:
     call = agent.asks("modify.example.com")
     page = window(look=look)
     panel = open_panel(card_about(page, "modify.example.com"), "Modify")
@@ -91,7 +91,7 @@ def test_a_modification_grants_less(window: Window, agent: Agent, look: Look) ->
 
 @with_script_and_plain_phone
 def test_a_rejection_tells_the_reason_and_the_history_keeps_it(
-    window: Window, agent: Agent, look: Look
+    window: Window, agent: Agent, look: Viewport
 ) -> None:
     call = agent.asks("reject.example.com")
     page = window(look=look)
@@ -114,7 +114,9 @@ def test_a_rejection_tells_the_reason_and_the_history_keeps_it(
 
 
 @with_script_and_plain_phone
-def test_a_snoozed_card_goes_and_comes_back(window: Window, asked: Asked, island: Island, look: Look) -> None:
+def test_a_snoozed_card_goes_and_comes_back(
+    window: Window, asked: Asked, island: Island, look: Viewport
+) -> None:
     slug = f"snooze-{look}"
     asked(slug, 1, "nap")
     page, others = window(look=look), window("otto") if look.script else None
@@ -136,7 +138,7 @@ def test_a_snoozed_card_goes_and_comes_back(window: Window, asked: Asked, island
 
 @with_script_and_plain_phone
 def test_stop_asking_answers_the_next_ask_at_once(
-    window: Window, agent: Agent, island: Island, look: Look
+    window: Window, agent: Agent, island: Island, look: Viewport
 ) -> None:
     call = agent.asks("enough.example.com")
     page = window(look=look)
@@ -162,7 +164,7 @@ def test_stop_asking_answers_the_next_ask_at_once(
 
 @in_every_look
 def test_several_are_decided_through_a_page_that_lists_them(
-    window: Window, asked: Asked, island: Island, look: Look
+    window: Window, asked: Asked, island: Island, look: Viewport
 ) -> None:
     slug, home = f"bulk-{look}", island.server.console_url
     asked(slug, 3, "many", **LEASED)
@@ -194,7 +196,7 @@ def test_several_are_decided_through_a_page_that_lists_them(
 
 @with_script_and_plain_phone
 def test_what_changed_since_it_was_shown_is_shown_again_before_anything_is_decided(
-    window: Window, agent: Agent, look: Look
+    window: Window, agent: Agent, look: Viewport
 ) -> None:
     first = agent.asks("shared.example.com", path_allowlist=["/one"])
     mine, others = window(look=look), window("otto")
@@ -219,7 +221,7 @@ def test_what_changed_since_it_was_shown_is_shown_again_before_anything_is_decid
 
 
 @on_the_desk
-def test_the_preview_follows_the_edit(window: Window, agent: Agent, look: Look) -> None:
+def test_the_preview_follows_the_edit(window: Window, agent: Agent, look: Viewport) -> None:
     call = agent.asks("edit.example.com", methods=["GET", "POST"])
     page = window(look=look)
     panel = open_panel(card_about(page, "edit.example.com"), "Modify")
@@ -255,7 +257,7 @@ def focused(page: Any) -> str:
 
 @on_the_desk
 def test_keys_move_open_and_search_and_decide_nothing(
-    window: Window, asked: Asked, island: Island, look: Look
+    window: Window, asked: Asked, island: Island, look: Viewport
 ) -> None:
     slug = f"keys-{look}"
     asked(slug, 3, "key")
@@ -287,7 +289,7 @@ def test_keys_move_open_and_search_and_decide_nothing(
 
 
 @on_the_desk
-def test_one_key_never_approves(window: Window, agent: Agent, look: Look) -> None:
+def test_one_key_never_approves(window: Window, agent: Agent, look: Viewport) -> None:
     call = agent.asks("keys.example.com")
     page = window(look=look)
     card_about(page, "keys.example.com").focus()

@@ -12,7 +12,7 @@ from tests.support.console_page import Agent, card_about, fits_every_look, rejec
 from tests.support.isolated_browser import Island
 from tests.support.screenshot_data import Scene, set_scene, strike
 from tests.support.server_shell import Errands
-from tests.support.viewports import Look, every_size_and_scheme, with_script_and_without
+from tests.support.viewports import Viewport, every_size_and_scheme, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 
@@ -31,7 +31,7 @@ def read(page: Any, island: Island, scene: Scene, name: str) -> str:
 
 @with_script_and_without
 def test_the_change_is_shown_as_it_will_be_applied(
-    window: Window, island: Island, scene: Scene, script: Look
+    window: Window, island: Island, scene: Scene, script: Viewport
 ) -> None:
     page = window(look=script)
     text = read(page, island, scene, "route")
@@ -52,7 +52,7 @@ def test_the_change_is_shown_as_it_will_be_applied(
 
 @with_script_and_without
 def test_words_of_the_agent_and_what_was_decided_before_stand_beside_it(
-    window: Window, island: Island, scene: Scene, script: Look
+    window: Window, island: Island, scene: Scene, script: Viewport
 ) -> None:
     page = window(look=script)
     text = read(page, island, scene, "route")
@@ -75,7 +75,7 @@ WARNINGS = {
 
 @with_script_and_without
 def test_warnings_name_what_could_be_overlooked(
-    window: Window, island: Island, scene: Scene, script: Look
+    window: Window, island: Island, scene: Scene, script: Viewport
 ) -> None:
     page = window(look=script)
     for name, warnings in WARNINGS.items():
@@ -89,7 +89,7 @@ def test_warnings_name_what_could_be_overlooked(
 
 @with_script_and_without
 def test_a_dockerfile_is_shown_instruction_by_instruction(
-    window: Window, island: Island, scene: Scene, script: Look
+    window: Window, island: Island, scene: Scene, script: Viewport
 ) -> None:
     page = window(look=script)
     text = read(page, island, scene, "Dockerfile")
@@ -104,7 +104,7 @@ def test_a_dockerfile_is_shown_instruction_by_instruction(
 
 @with_script_and_without
 def test_a_tool_call_is_shown_with_its_arguments(
-    window: Window, island: Island, scene: Scene, script: Look
+    window: Window, island: Island, scene: Scene, script: Viewport
 ) -> None:
     page = window(look=script)
     text = read(page, island, scene, "tool call")
@@ -121,7 +121,7 @@ HOSTILE = (
 
 
 @with_script_and_without
-def test_hostile_text_does_nothing_and_is_readable(window: Window, agent: Agent, script: Look) -> None:
+def test_hostile_text_does_nothing_and_is_readable(window: Window, agent: Agent, script: Viewport) -> None:
     call = agent.asks("hostile.example.com", justification=HOSTILE + "x" * 900_000)
     page = window(look=script)
     card = card_about(page, "hostile.example.com")

@@ -14,7 +14,7 @@ from tests.support.isolated_browser import Island
 from tests.support.requirements import require
 from tests.support.screenshot_data import Scene, set_scene, strike
 from tests.support.server_shell import Errands
-from tests.support.viewports import DESK, Look, every_size_and_scheme, with_script_and_without
+from tests.support.viewports import DESK, Viewport, every_size_and_scheme, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 AXE = ROOT / ".cache" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
@@ -77,7 +77,7 @@ def test_every_page_fits_the_screen_and_axe_finds_nothing_serious(
 
 
 def test_every_page_fits_the_screen_without_script(window: Window, island: Island, scene: Scene) -> None:
-    page = window(look=Look(script=False))
+    page = window(look=Viewport(script=False))
     for name, path in {**scene.pages, **scene.admin_pages}.items():
         assert page.goto(island.server.console_url + path).status == 200, name
         is_narrow_in_every_size(page)
@@ -86,7 +86,7 @@ def test_every_page_fits_the_screen_without_script(window: Window, island: Islan
 def check(page: Any, name: str, found: dict[str, list[str]]) -> None:
     page.evaluate(AXE.read_text())
     page.evaluate(NO_FADING)
-    for look, rules in ((Look(), []), (Look(is_phone=True, is_dark=True), OF_COLOUR + OF_LAYOUT)):
+    for look, rules in ((Viewport(), []), (Viewport(is_phone=True, is_dark=True), OF_COLOUR + OF_LAYOUT)):
         page.set_viewport_size({"width": look.width, "height": look.height})
         page.emulate_media(color_scheme="dark" if look.is_dark else "light")
         found[f"{name} in {look}"] = list(page.evaluate(CHECK, rules))
@@ -103,7 +103,9 @@ def luminance(page: Any, selector: str, css_property: str) -> float:
 
 
 @with_script_and_without
-def test_dark_is_dark_and_light_is_light(window: Window, island: Island, scene: Scene, script: Look) -> None:
+def test_dark_is_dark_and_light_is_light(
+    window: Window, island: Island, scene: Scene, script: Viewport
+) -> None:
     page = window(look=script)
     page.goto(island.server.console_url + scene.pages["route"])
     for look in every_size_and_scheme(page):
@@ -115,7 +117,7 @@ def test_dark_is_dark_and_light_is_light(window: Window, island: Island, scene: 
 
 @with_script_and_without
 def test_a_viewer_reads_everything_and_decides_nothing(
-    window: Window, island: Island, scene: Scene, script: Look
+    window: Window, island: Island, scene: Scene, script: Viewport
 ) -> None:
     page = window("vera", look=script)
     page.goto(island.server.console_url + scene.pages["queue"])
@@ -146,7 +148,7 @@ ADMIN_PAGES = [
 
 @with_script_and_without
 def test_the_admin_works_under_the_same_policy(
-    window: Window, island: Island, scene: Scene, script: Look
+    window: Window, island: Island, scene: Scene, script: Viewport
 ) -> None:
     page = window(look=script)
     for path in ADMIN_PAGES:

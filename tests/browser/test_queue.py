@@ -20,7 +20,7 @@ from tests.support.console_page import (
 )
 from tests.support.isolated_browser import ORIGIN, Island
 from tests.support.viewports import (
-    Look,
+    Viewport,
     in_every_look,
     in_every_scripted_look,
     on_the_desk,
@@ -35,7 +35,7 @@ HIGH = {"auth": {"scheme": "Bearer", "token_ref": "TOKEN"}}
 
 @in_every_look
 def test_cards_and_header_say_who_wants_what_and_how_risky_it_is(
-    window: Window, agent: Agent, look: Look
+    window: Window, agent: Agent, look: Viewport
 ) -> None:
     low, high = agent.asks("low.example.org", **LOW), agent.asks("high.example.org", **HIGH)
     page = window(look=look)
@@ -60,7 +60,7 @@ def test_cards_and_header_say_who_wants_what_and_how_risky_it_is(
         text_of(call)
 
 
-def check_header(page: Any, agent: Agent, look: Look) -> None:
+def check_header(page: Any, agent: Agent, look: Viewport) -> None:
     counts = {name: page.locator(f"#{name}-count").inner_text() for name in ("pending", "high", "running")}
     assert counts == {"pending": "2", "high": "1", "running": "0"}
     assert int(page.locator("#waiting-count").inner_text()) >= 1
@@ -75,7 +75,9 @@ def check_header(page: Any, agent: Agent, look: Look) -> None:
 
 
 @in_every_scripted_look
-def test_what_is_new_waits_behind_a_pill_and_moves_nothing(window: Window, agent: Agent, look: Look) -> None:
+def test_what_is_new_waits_behind_a_pill_and_moves_nothing(
+    window: Window, agent: Agent, look: Viewport
+) -> None:
     low = agent.asks("low.example.com", **LOW)
     page = window(look=look)
     page.evaluate("window.stayed = true")
@@ -102,7 +104,7 @@ def test_what_is_new_waits_behind_a_pill_and_moves_nothing(window: Window, agent
 
 
 @on_the_desk
-def test_a_half_made_decision_stays_while_others_arrive(window: Window, agent: Agent, look: Look) -> None:
+def test_a_half_made_decision_stays_while_others_arrive(window: Window, agent: Agent, look: Viewport) -> None:
     first = agent.asks("first.example.com")
     page = window(look=look)
     panel = open_panel(card_about(page, "first.example.com"), "Reject")
@@ -119,7 +121,7 @@ def test_a_half_made_decision_stays_while_others_arrive(window: Window, agent: A
 
 @in_every_scripted_look
 def test_a_card_decided_elsewhere_greys_out_and_says_by_whom(
-    window: Window, agent: Agent, look: Look
+    window: Window, agent: Agent, look: Viewport
 ) -> None:
     calls = [agent.asks("elsewhere.example.com"), agent.asks("withdrawn.example.com")]
     mine, others = window(look=look), window("otto")
@@ -141,7 +143,7 @@ def test_a_card_decided_elsewhere_greys_out_and_says_by_whom(
 
 
 @with_script_and_plain_phone
-def test_filters_and_search_stay_in_the_address(window: Window, asked: Asked, look: Look) -> None:
+def test_filters_and_search_stay_in_the_address(window: Window, asked: Asked, look: Viewport) -> None:
     slug = f"filter-{look}"
     asked(slug, 2, "fil", **LOW)
     page = window(look=look)
@@ -184,7 +186,7 @@ def test_what_a_filter_leaves_out_is_no_news(
 
 
 @with_script_and_without
-def test_an_empty_queue_says_what_to_expect(window: Window, script: Look) -> None:
+def test_an_empty_queue_says_what_to_expect(window: Window, script: Viewport) -> None:
     page = window(look=script)
     empty = page.locator("#empty")
     assert "Nothing waits for you." in empty.inner_text()
@@ -209,7 +211,7 @@ def test_times_are_the_readers_with_utc_on_hover(window: Window, asked: Asked) -
 
 @in_every_scripted_look
 def test_drafts_come_and_go_by_themselves_and_nothing_moves(
-    window: Window, island: Island, bottles: Bottles, look: Look
+    window: Window, island: Island, bottles: Bottles, look: Viewport
 ) -> None:
     first, second = (Agent(island, bottles(f"{name}-{look}")) for name in ("shy", "meek"))
     page = window(look=look)

@@ -13,7 +13,7 @@ from tests.support.image_build import Building, building
 from tests.support.isolated_browser import Island
 from tests.support.proposals import HOSTILE
 from tests.support.timeouts import wait_until
-from tests.support.viewports import Look
+from tests.support.viewports import Viewport
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 LOG = ".rebuild pre.log"
@@ -109,7 +109,7 @@ def test_a_card_in_the_queue_shows_it_too_and_goes_on_after_a_lost_connection(
 def test_without_script_a_reload_shows_how_far_it_is(
     window: Window, island: Island, builder: Building
 ) -> None:
-    page = window(look=Look(script=False))
+    page = window(look=Viewport(script=False))
     page.goto(f"{island.server.console_url}/proposals/{builder.proposal}/")
     assert shown(page).strip() == "Step 1/2 : FROM debian:12"
     assert "Reload this page to see how far it is." in page.content()

@@ -11,7 +11,7 @@ import pytest
 from tests.browser.conftest import Bottles, Window
 from tests.support.console_page import card_about, fits, fits_every_look, open_panel, said, until
 from tests.support.isolated_browser import ORIGIN, Island
-from tests.support.viewports import Look, with_script_and_plain_phone, with_script_and_without
+from tests.support.viewports import Viewport, with_script_and_plain_phone, with_script_and_without
 
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 URL = f"https://{ORIGIN}/docs/guide?page=2"
@@ -37,7 +37,7 @@ def approve(page: Any, host: str) -> str:
 
 @with_script_and_plain_phone
 def test_what_curl_is_refused_it_gets_as_soon_as_an_operator_says_yes(
-    window: Window, island: Island, bottles: Bottles, origin: None, look: Look
+    window: Window, island: Island, bottles: Bottles, origin: None, look: Viewport
 ) -> None:
     bottle = bottles(f"curl-{look}")
     page = window(look=look)
@@ -80,7 +80,7 @@ def test_another_bottle_still_gets_nothing(island: Island, bottles: Bottles, ori
 
 @with_script_and_without
 def test_the_operator_sees_the_refusal_on_the_bottles_page(
-    window: Window, island: Island, bottles: Bottles, origin: None, script: Look
+    window: Window, island: Island, bottles: Bottles, origin: None, script: Viewport
 ) -> None:
     bottle = bottles(f"seen-{script}")
     refusal(island, bottle, f"https://{ORIGIN}/secret-plans?token=never-shown")
@@ -95,7 +95,7 @@ def test_the_operator_sees_the_refusal_on_the_bottles_page(
 
 @with_script_and_plain_phone
 def test_what_was_refused_and_never_asked_for_is_opened_from_the_queue(
-    window: Window, island: Island, bottles: Bottles, origin: None, look: Look
+    window: Window, island: Island, bottles: Bottles, origin: None, look: Viewport
 ) -> None:
     bottle = bottles(f"silent-{look}")
     refusal(island, bottle, URL)

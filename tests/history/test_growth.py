@@ -84,7 +84,7 @@ class World:
             "joining": lambda: ask(self.bottles[0], "p0.example.com"),
             "approving": self._approve,
             "sweeping": lambda: waiting._after.func(waiting._newest_seq.func()),
-            "caretaker": background.tend,
+            "caretaker": background.run_maintenance,
         }
 
     def _pages(self) -> list[str]:

@@ -82,7 +82,7 @@ def test_a_proxy_killed_under_load_comes_back_with_its_last_table_and_the_consol
 def known_gaps(site: Site) -> int:
     """How many times the console's list says that the proxy was away."""
     with site.console() as browser:
-        listed = browser.get("/admin/egress/dataplaneevent/").text
+        listed = browser.get("/admin/egress/proxyevent/").text
     return listed.count("Bottles reach nothing while it is away")
 
 

@@ -69,7 +69,7 @@ def test_one_that_is_killed_comes_back_while_the_other_serves_on(site: Site) -> 
     after = processes(site)
     assert (after[0], after[1] != before[1]) == (before[0], True)
     with site.console() as browser:
-        events = "/admin/egress/dataplaneevent/"
+        events = "/admin/egress/proxyevent/"
         wait_until(lambda: "egress process 2 of 2" in browser.get(events).text, what="the news")
         assert "egress process 1 of 2" not in browser.get(events).text
     assert f"egress process 2 of 2 ended with code -{int(signal.SIGKILL)}; restarting" in site.server.log()

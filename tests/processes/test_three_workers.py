@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from egress.tables.proxy_client import DataPlane
+from egress.tables.proxy_client import ProxyClient
 from tests.processes.test_waiting_calls import api_key
 from tests.support.agent import Agent, Operator, crowd
 from tests.support.server import RunningServer, running_server
@@ -63,7 +63,7 @@ async def test_calls_over_three_workers_are_decided_through_another(tmp_path, po
 
 def _what_was_approved_is_live_at_the_proxy(home: Path) -> None:
     """Whoever decided: the workers without a proxy wrote nothing and vouched for nothing."""
-    plane = DataPlane(home / "run", 1)
+    plane = ProxyClient(home / "run", 1)
     live = [route["host"] for team in range(TEAMS) for route in plane.routes(f"team-{team}")["routes"]]
     assert sorted(live) == sorted(f"h{number}.example.com" for number in range(CALLS) if number % 7)
 

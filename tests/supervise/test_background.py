@@ -43,41 +43,41 @@ def test_a_round_forgets_records_past_their_age(agent_a: Bottle, settings: Any) 
             bottle=agent_a, at=timezone.now() - timedelta(days=days), path=f"/{days}", table_version=1,
             status=200, bytes_out=0, bytes_in=0, duration_ms=1,
         )  # fmt: skip
-    background.tend()
+    background.run_maintenance()
     assert TrafficRecord.objects.get().path == "/1"
 
 
 @pytest.fixture
 async def worker(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[background.Caretaker]:
+) -> AsyncIterator[background.BackgroundJobs]:
     settings.BOTTLE_HOME = tmp_path
-    monkeypatch.setattr(background, "look_after_bottles", lambda: None)
+    monkeypatch.setattr(background, "reconcile_bottles", lambda: None)
     monkeypatch.setattr(background.DiskWatch, "work", lambda self: False)
-    worker = background.Caretaker()
+    worker = background.BackgroundJobs()
     yield worker
     await worker.stop()
     for thread in threading.enumerate():
-        if thread.name in (background.Tending.name, background.Keeping.name, background.DiskWatch.name):
+        if thread.name in (background.RetryJob.name, background.ReconcileJob.name, background.DiskWatch.name):
             await asyncio.to_thread(thread.join)  # it may hold a connection to the database
 
 
 @pytest.mark.django_db(transaction=True)
 async def test_it_goes_on_after_a_round_that_failed(
-    worker: background.Caretaker, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    worker: background.BackgroundJobs, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     rounds: list[int] = []
     third = Event()
 
-    def tend(*, at_once: bool) -> None:
+    def run_maintenance(*, at_once: bool) -> None:
         rounds.append(1)
         if len(rounds) == 1:
             raise RuntimeError("unforeseen")
         if len(rounds) == 3:
             third.set()
 
-    monkeypatch.setattr(background, "tend", tend)
-    monkeypatch.setattr(background.Tending, "pause_seconds", 0.001)
+    monkeypatch.setattr(background, "run_maintenance", run_maintenance)
+    monkeypatch.setattr(background.RetryJob, "pause_seconds", 0.001)
     worker.start()
     assert await asyncio.to_thread(third.wait, 30)
     assert "A round of caretaker failed" in caplog.text
@@ -85,16 +85,16 @@ async def test_it_goes_on_after_a_round_that_failed(
 
 @pytest.mark.django_db(transaction=True)
 async def test_a_round_that_hangs_does_not_hold_up_the_calls_that_wait(
-    worker: background.Caretaker, monkeypatch: pytest.MonkeyPatch
+    worker: background.BackgroundJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweeper's queries must not stand in line behind a proxy that never answers."""
     hangs, answers = Event(), Event()
 
-    def tend(*, at_once: bool) -> None:
+    def run_maintenance(*, at_once: bool) -> None:
         hangs.set()
         answers.wait(60)
 
-    monkeypatch.setattr(background, "tend", tend)
+    monkeypatch.setattr(background, "run_maintenance", run_maintenance)
     worker.start()
     await asyncio.to_thread(hangs.wait, 30)
     try:
@@ -106,9 +106,9 @@ async def test_a_round_that_hangs_does_not_hold_up_the_calls_that_wait(
 
 @pytest.mark.django_db(transaction=True)
 async def test_a_call_from_another_home_is_not_left_for_the_next_round(
-    worker: background.Caretaker, monkeypatch: pytest.MonkeyPatch
+    worker: background.BackgroundJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tend(*, at_once: bool) -> None:
+    def run_maintenance(*, at_once: bool) -> None:
         rounds.append(at_once)
 
     async def tended(times: int) -> None:
@@ -117,8 +117,8 @@ async def test_a_call_from_another_home_is_not_left_for_the_next_round(
                 await asyncio.sleep(0.01)
 
     rounds: list[bool] = []
-    monkeypatch.setattr(background, "tend", tend)
-    monkeypatch.setattr(background.Tending, "pause_seconds", 3600.0)
+    monkeypatch.setattr(background, "run_maintenance", run_maintenance)
+    monkeypatch.setattr(background.RetryJob, "pause_seconds", 3600.0)
     worker.start()
     await tended(1)  # what was left before it came
     await sync_to_async(events.call_home)(home=versions.home_id())
@@ -126,4 +126,4 @@ async def test_a_call_from_another_home_is_not_left_for_the_next_round(
 
 
 async def test_it_may_be_stopped_before_it_was_started() -> None:
-    await background.Caretaker().stop()
+    await background.BackgroundJobs().stop()

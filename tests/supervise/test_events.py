@@ -146,7 +146,7 @@ async def test_events_go_over_the_servers_loop_before_any_call_waits(monkeypatch
     from botbottle.web import server  # installs Twisted's reactor
 
     monkeypatch.setattr(events, "_loop", None)
-    for duty in (server.Caretaker, server.Intake, server.Sender):
+    for duty in (server.BackgroundJobs, server.RecordImport, server.Sender):
         monkeypatch.setattr(duty, "start", lambda _: started.append(events._loop))
     started: list[Any] = []
     server.WebServer(None, [], lambda: None)._begin()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervise.sanitize import inert_json, one_line, storable, storable_json, visible
+from supervise.sanitize import escape_html_json, make_visible, one_line, without_nul, without_nul_json
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60)
 
@@ -29,19 +29,19 @@ ANY_TEXT = st.text(st.characters(codec=None), max_size=60)
     ],
 )
 def test_what_hides_is_shown(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert make_visible(text) == shown
 
 
 @given(ANY_TEXT)
 def test_what_is_shown_can_be_printed_and_shown_again(text: str) -> None:
-    shown = visible(text)
+    shown = make_visible(text)
     assert shown.encode().decode() == shown
-    assert visible(shown) == shown
+    assert make_visible(shown) == shown
 
 
 @given(ANY_TEXT)
 def test_what_is_stored_fits_every_database_and_is_otherwise_as_sent(text: str) -> None:
-    stored = storable(text)
+    stored = without_nul(text)
     assert "\x00" not in stored
     assert stored.encode().decode() == stored
     assert len(stored) == len(text)
@@ -51,12 +51,12 @@ def test_what_is_stored_fits_every_database_and_is_otherwise_as_sent(text: str) 
 
 def test_every_text_inside_a_json_value_is_made_storable() -> None:
     value = {"a\x00": ["\ud800", {"b": "\x00", "n": 1, "x": None, "t": True}]}
-    assert storable_json(value) == {"a␀": ["\ufffd", {"b": "␀", "n": 1, "x": None, "t": True}]}
+    assert without_nul_json(value) == {"a␀": ["\ufffd", {"b": "␀", "n": 1, "x": None, "t": True}]}
 
 
 @given(st.recursive(ANY_TEXT, lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner), max_leaves=8))
 def test_inert_json_is_printable_ascii_and_means_the_same(value: object) -> None:
-    text = inert_json(json.dumps(value))
+    text = escape_html_json(json.dumps(value))
     assert text.isascii()
     assert text.isprintable()
     assert not set("<>&") & set(text)

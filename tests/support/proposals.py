@@ -8,21 +8,21 @@ from botbottle.models import Bottle
 from egress.policy.asks import parse_egress_ask, parse_gate_ask
 from supervise.models import Proposal
 from supervise.proposals import queries
-from supervise.proposals.submit import file_proposal
+from supervise.proposals.submit import submit_proposal
 
 HOSTILE = "<script>alert(1)</script> & \u202egnp.exe \x1b[31m\x07 \x7f \u2028 \u200b \x00 \ud800 é"
 
 
 def ask(bottle: Bottle, host: str = "api.example.com", why: str = "I need it.", **more: Any) -> Proposal:
-    return file_proposal(bottle, "egress-block", parse_egress_ask({"host": host, **more}), why).proposal
+    return submit_proposal(bottle, "egress-block", parse_egress_ask({"host": host, **more}), why).proposal
 
 
 def ask_gate(bottle: Bottle, url: str = "https://gate.example.com/x", why: str = "Blocked.") -> Proposal:
-    return file_proposal(bottle, "pipelock-block", parse_gate_ask({"failed_url": url}), why).proposal
+    return submit_proposal(bottle, "pipelock-block", parse_gate_ask({"failed_url": url}), why).proposal
 
 
 def ask_image(bottle: Bottle, dockerfile: str = "FROM debian:12\n", why: str = "I need a tool.") -> Proposal:
-    return file_proposal(bottle, "capability-block", {"dockerfile": dockerfile}, why).proposal
+    return submit_proposal(bottle, "capability-block", {"dockerfile": dockerfile}, why).proposal
 
 
 def seen(proposal: Proposal) -> str:

@@ -190,7 +190,7 @@ class Client:
         self.socket.close()
 
 
-class Lab:
+class Harness:
     def __init__(
         self,
         home: Path,
@@ -419,7 +419,7 @@ def request(method: str, target: str, host: str, *headers: str, body: bytes = b"
 
 
 @contextmanager
-def running_lab(home: Path, *, inside: Sequence[str] = (), **variables: str) -> Iterator[Lab]:
+def running_lab(home: Path, *, inside: Sequence[str] = (), **variables: str) -> Iterator[Harness]:
     """Origins, the data plane's process, and two bottles: agent-a with the usual routes, agent-b's other."""
     home.mkdir(parents=True, exist_ok=True)
     (home / "unknown").mkdir()
@@ -430,7 +430,7 @@ def running_lab(home: Path, *, inside: Sequence[str] = (), **variables: str) -> 
         names = ["unrelated.example.com"] if host.startswith("wrong") else [host, f"*.{host}"]
         signs = unknown if host.startswith("unknown") else authority
         origins.add(host, address, signs.context(names, days=days))
-    lab = Lab(home, origins, authority, inside=inside, **variables)
+    lab = Harness(home, origins, authority, inside=inside, **variables)
     try:
         lab.publish("agent-a", USUAL_ROUTES)
         lab.publish("agent-b", [pinned("other.example.com")])

@@ -17,7 +17,7 @@ from supervise.bottles import records as bottles
 from supervise.kinds import mcp_tool
 from supervise.models import Delivery, Rebuild, Webhook
 from supervise.proposals import decisions, queries, snooze
-from supervise.proposals.submit import file_proposal
+from supervise.proposals.submit import submit_proposal
 from supervise.webhooks import manage
 
 bottle = bottles.get(given["slug"])  # noqa: F821 - given by whoever runs this
@@ -32,11 +32,11 @@ AFTER = (
 
 
 def route(host, why="The task needs it.", **more):
-    return file_proposal(bottle, "egress-block", parse_egress_ask({"host": host, **more}), why).proposal
+    return submit_proposal(bottle, "egress-block", parse_egress_ask({"host": host, **more}), why).proposal
 
 
 def image(text, why="The build needs ripgrep."):
-    return file_proposal(bottle, "capability-block", {"dockerfile": text}, why).proposal
+    return submit_proposal(bottle, "capability-block", {"dockerfile": text}, why).proposal
 
 
 def seen(proposal):
@@ -97,7 +97,7 @@ github = {
     "auth": {"scheme": "Bearer", "token_ref": "GITHUB_TOKEN"},
 }
 other = bottles.create(f"{bottle.slug}-twin", author="tests").bottle
-asked_there = file_proposal(
+asked_there = submit_proposal(
     other, "egress-block", parse_egress_ask({"host": "api.github.com", **github}), "Me too."
 ).proposal
 decisions.approve(asked_there.pk, actor=otto, seen_digest=seen(asked_there), note="needed there")
@@ -112,7 +112,7 @@ waiting = {
     "wild": route("*.xn--pypal-4ve.example.net"),
     "widened": route("api.example.com"),
     "inner": route("inner.example.com", path_allowlist=["/all"], methods=["GET"]),
-    "gate": file_proposal(
+    "gate": submit_proposal(
         bottle, "pipelock-block", parse_gate_ask({"failed_url": "https://gate.example.org/x"}), "Blocked."
     ).proposal,
 }

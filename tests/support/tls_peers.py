@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from egress.proxy.net.connection import Doorbell, Watch, Wire
+from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
 from egress.proxy.tls.authority import Authority, _private_pem
 from egress.proxy.tls.openssl import Session
 from egress.proxy.tls.transport import TlsTransport
@@ -139,7 +139,7 @@ def _expanded(secret: bytes, label: bytes, size: int) -> bytes:
 
 
 class Ours:
-    def __init__(self, wire: Wire, tls: TlsTransport) -> None:
+    def __init__(self, wire: Connection, tls: TlsTransport) -> None:
         self.wire = wire
         self.tls = tls
 
@@ -166,7 +166,7 @@ async def connected(ours: Session, theirs: ssl.SSLContext) -> AsyncIterator[tupl
     """Our end, whose handshake nobody has begun to wait for, and the peer."""
     near, far = socket.socketpair()
     far.setblocking(False)
-    wire = Wire(Doorbell(), Watch())
+    wire = Connection(Wakeup(), DeadlineTimer())
     tls = TlsTransport(ours, wire)
     await asyncio.get_running_loop().create_connection(lambda: tls, sock=near)
     with far:

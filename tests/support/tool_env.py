@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import PROGRAMS, ROOT
-from tests.support.proxy_harness import TOKENS, Lab, running_lab
+from tests.support.proxy_harness import TOKENS, Harness, running_lab
 from tests.support.requirements import require
 from tests.support.timeouts import PATIENCE
 from tests.support.tool_upstreams import (
@@ -74,7 +74,7 @@ class Finished:
 
 class Workshop:
     def __init__(
-        self, lab: Lab, upstreams: dict[str, Upstream], repositories: Path, bridge_port: int
+        self, lab: Harness, upstreams: dict[str, Upstream], repositories: Path, bridge_port: int
     ) -> None:
         self.lab = lab
         self.upstreams = upstreams

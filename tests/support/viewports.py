@@ -12,7 +12,7 @@ WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Viewport:
     """Its name also serves for bottles and hosts of one test."""
 
     is_phone: bool = False
@@ -42,28 +42,28 @@ class Look:
         }
 
 
-DESK = Look()
+DESK = Viewport()
 # A flow meets each size, each scheme, and script or none. It need not meet all of them together: dark changes
 # colours, nothing else, which `is_alike_in_light_and_dark` holds on every page and at the forms of flows.
-SCRIPTED = [Look(), Look(is_phone=True, is_dark=True)]
-PLAIN_PHONE = Look(is_phone=True, is_dark=True, script=False)
+SCRIPTED = [Viewport(), Viewport(is_phone=True, is_dark=True)]
+PLAIN_PHONE = Viewport(is_phone=True, is_dark=True, script=False)
 # For pages that are only read: one window takes on all four looks, see `every_size_and_scheme`.
 with_script_and_without = pytest.mark.parametrize(
-    "script", [DESK, Look(script=False)], ids=["all-looks", "all-looks-plain"]
+    "script", [DESK, Viewport(script=False)], ids=["all-looks", "all-looks-plain"]
 )
 
 
-def every_size(page: Any) -> Iterator[Look]:
+def every_size(page: Any) -> Iterator[Viewport]:
     """Ends as it begins, on a desk."""
-    for look in (Look(is_phone=True), DESK):
+    for look in (Viewport(is_phone=True), DESK):
         page.set_viewport_size({"width": look.width, "height": look.height})
         yield look
 
 
-def every_size_and_scheme(page: Any) -> Iterator[Look]:
+def every_size_and_scheme(page: Any) -> Iterator[Viewport]:
     """Ends as it begins, on a light desk."""
     for is_phone, is_dark in ((False, True), (True, False), (True, True), (False, False)):
-        look = Look(is_phone, is_dark)
+        look = Viewport(is_phone, is_dark)
         page.set_viewport_size({"width": look.width, "height": look.height})
         page.emulate_media(color_scheme="dark" if look.is_dark else "light")
         yield look

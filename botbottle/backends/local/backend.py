@@ -121,7 +121,7 @@ class LocalBackend:
         front = terminal.both()
         order = self._order(plan, progress, terminal.variables() if front else {})
         order.front, order.terminal, order.size = True, front, terminal.size()
-        kept = supervisor.Keeper(order)
+        kept = supervisor.SandboxSupervisor(order)
         if front:
             with terminal.raw():
                 code = kept.keep()
@@ -168,7 +168,7 @@ class LocalBackend:
             self.available()
         raise BackendError(f"{plan.slug} ended at once ({code}): {run_dir.tail(self._run(plan.slug))}")
 
-    def _order(self, plan: Plan, progress: Progress, extra: dict[str, str]) -> supervisor.Order:
+    def _order(self, plan: Plan, progress: Progress, extra: dict[str, str]) -> supervisor.StartOptions:
         """Everything that can go wrong goes wrong here, before anything runs."""
         program = find_bubblewrap()
         run = self._run(plan.slug)
@@ -197,7 +197,7 @@ class LocalBackend:
             flags += ["--pids", str(most)]
         arguments = box.data(b"".join(os.fsencode(f"{word}\0") for word in box.arguments))
         inside = [*first, *flags, "--", *plan.command]
-        order = supervisor.Order(str(run), lock, [program, "--args", arguments, *inside], box.fds)
+        order = supervisor.StartOptions(str(run), lock, [program, "--args", arguments, *inside], box.fds)
         order.control = ours.detach()
         order.rlimits = quotas.rlimits(plan.limits)
         if placement is not None:

@@ -37,7 +37,7 @@ TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 HANDLED = (signal.SIGCHLD, signal.SIGINT, signal.SIGWINCH, *TERMINATING)
 
 
-class Order:
+class StartOptions:
     """What to start and how; made by local.py, which holds the lock already."""
 
     def __init__(self, run: str, lock: int, argv: list[str], fds: list[int]) -> None:
@@ -60,7 +60,7 @@ class Order:
         return [*words, "--", *self.argv]
 
     @classmethod
-    def parse(cls, words: list[str]) -> Order:
+    def parse(cls, words: list[str]) -> StartOptions:
         end = words.index("--")
         pairs = [word.partition("=")[::2] for word in words[:end]]
         one = dict(pairs)
@@ -129,8 +129,8 @@ class Client:
             del self.pending[0]
 
 
-class Keeper:
-    def __init__(self, order: Order) -> None:
+class SandboxSupervisor:
+    def __init__(self, order: StartOptions) -> None:
         self.order = order
         self.control = socket.socket(fileno=order.control)
         self.log = Log(order.run)
@@ -443,7 +443,7 @@ class Keeper:
             self.leave(client)
 
 
-def become(order: Order, inside: tuple[int, int, int]) -> None:
+def become(order: StartOptions, inside: tuple[int, int, int]) -> None:
     """In the child: within the limits, on its own streams, in a session of its own, the sandbox."""
     try:
         signal.set_wakeup_fd(-1)
@@ -568,4 +568,4 @@ if __name__ == "__main__":
     if os.fork():
         os._exit(0)  # whoever started us has waited for enough
     os.setsid()
-    sys.exit(Keeper(Order.parse(sys.argv[2:])).keep())
+    sys.exit(SandboxSupervisor(StartOptions.parse(sys.argv[2:])).keep())

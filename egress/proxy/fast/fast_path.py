@@ -15,16 +15,16 @@ from egress.policy.errors import BadPath
 from egress.policy.paths import canonical_path
 from egress.policy.routes import Route
 from egress.proxy.errors import Refusal
-from egress.proxy.fast.head_cache import Answer, Habit
+from egress.proxy.fast.head_cache import Answer, CachedRequest
 from egress.proxy.http.heads import RequestHead, is_accepted, parse_request, parse_response, read_usual_line
 from egress.proxy.http.override_headers import overrides_in
 from egress.proxy.http.targets import Target, inner_target
 from egress.proxy.http.writer import request_bytes, response_bytes
-from egress.proxy.net.connection import Wire
+from egress.proxy.net.connection import Connection
 from egress.proxy.request.inspection import conceal, search_head
 from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.connection_limits import LONG_HEAD
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
 
 _END = b"\r\n\r\n"
@@ -37,11 +37,11 @@ class HandedOver(NamedTuple):
     target: Target
     record: Record
     route: Route
-    upstream: Wire  # that it was sent on
+    upstream: Connection  # that it was sent on
     is_cut: bool
 
 
-class Express:
+class FastPath:
     """A flow, while it is busy.
 
     For a request that can be repeated, has no body and needs no credential or lease, when there is a kept
@@ -53,9 +53,9 @@ class Express:
 
     tunnelled = False
 
-    def __init__(self, plane: DataPlane, bottle: Bottle, client: Wire, host: str) -> None:
-        self._plane = plane
-        self._limits = plane.limits
+    def __init__(self, proxy: Proxy, bottle: Bottle, client: Connection, host: str) -> None:
+        self._proxy = proxy
+        self._limits = proxy.limits
         self._bottle = bottle
         self._client = client
         self._host = host
@@ -66,7 +66,7 @@ class Express:
         self._raw = b""
         self._method = self._path = ""
         self._at = self._clock = 0.0
-        self._upstream: Wire | None = None
+        self._upstream: Connection | None = None
         self._gave_up = False
         self._is_cut = False
         self._answer = known.answer
@@ -106,8 +106,8 @@ class Express:
 
     def take(self, data: bytes) -> bool:
         """Whether this was a request that is now on its way. If not, nothing has happened yet."""
-        client, plane, bottle = self._client, self._plane, self._bottle
-        if self._upstream is not None or client.buffer or client.choked or client.expired or plane.stopping:
+        client, proxy, bottle = self._client, self._proxy, self._bottle
+        if self._upstream is not None or client.buffer or client.choked or client.expired or proxy.stopping:
             return False
         if len(data) > LONG_HEAD:
             return False
@@ -131,10 +131,10 @@ class Express:
         bottle.flows.add(self)
         client.deadline = client.clock() + self._limits.response_seconds
         upstream.sink = self._take_answer
-        plane.outbox.put(upstream, data[:start] + habit.sent)
+        proxy.write_batch.put(upstream, data[:start] + habit.sent)
         return True
 
-    def _holds(self, habit: Habit, data: bytes, start: int) -> bool:
+    def _holds(self, habit: CachedRequest, data: bytes, start: int) -> bool:
         """Whether it is true of these fields too, now."""
         bottle, search, fields, now = self._bottle, habit.search, habit.fields, monotonic()
         return (
@@ -147,7 +147,7 @@ class Express:
             and is_accepted(data)
         )
 
-    def _learn(self, data: bytes, start: int) -> Habit | None:
+    def _learn(self, data: bytes, start: int) -> CachedRequest | None:
         """None if such a request is not for the short way, or is not all that arrived."""
         if data.find(_END) != len(data) - len(_END):
             return None
@@ -161,13 +161,13 @@ class Express:
             return None
         if overrides_in(head.fields, route):
             return None
-        search, searched = self._plane.scanners.search(self._bottle), route.dlp.searches_requests
+        search, searched = self._proxy.scanners.search(self._bottle), route.dlp.searches_requests
         if searched and (
             search.handed.problem or search_head(search.scanner, target, head, head.travelling) is not None
         ):
             return None
         sent = request_bytes(head, target.origin_form, self._host.encode("ascii"), head.travelling)
-        return Habit(
+        return CachedRequest(
             data[start:], search, route, searched,
             ("https", self._host, route.pinned_addresses), sent.partition(b"\r\n")[2],
         )  # fmt: skip
@@ -182,7 +182,7 @@ class Express:
             habits.snapshot, habits.route = snapshot, route if ordinary else None
         return habits.route
 
-    def _may_leave(self, habit: Habit, method: str, path: str, origin_form: bytes) -> bool:
+    def _may_leave(self, habit: CachedRequest, method: str, path: str, origin_form: bytes) -> bool:
         route = habit.route
         if not route.admits_method(method):
             return False
@@ -198,11 +198,11 @@ class Express:
     # --- the answer
 
     def _take_answer(self, data: bytes) -> None:
-        upstream, client, plane, habit = self._upstream, self._client, self._plane, self._habit
+        upstream, client, proxy, habit = self._upstream, self._client, self._proxy, self._habit
         assert upstream is not None and habit is not None  # noqa: S101
         if upstream.unsent:  # it cannot know what is asked: the task asks somebody else
             upstream.unsent = b""
-            upstream.spoil(data)
+            upstream.reject_unexpected_data(data)
             client.bell.ring()
             return
         answer = self._whole_answer(data)
@@ -212,23 +212,23 @@ class Express:
             client.bell.ring()
             return
         head, sent = answer.raw, answer.sent
-        plane.outbox.put(client, data if head == sent else sent + data[len(head) :])
+        proxy.write_batch.put(client, data if head == sent else sent + data[len(head) :])
         self._upstream = None
         self._bottle.flows.discard(self)
         record = self._record(habit, answer.status, answer.length, (perf_counter() - self._clock) * 1000)
         if not habit.searched:
-            conceal(plane.scanners.search(self._bottle), record)
-        plane.records.add(record)
+            conceal(proxy.scanners.search(self._bottle), record)
+        proxy.records.add(record)
         if answer.keeps_alive and not upstream.ended:
             self._bottle.pool.give_back(habit.key, upstream)
         else:
             upstream.close()
         client.deadline = client.clock() + self._limits.keep_alive_seconds
-        if client.buffer or client.ended or plane.stopping:
+        if client.buffer or client.ended or proxy.stopping:
             client.bell.ring()
 
     def _record(
-        self, habit: Habit, status: int = 0, length: int = 0, first_byte_ms: float | None = None
+        self, habit: CachedRequest, status: int = 0, length: int = 0, first_byte_ms: float | None = None
     ) -> Record:
         return Record(
             self._bottle.slug, self._at, self._method, "https", self._host, self._path, habit.route.host,

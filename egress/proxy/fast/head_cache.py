@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from egress.policy.decide import Snapshot
 from egress.policy.routes import Route
 from egress.proxy.net.pool import Key
-from egress.proxy.state.active_scan import Search
+from egress.proxy.state.active_scan import ActiveScan
 
 _HOSTS = 64
 _BYTES = 2048  # of a head that is remembered beyond its connection
 
 
 @dataclass(frozen=True, slots=True)
-class Habit:
+class CachedRequest:
     """What is true of requests with these fields, under one table and with one set of secrets."""
 
     fields: bytes  # everything that follows the first line
-    search: Search
+    search: ActiveScan
     route: Route
     searched: bool  # so is the line, then
     key: Key
@@ -43,18 +43,18 @@ class Answer:
     sent: bytes
 
 
-class HostHabits:
+class HostEntry:
     """Of one host. A connection begins with this request and answer, and goes on with its own."""
 
     __slots__ = ("answer", "request", "route", "snapshot")
 
     def __init__(self) -> None:
-        self.request: Habit | None = None
+        self.request: CachedRequest | None = None
         self.answer: Answer | None = None
         self.snapshot: Snapshot | None = None  # which the route was found by
         self.route: Route | None = None
 
-    def keep_request(self, habit: Habit | None) -> None:
+    def keep_request(self, habit: CachedRequest | None) -> None:
         if habit is not None and len(habit.fields) <= _BYTES:
             self.request = habit
 
@@ -63,14 +63,14 @@ class HostHabits:
             self.answer = answer
 
 
-class Habits:
+class HeadCache:
     """Of the hosts that a bottle has spoken to last."""
 
     def __init__(self) -> None:
-        self._hosts: OrderedDict[str, HostHabits] = OrderedDict()
+        self._hosts: OrderedDict[str, HostEntry] = OrderedDict()
 
-    def of(self, host: str) -> HostHabits:
-        habits = self._hosts.pop(host, None) or HostHabits()
+    def of(self, host: str) -> HostEntry:
+        habits = self._hosts.pop(host, None) or HostEntry()
         self._hosts[host] = habits
         if len(self._hosts) > _HOSTS:
             self._hosts.popitem(last=False)

@@ -10,7 +10,7 @@ from egress.proxy.config import Limits
 from egress.proxy.errors import BadRequest, Gone
 from egress.proxy.http.body import Body, body_of, payloads
 from egress.proxy.http.heads import RequestHead
-from egress.proxy.net.connection import Wire
+from egress.proxy.net.connection import Connection
 from egress.proxy.net.fair_scheduler import Begin, result
 
 _LINGER_SECONDS, _QUIET_SECONDS, _LINGER_BYTES = 2.0, 0.2, 1024 * 1024
@@ -27,7 +27,12 @@ class Lane(Protocol):
 
 
 async def read_head(
-    wire: Wire, limits: Limits, stopping: Callable[[], bool], lane: Lane | None = None, *, silence: float
+    connection: Connection,
+    limits: Limits,
+    stopping: Callable[[], bool],
+    lane: Lane | None = None,
+    *,
+    silence: float,
 ) -> bytes | None:
     """The bytes of the next head, or None when the connection is over. Raises BadRequest, or Gone.
 
@@ -36,36 +41,36 @@ async def read_head(
     Its first byte may take as long as `silence` is borne; from then on every byte of it has to arrive within
     one deadline, however it is dripped.
     """
-    wire.expired = False
-    wire.deadline = wire.clock() + silence
+    connection.expired = False
+    connection.deadline = connection.clock() + silence
     started = False
     while True:
         if lane is not None and lane.busy:
             if lane.stuck:
                 return None
-            await wire.bell.wait()
+            await connection.bell.wait()
             continue
-        if wire.buffer:
-            end = wire.buffer.find(b"\r\n\r\n")
-            if end > limits.head_bytes or (end < 0 and len(wire.buffer) > limits.head_bytes):
+        if connection.buffer:
+            end = connection.buffer.find(b"\r\n\r\n")
+            if end > limits.head_bytes or (end < 0 and len(connection.buffer) > limits.head_bytes):
                 raise BadRequest("too-large", f"The head is larger than {limits.head_bytes} bytes.", 431)
             if end >= 0:
-                await _until_drained(wire, wire.clock() + limits.idle_seconds)
-                return wire.take(end + 4)
+                await _until_drained(connection, connection.clock() + limits.idle_seconds)
+                return connection.take(end + 4)
             if not started:
                 started = True
-                wire.deadline = wire.clock() + limits.head_seconds
-        if wire.ended or (stopping() and not started):
+                connection.deadline = connection.clock() + limits.head_seconds
+        if connection.ended or (stopping() and not started):
             return None
-        if wire.expired:
+        if connection.expired:
             if started:
                 raise BadRequest("timeout", "The request did not come in time.", 408)
             return None
-        await wire.bell.wait()
+        await connection.bell.wait()
 
 
 async def read_body(
-    wire: Wire, head: RequestHead, limits: Limits, keep: Callable[[int], None], begin: Begin
+    connection: Connection, head: RequestHead, limits: Limits, keep: Callable[[int], None], begin: Begin
 ) -> bytes:
     """The whole body of a request, within the limit of what is held in memory. Raises Refusal, or Gone.
 
@@ -73,25 +78,25 @@ async def read_body(
     """
     body, payload = body_of(head.length), bytearray()
     if b"expect" in head.single:
-        wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    wire.deadline = wire.clock() + limits.idle_seconds
+        connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    connection.deadline = connection.clock() + limits.idle_seconds
     while not body.finished:
-        if wire.buffer:
+        if connection.buffer:
             try:
-                payload += await result(_fed(body, wire.take(len(wire.buffer))), begin)
+                payload += await result(_fed(body, connection.take(len(connection.buffer))), begin)
             except ValueError as error:
                 raise BadRequest("bad-body", f"The request was refused: {error}.") from error
             if len(payload) > limits.held_body_bytes:
                 raise BadRequest("too-large", f"The body is larger than {limits.held_body_bytes} bytes.", 413)
             keep(len(payload))
-            wire.deadline = wire.clock() + limits.idle_seconds
-        elif wire.ended:
+            connection.deadline = connection.clock() + limits.idle_seconds
+        elif connection.ended:
             raise Gone
-        elif wire.expired:
+        elif connection.expired:
             raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
         else:
-            await wire.bell.wait()
-    wire.stop_draining(body.rest)
+            await connection.bell.wait()
+    connection.stop_draining(body.rest)
     return bytes(payload)
 
 
@@ -103,31 +108,31 @@ def _fed(body: Body, data: bytes) -> Steps:
     return b"".join(parts)
 
 
-async def _until_drained(wire: Wire, deadline: float) -> None:
+async def _until_drained(connection: Connection, deadline: float) -> None:
     """A client that does not read its answers gets no more of them."""
-    wire.deadline = deadline
-    while wire.choked:
-        if wire.ended or wire.expired:
+    connection.deadline = deadline
+    while connection.choked:
+        if connection.ended or connection.expired:
             raise Gone
-        await wire.bell.wait()
+        await connection.bell.wait()
 
 
-async def linger(wire: Wire) -> None:
+async def linger(connection: Connection) -> None:
     """Closing while the client still sends would destroy the answer before it is read."""
-    wire.expired = False
-    end = wire.clock() + _LINGER_SECONDS
-    wire.deadline = wire.clock() + _QUIET_SECONDS
+    connection.expired = False
+    end = connection.clock() + _LINGER_SECONDS
+    connection.deadline = connection.clock() + _QUIET_SECONDS
     thrown_away = 0
 
     def count(data: bytes) -> None:
         nonlocal thrown_away
         thrown_away += len(data)
-        wire.deadline = min(end, wire.clock() + _QUIET_SECONDS)
+        connection.deadline = min(end, connection.clock() + _QUIET_SECONDS)
         if thrown_away > _LINGER_BYTES:
-            wire.abort()
+            connection.abort()
 
-    wire.drain_into(count)
-    if wire.transport is not None and wire.transport.can_write_eof():
-        wire.transport.write_eof()
-    while not (wire.ended or wire.expired):
-        await wire.bell.wait()
+    connection.drain_into(count)
+    if connection.transport is not None and connection.transport.can_write_eof():
+        connection.transport.write_eof()
+    while not (connection.ended or connection.expired):
+        await connection.bell.wait()

@@ -14,7 +14,7 @@ _KIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Berth:
+class BufferLimits:
     """The room of each of a connection's two wires, in bytes."""
 
     read: int  # at once
@@ -28,10 +28,10 @@ class Berth:
         return 2 * max(self.unread + self.read + self.unsent + self.read, self.pipe)
 
 
-NARROW = Berth(read=32 * _KIB, unread=64 * _KIB, unsent=32 * _KIB, pipe=0)
+NARROW = BufferLimits(read=32 * _KIB, unread=64 * _KIB, unsent=32 * _KIB, pipe=0)
 # Less would make large transfers slower. A pipe is as wide as they get without privileges: a quarter of that
 # costs a fifth more time.
-WIDE = Berth(read=256 * _KIB, unread=128 * _KIB, unsent=256 * _KIB, pipe=1024 * _KIB)
+WIDE = BufferLimits(read=256 * _KIB, unread=128 * _KIB, unsent=256 * _KIB, pipe=1024 * _KIB)
 
 
 def shared_room(size: int) -> memoryview:
@@ -45,19 +45,19 @@ def shared_room(size: int) -> memoryview:
     return memoryview(mmap.mmap(-1, middle + size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))[middle:]
 
 
-class Berths:
+class BufferBudget:
     """Wide ones for the first who come; the rest of the room is kept for all others that may come."""
 
     def __init__(self, room: int, connections: int) -> None:
         """`room` is at least what so many narrow ones take."""
         self._wide_ones = (room - connections * NARROW.most) // (WIDE.most - NARROW.most)
 
-    def take(self) -> Berth:
+    def take(self) -> BufferLimits:
         if self._wide_ones <= 0:
             return NARROW
         self._wide_ones -= 1
         return WIDE
 
-    def give_back(self, berth: Berth) -> None:
-        if berth is WIDE:
+    def give_back(self, buffer_limits: BufferLimits) -> None:
+        if buffer_limits is WIDE:
             self._wide_ones += 1

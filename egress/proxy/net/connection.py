@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Generator
 from typing import Protocol, cast
 
-from egress.proxy.net.buffers import NARROW, WIDE, Berth, shared_room
+from egress.proxy.net.buffers import NARROW, WIDE, BufferLimits, shared_room
 from egress.proxy.net.fair_scheduler import Begin, advance, at_once
 from egress.proxy.net.registration import Registry
 
@@ -23,7 +23,7 @@ _arrived = shared_room(WIDE.read)
 _UNREAD, _CHOKED, _LENT, _BUSY = 1, 2, 4, 8
 
 # Bytes as they leave, and who sends them: nothing else may be sent there before.
-Parcel = tuple[asyncio.Transport, bytes]
+Chunk = tuple[asyncio.Transport, bytes]
 
 # Either takes the bytes at once, or gives back the work that they make.
 Sink = Callable[[bytes], Generator[None, None, object] | None]
@@ -32,11 +32,11 @@ Sink = Callable[[bytes], Generator[None, None, object] | None]
 class Encrypting(Protocol):
     """A transport that can be asked for what it would send."""
 
-    def wrap_up(self, data: bytes) -> Parcel | None:
+    def take_pending_chunk(self, data: bytes) -> Chunk | None:
         """None when nothing can be sent any more."""
 
 
-class Doorbell:
+class Wakeup:
     """Wakes the one task that serves a connection. It looks around for itself what has happened."""
 
     __slots__ = ("_future", "_loop", "_rung")
@@ -65,7 +65,7 @@ class Doorbell:
             self._future = None
 
 
-class Watch:
+class DeadlineTimer:
     """Ends the patience with every open wire that is past its deadline; one timer for all of them.
 
     `leaving_seconds` is how long a wire that is closed may take to send what was written before.
@@ -75,27 +75,27 @@ class Watch:
         self.leaving_seconds = leaving_seconds
         self.registry = Registry()
         self.clock = asyncio.get_running_loop().time
-        self._wires: set[Wire] = set()
+        self._wires: set[Connection] = set()
         self._every = every
 
     def __len__(self) -> int:
         return len(self._wires)
 
-    def add(self, wire: Wire) -> None:
-        self._wires.add(wire)
+    def add(self, connection: Connection) -> None:
+        self._wires.add(connection)
 
-    def discard(self, wire: Wire) -> None:
-        self._wires.discard(wire)
+    def discard(self, connection: Connection) -> None:
+        self._wires.discard(connection)
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._every)
             now = self.clock()
-            for wire in [wire for wire in self._wires if wire.deadline <= now]:
-                wire.expire()
+            for connection in [connection for connection in self._wires if connection.deadline <= now]:
+                connection.expire()
 
 
-class Wire(asyncio.BufferedProtocol):
+class Connection(asyncio.BufferedProtocol):
     """`sink`, when set, gets the bytes as they come; otherwise they wait in `buffer`, bounded.
 
     What makes work is worked on in turns; nothing is read meanwhile, and an end is told when it is done.
@@ -105,20 +105,20 @@ class Wire(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        bell: Doorbell,
-        watch: Watch,
-        opened: Callable[[Wire], None] | None = None,
+        bell: Wakeup,
+        watch: DeadlineTimer,
+        opened: Callable[[Connection], None] | None = None,
         *,
-        berth: Berth = NARROW,
+        buffer_limits: BufferLimits = NARROW,
     ) -> None:
         self.bell = bell
-        self.berth = berth
+        self.buffer_limits = buffer_limits
         self.clock = watch.clock
         self.transport: asyncio.Transport | None = None  # until it is open, and again when it is closed
         self.encrypting: Encrypting | None = None  # is the transport too, if it speaks TLS
         self.buffer = bytearray()
         self.sink: Sink | None = None
-        self.express: Callable[[bytes], bool] | None = None  # asked first whether it takes what arrives
+        self.fast_path: Callable[[bytes], bool] | None = None  # asked first whether it takes what arrives
         self.on_end: Callable[[], None] | None = None
         self.unsent = b""  # waits in an outbox
         self.deadline = math.inf
@@ -134,7 +134,7 @@ class Wire(asyncio.BufferedProtocol):
         self._begin: Begin = at_once
         self._ends = False  # as soon as the work is done
         self._held = 0
-        self._source: Wire | None = None
+        self._source: Connection | None = None
         self._when_written: Callable[[], None] | None = None
         self._watch = watch
         self._opened = opened
@@ -147,13 +147,13 @@ class Wire(asyncio.BufferedProtocol):
             self.ended = self.broke_off = True
             return
         self.transport = transport
-        transport.set_write_buffer_limits(high=self.berth.unsent)
+        transport.set_write_buffer_limits(high=self.buffer_limits.unsent)
         self._watch.add(self)
         if self._opened:
             self._opened(self)
 
     def get_buffer(self, _: int) -> memoryview:
-        return _arrived if self.berth is WIDE else _arrived[: self.berth.read]
+        return _arrived if self.buffer_limits is WIDE else _arrived[: self.buffer_limits.read]
 
     def buffer_updated(self, count: int) -> None:
         self.data_received(bytes(_arrived[:count]))
@@ -164,10 +164,10 @@ class Wire(asyncio.BufferedProtocol):
             if self._work is not None:
                 self._begin_work()
             return
-        if self.express is not None and self.express(data):
+        if self.fast_path is not None and self.fast_path(data):
             return
         self.buffer += data
-        if len(self.buffer) > self.berth.unread:
+        if len(self.buffer) > self.buffer_limits.unread:
             self.hold(_UNREAD)
         self.bell.ring()
 
@@ -199,13 +199,13 @@ class Wire(asyncio.BufferedProtocol):
 
     # --- its owner calls these
 
-    def settle_in(self, berth: Berth) -> None:
+    def settle_in(self, buffer_limits: BufferLimits) -> None:
         """From now on it may keep so much."""
-        self.berth = berth
+        self.buffer_limits = buffer_limits
         if self.transport is not None:
-            self.transport.set_write_buffer_limits(high=berth.unsent)
+            self.transport.set_write_buffer_limits(high=buffer_limits.unsent)
 
-    def feed_from(self, source: Wire | None) -> None:
+    def feed_from(self, source: Connection | None) -> None:
         """From now on `source` is what gets written here; it waits while this wire is full."""
         if self._source is not None:
             self._source.release(_CHOKED)
@@ -232,7 +232,7 @@ class Wire(asyncio.BufferedProtocol):
     def take(self, count: int) -> bytes:
         taken = bytes(self.buffer[:count])
         del self.buffer[:count]
-        if len(self.buffer) <= self.berth.unread:
+        if len(self.buffer) <= self.buffer_limits.unread:
             self.release(_UNREAD)
         return taken
 
@@ -241,12 +241,12 @@ class Wire(asyncio.BufferedProtocol):
         if self.unsent:
             self.write(b"")
 
-    def wrap_up(self) -> Parcel | None:
+    def take_pending_chunk(self) -> Chunk | None:
         """What waits in an outbox, ready to be sent, if there is something."""
         data, self.unsent = self.unsent, b""
         if not data or self.transport is None or not self._can_wait_to_write(self.transport):
             return None
-        return (self.transport, data) if self.encrypting is None else self.encrypting.wrap_up(data)
+        return (self.transport, data) if self.encrypting is None else self.encrypting.take_pending_chunk(data)
 
     def write(self, data: bytes) -> None:
         if self.unsent:
@@ -272,11 +272,11 @@ class Wire(asyncio.BufferedProtocol):
         if not self.choked:
             self._tell_written()
 
-    def lend(self) -> None:
-        """Somebody else reads from the socket, until `take_back`."""
+    def pause_for_splice(self) -> None:
+        """Somebody else reads from the socket, until `resume_after_splice`."""
         self.hold(_LENT)
 
-    def take_back(self) -> None:
+    def resume_after_splice(self) -> None:
         self.release(_LENT)
 
     def close(self) -> None:
@@ -288,7 +288,7 @@ class Wire(asyncio.BufferedProtocol):
                 self.leaving = True
                 self.deadline = self.clock() + self._watch.leaving_seconds
 
-    def break_off(self) -> None:
+    def close_abruptly(self) -> None:
         """Close so that it does not look like an end that was meant, where there is a difference."""
         self.says_goodbye = False
         self.close()
@@ -297,7 +297,7 @@ class Wire(asyncio.BufferedProtocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def spoil(self, _: bytes) -> None:
+    def reject_unexpected_data(self, _: bytes) -> None:
         """A sink for data that nobody asked for: whatever follows on this connection cannot be believed."""
         self.ended = True
         self.abort()
@@ -345,7 +345,7 @@ class Wire(asyncio.BufferedProtocol):
                 return True
         except Exception:
             log.exception("a connection ended with an error")
-            self.sink = self.spoil
+            self.sink = self.reject_unexpected_data
             self.abort()
         self._finish_work()
         return False
@@ -373,7 +373,7 @@ class Wire(asyncio.BufferedProtocol):
         then, self._when_written = self._when_written, None
         if then is not None:
             if self.transport is not None:
-                self.transport.set_write_buffer_limits(high=self.berth.unsent)
+                self.transport.set_write_buffer_limits(high=self.buffer_limits.unsent)
             then()
 
     def _tell_end(self) -> None:

@@ -64,7 +64,7 @@ def _resolve(host: str) -> list[str] | OSError:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-class Names:
+class Resolver:
     """Lookups under way: one for each name, and few for each bottle.
 
     A lookup can be left but not stopped, so it counts until it ends.
@@ -201,16 +201,16 @@ def _alternating(addresses: Sequence[str]) -> list[str]:
 
 async def _connect(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    connection = socket.socket(family, socket.SOCK_STREAM)
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        await asyncio.get_running_loop().sock_connect(connection, (address, port))
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await asyncio.get_running_loop().sock_connect(sock, (address, port))
     except BaseException:
-        connection.close()
+        sock.close()
         raise
-    return connection
+    return sock
 
 
 def _discard(task: asyncio.Task[socket.socket]) -> None:

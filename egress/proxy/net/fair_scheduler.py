@@ -20,7 +20,7 @@ Step = Callable[[], bool]  # works for a moment and says whether there is more t
 Begin = Callable[[Step], None]
 
 
-class Turns:
+class FairScheduler:
     def __init__(self) -> None:
         self._waiting: dict[object, deque[Step]] = {}  # by whose they are, the next one first
         self._spent = 0.0

@@ -10,7 +10,7 @@ import math
 import socket
 
 from egress.proxy.errors import Unreachable
-from egress.proxy.net.connection import Doorbell, Watch, Wire
+from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
 from egress.proxy.tls.openssl import BadCertificate, Session
 from egress.proxy.tls.transport import TlsTransport
 
@@ -20,26 +20,26 @@ KEPT_SECONDS = 30.0
 TRUSTED_SECONDS = 3.0  # origins close idle connections at any moment; sooner than this is rare
 
 
-async def open_wire(
-    connection: socket.socket,
-    client: Wire,
-    watch: Watch,
+async def open_connection(
+    sock: socket.socket,
+    client: Connection,
+    watch: DeadlineTimer,
     *,
     tls: Session | None = None,
     host: str = "",
     seconds: float = 10,
-) -> Wire:
+) -> Connection:
     """A wire over an open socket, with TLS to `host` if there is a session for it. Raises Unreachable.
 
     Whoever serves the client is told what happens on it, and it may keep as much as the client's.
     """
-    wire = Wire(client.bell, watch, berth=client.berth)
+    connection = Connection(client.bell, watch, buffer_limits=client.buffer_limits)
     try:
         if tls is None:
-            await _adopt(connection, wire)
+            await _adopt(sock, connection)
         else:
-            secured = TlsTransport(tls, wire)
-            await _adopt(connection, secured)
+            secured = TlsTransport(tls, connection)
+            await _adopt(sock, secured)
             await secured.handshake(seconds=seconds)
     except BadCertificate as error:
         raise Unreachable(
@@ -47,68 +47,68 @@ async def open_wire(
         ) from error
     except (OSError, TimeoutError) as error:  # TlsError is an OSError
         raise Unreachable("upstream-tls", f"No TLS connection to {host} could be opened.") from error
-    return wire
+    return connection
 
 
-async def _adopt(connection: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+async def _adopt(sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
     """Raises OSError when the loop cannot wait for it."""
     loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_connection(lambda: protocol, sock=connection)
+    transport, _ = await loop.create_connection(lambda: protocol, sock=sock)
     if transport.is_closing():
-        connection.detach()  # the transport has closed it, or will
+        sock.detach()  # the transport has closed it, or will
         raise ConnectionResetError
 
 
-_nobody = Doorbell()  # rung by connections that nobody waits for
+_nobody = Wakeup()  # rung by connections that nobody waits for
 
 
 class Pool:
     """Idle connections of one bottle. Each was dialled to an address that was checked for its key."""
 
     def __init__(self, most: int) -> None:
-        self._idle: dict[Key, list[tuple[Wire, float]]] = {}
+        self._idle: dict[Key, list[tuple[Connection, float]]] = {}
         self._most = most
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def take(self, key: Key, client: Wire, *, repeatable: bool) -> Wire | None:
+    def take(self, key: Key, client: Connection, *, repeatable: bool) -> Connection | None:
         """The freshest idle connection. One that was idle for long serves repeatable requests only."""
         idle = self._idle.get(key)
         while idle:
-            wire, since = idle.pop()
+            connection, since = idle.pop()
             self._count -= 1
-            if wire.ended:
+            if connection.ended:
                 continue
-            if wire.clock() - since <= (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
-                wire.bell, wire.sink = client.bell, None
-                if wire.berth is not client.berth:
-                    wire.settle_in(client.berth)
-                return wire
-            wire.close()
+            if connection.clock() - since <= (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
+                connection.bell, connection.sink = client.bell, None
+                if connection.buffer_limits is not client.buffer_limits:
+                    connection.settle_in(client.buffer_limits)
+                return connection
+            connection.close()
         return None
 
-    def give_back(self, key: Key, wire: Wire) -> None:
+    def give_back(self, key: Key, connection: Connection) -> None:
         """Nothing is written to it any more."""
         if self._count >= self._most:
-            wire.close()
+            connection.close()
             return
-        wire.deadline = math.inf
-        wire.bell = _nobody
-        wire.sink = wire.spoil
-        self._idle.setdefault(key, []).append((wire, wire.clock()))
+        connection.deadline = math.inf
+        connection.bell = _nobody
+        connection.sink = connection.reject_unexpected_data
+        self._idle.setdefault(key, []).append((connection, connection.clock()))
         self._count += 1
 
     def prune(self, now: float) -> None:
         """Let go of what has ended or was idle for too long."""
         for key, idle in list(self._idle.items()):
             kept = []
-            for wire, since in idle:
-                if wire.ended or now - since > KEPT_SECONDS:
-                    wire.close()
+            for connection, since in idle:
+                if connection.ended or now - since > KEPT_SECONDS:
+                    connection.close()
                 else:
-                    kept.append((wire, since))
+                    kept.append((connection, since))
             self._count -= len(idle) - len(kept)
             self._idle[key] = kept
             if not kept:
@@ -116,7 +116,7 @@ class Pool:
 
     def close(self) -> None:
         for idle in self._idle.values():
-            for wire, _ in idle:
-                wire.close()
+            for connection, _ in idle:
+                connection.close()
         self._idle.clear()
         self._count = 0

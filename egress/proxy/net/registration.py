@@ -21,11 +21,11 @@ class Registry:
 
     def takes(self, transport: asyncio.Transport) -> bool:
         """Ask before the loop has to wait for it. If not, this connection is over."""
-        connection = transport.get_extra_info("socket")
-        if connection is None:
+        sock = transport.get_extra_info("socket")
+        if sock is None:
             return True
         try:
-            self.claim(connection.fileno())
+            self.claim(sock.fileno())
         except (OSError, ValueError) as error:  # or it is closed already
             self._complain(error)
             transport.abort()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from egress.proxy.net.buffers import WIDE
-from egress.proxy.net.connection import Wire
+from egress.proxy.net.connection import Connection
 
 POSSIBLE = hasattr(os, "splice")
 BULK_BYTES = 64 * 1024  # that much in one read: copying is what limits this transfer
@@ -48,7 +48,9 @@ class Splice:
     Only this direction: each transport goes on with the other one.
     """
 
-    def __init__(self, source: Wire, target: Wire, pipes: Pipes, moved: Callable[[int], None]) -> None:
+    def __init__(
+        self, source: Connection, target: Connection, pipes: Pipes, moved: Callable[[int], None]
+    ) -> None:
         self._source = source
         self._target = target
         self._pipes = pipes
@@ -60,7 +62,7 @@ class Splice:
 
     def start(self) -> None:
         """As soon as what was written before has left; where the system has nothing to spare, not at all."""
-        self._source.lend()
+        self._source.pause_for_splice()
         self._target.when_written(self._begin)
 
     def close(self) -> None:
@@ -79,7 +81,7 @@ class Splice:
     def _stay_out(self) -> None:
         """It is copied as before."""
         self._let_go()
-        self._source.take_back()
+        self._source.resume_after_splice()
 
     def _begin(self) -> None:
         if self._closed:  # what was written before has left only now
@@ -98,11 +100,11 @@ class Splice:
             self._stay_out()
             return
 
-    def _duplicate(self, wire: Wire) -> int:
+    def _duplicate(self, connection: Connection) -> int:
         """The loop watches a descriptor for one party only, and its transport has the original."""
-        if wire.transport is None:
+        if connection.transport is None:
             raise OSError
-        descriptor = os.dup(wire.transport.get_extra_info("socket").fileno())
+        descriptor = os.dup(connection.transport.get_extra_info("socket").fileno())
         self._descriptors.append(descriptor)
         return descriptor
 

@@ -13,18 +13,18 @@ import asyncio
 import logging
 import socket
 
-from egress.proxy.process.socket_passing import IN_MESSAGE, TakeIn, hands_over, owner_of
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.process.socket_passing import IN_MESSAGE, TakeIn, owner_of, try_pass
+from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 64
 _WITHOUT_ROOM_SECONDS = 0.5  # until it is looked again whether there are descriptors
 
 
-class Porch:
-    def __init__(self, plane: DataPlane, listening: socket.socket, take_in: TakeIn) -> None:
+class SharedAcceptor:
+    def __init__(self, proxy: Proxy, listening: socket.socket, take_in: TakeIn) -> None:
         """`take_in` is given a connection, and what was read of it."""
-        self._plane = plane
+        self._proxy = proxy
         self._listening = listening
         self._take_in = take_in
         self._loop = asyncio.get_running_loop()
@@ -65,17 +65,17 @@ class Porch:
         except OSError:
             accepted.close()
             return
-        if self._is_anothers(accepted, seen):
+        if self._pass_to_owner(accepted, seen):
             accepted.close()
         else:
             self._take_in(accepted, seen)
 
-    def _is_anothers(self, accepted: socket.socket, seen: bytes) -> bool:
+    def _pass_to_owner(self, accepted: socket.socket, seen: bytes) -> bool:
         """Whether it has the connection now."""
         head, end, _ = seen.partition(b"\r\n\r\n")
         if not end:
             return False
-        owner = owner_of(self._plane.config, head)
-        if owner == self._plane.config.number:
+        owner = owner_of(self._proxy.config, head)
+        if owner == self._proxy.config.number:
             return False
-        return hands_over(self._plane.neighbours[owner], accepted.fileno(), seen)
+        return try_pass(self._proxy.neighbours[owner], accepted.fileno(), seen)

@@ -17,12 +17,12 @@ from urllib.parse import parse_qs
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.http.heads import parse_request
 from egress.proxy.http.reader import read_head
-from egress.proxy.net.connection import Doorbell, Wire
+from egress.proxy.net.connection import Connection, Wakeup
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request import builtin_endpoints
 from egress.proxy.state.bottle import SLUG
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Batch
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ _ROUTES = re.compile(rf"/bottles/({SLUG.pattern})/routes")
 
 
 class Control:
-    def __init__(self, plane: DataPlane, listeners: Listeners) -> None:
-        self._plane = plane
+    def __init__(self, proxy: Proxy, listeners: Listeners) -> None:
+        self._proxy = proxy
         self._listeners = listeners
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -51,35 +51,35 @@ class Control:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _accepted(self) -> Wire:
-        def opened(wire: Wire) -> None:
-            task = asyncio.get_running_loop().create_task(self._serve(wire))
+    def _accepted(self) -> Connection:
+        def opened(connection: Connection) -> None:
+            task = asyncio.get_running_loop().create_task(self._serve(connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-        return Wire(Doorbell(), self._plane.watch, opened)
+        return Connection(Wakeup(), self._proxy.watch, opened)
 
-    async def _serve(self, wire: Wire) -> None:
-        limits = self._plane.limits
+    async def _serve(self, connection: Connection) -> None:
+        limits = self._proxy.limits
         try:
             silence = limits.keep_alive_seconds
-            while (raw := await read_head(wire, limits, lambda: False, silence=silence)) is not None:
+            while (raw := await read_head(connection, limits, lambda: False, silence=silence)) is not None:
                 head = parse_request(raw, max_fields=limits.head_fields)
                 if head.length:
                     raise Refusal("bad-body", "The control socket takes no request bodies.", 400)
-                wire.deadline = float("inf")
+                connection.deadline = float("inf")
                 path, _, query = head.target.decode("ascii").partition("?")
                 status, answer = await self._answer(head.method, path, parse_qs(query))
-                wire.write(_response(status, answer))
+                connection.write(_response(status, answer))
         except Refusal as refusal:
-            wire.write(_response(refusal.status, {"error": refusal.sentence}))
+            connection.write(_response(refusal.status, {"error": refusal.sentence}))
         except Gone:
-            wire.abort()
+            connection.abort()
         finally:
-            wire.close()
+            connection.close()
 
     async def _answer(self, method: str, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
-        if self._plane.stopping and path not in _TO_THE_END:
+        if self._proxy.stopping and path not in _TO_THE_END:
             raise Gone  # nothing becomes live any more, and what is live says nothing of our successor
         reload_one, routes_of = _RELOAD.fullmatch(path), _ROUTES.fullmatch(path)
         if method == "POST" and path == "/reload":
@@ -87,11 +87,11 @@ class Control:
         if method == "POST" and reload_one:
             return await self._reload(reload_one[1])
         if method == "GET" and path == "/status":
-            return 200, {**self._plane.status(), "port": self._listeners.port}
+            return 200, {**self._proxy.status(), "port": self._listeners.port}
         if method == "GET" and path == "/records":
             return 200, await self._records(query)
         if method == "GET" and routes_of:
-            bottle = self._plane.bottles.get(routes_of[1])
+            bottle = self._proxy.bottles.get(routes_of[1])
             return (
                 (200, builtin_endpoints.allowlist(bottle))
                 if bottle
@@ -102,7 +102,7 @@ class Control:
         }
 
     async def _reload(self, slug: str) -> tuple[int, Any]:
-        config = self._plane.config
+        config = self._proxy.config
         if config.owner(slug) != config.number:
             return 421, {"error": "Another process serves this bottle."}
         ack = await self._listeners.refresh(slug)
@@ -121,7 +121,7 @@ class Control:
             wait = min(float(query.get("wait", ["0"])[0]), _MAX_WAIT)
         except ValueError as error:
             raise Refusal("bad-query", "after and wait are numbers.", 400) from error
-        return await self._plane.records.after(number, boot=query.get("boot", [""])[0], wait=wait)
+        return await self._proxy.records.after(number, boot=query.get("boot", [""])[0], wait=wait)
 
 
 def _response(status: int, answer: Any) -> bytes:

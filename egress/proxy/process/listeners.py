@@ -13,29 +13,29 @@ from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from egress.proxy.net.connection import Doorbell, Wire
-from egress.proxy.process.acceptor import Porch
-from egress.proxy.process.socket_passing import Reception
+from egress.proxy.net.connection import Connection, Wakeup
+from egress.proxy.process.acceptor import SharedAcceptor
+from egress.proxy.process.socket_passing import SocketReceiver
 from egress.proxy.process.tcp import BACKLOG
 from egress.proxy.process.unix import bind_unix
-from egress.proxy.request.client_session import Conversation, Door
+from egress.proxy.request.client_session import ClientSession, Entry
 from egress.proxy.state.bottle import Ack, Bottle, exists, found_in
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)
 SOCKETS = "sockets"  # a directory of their own: mounted into the bottle, so that new sockets appear there too
-_SOCKETS = {"proxy.sock": Door.PROXY_SOCKET, "agent.sock": Door.AGENT_SOCKET}
+_SOCKETS = {"proxy.sock": Entry.PROXY_SOCKET, "agent.sock": Entry.AGENT_SOCKET}
 
 
 class Listeners:
     """Opens and closes sockets as bottles come and go."""
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
         self._loop = asyncio.get_running_loop()  # asking for it each time costs a system call
         self._servers: dict[str, dict[str, asyncio.Server]] = {}  # by bottle and by name
-        self._tcp: list[asyncio.Server | Porch] = []
-        self._reception = Reception(self._take_in)
+        self._tcp: list[asyncio.Server | SharedAcceptor] = []
+        self._reception = SocketReceiver(self._take_in)
         self._refreshing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self.port: int | None = None
@@ -44,16 +44,16 @@ class Listeners:
         """What bottles with a token connect to; other processes may take connections from it too."""
         for each in listening:
             self.port = self.port or int(each.getsockname()[1])
-            if self._plane.neighbours:
-                porch = Porch(self._plane, each, self._take_in)
+            if self._proxy.neighbours:
+                porch = SharedAcceptor(self._proxy, each, self._take_in)
                 porch.open()
                 self._tcp.append(porch)
             else:
                 server = await self._loop.create_server(
-                    lambda: self._wire(Door.TCP, None), sock=each, backlog=BACKLOG
+                    lambda: self._connection(Entry.TCP, None), sock=each, backlog=BACKLOG
                 )
                 self._tcp.append(server)
-                self._plane.watch.registry.claim(each.fileno())
+                self._proxy.watch.registry.claim(each.fileno())
 
     def open_reception(self, incoming: socket.socket) -> None:
         """For bottles of ours that another process accepted a connection of."""
@@ -63,10 +63,10 @@ class Listeners:
         self._begin(self._connect(accepted, seen))
 
     async def _connect(self, accepted: socket.socket, seen: bytes) -> None:
-        wire = Wire(Doorbell(), self._plane.watch)
-        wire.buffer += seen
+        connection = Connection(Wakeup(), self._proxy.watch)
+        connection.buffer += seen
         try:
-            transport, _ = await self._loop.connect_accepted_socket(lambda: wire, accepted)
+            transport, _ = await self._loop.connect_accepted_socket(lambda: connection, accepted)
         except OSError as error:
             log.info("a connection was gone before it was served: %s", error.strerror)
             accepted.close()
@@ -74,7 +74,7 @@ class Listeners:
             if transport.is_closing():
                 accepted.detach()  # the transport has closed it, or will
             else:
-                await self._serve(wire, Door.TCP, None)
+                await self._serve(connection, Entry.TCP, None)
 
     async def refresh(self, slug: str) -> Ack | None:
         """Read a bottle's files again, with its sockets open while it exists. None when it is gone.
@@ -82,7 +82,7 @@ class Listeners:
         Nothing is live before the operator's own gate, where there is one, knows of it too.
         """
         ack = await self._refresh(slug)
-        return _and_also(await self._plane.write_pipelock(), ack)
+        return _with_gate_problem(await self._proxy.write_pipelock(), ack)
 
     async def _refresh(self, slug: str) -> Ack | None:
         turn = self._refreshing.setdefault(slug, asyncio.Lock())
@@ -90,12 +90,12 @@ class Listeners:
             return await self._read_again(slug)
 
     async def _read_again(self, slug: str) -> Ack | None:
-        if not exists(self._plane.config.bottles / slug):
+        if not exists(self._proxy.config.bottles / slug):
             self._close(slug)
-            self._plane.forget(slug)
+            self._proxy.forget(slug)
             return None
-        bottle, ack = await self._plane.load(slug)
-        if not self._plane.stopping:
+        bottle, ack = await self._proxy.load(slug)
+        if not self._proxy.stopping:
             try:
                 await self._open(bottle)
             except OSError as error:
@@ -105,14 +105,14 @@ class Listeners:
         return ack
 
     async def refresh_all(self) -> list[Ack]:
-        config = self._plane.config
+        config = self._proxy.config
         ours = (slug for slug in found_in(config.bottles) if config.owner(slug) == config.number)
-        known = set(self._plane.bottles) | set(ours)
+        known = set(self._proxy.bottles) | set(ours)
         acks = [await self._refresh(slug) for slug in sorted(known)]
         problem = (
-            await self._plane.write_pipelock()
+            await self._proxy.write_pipelock()
         )  # also without a bottle: an earlier run may have had some
-        return [told for ack in acks if (told := _and_also(problem, ack)) is not None]
+        return [told for ack in acks if (told := _with_gate_problem(problem, ack)) is not None]
 
     def close(self) -> None:
         """Take no more connections; those that are open go on."""
@@ -134,19 +134,19 @@ class Listeners:
         directory = bottle.directory / SOCKETS
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)  # the bottle's user may be another one; others do not get this far
-        for name, door in _SOCKETS.items():
-            if door is Door.AGENT_SOCKET and not bottle.identity.supervise:
+        for name, entry in _SOCKETS.items():
+            if entry is Entry.AGENT_SOCKET and not bottle.identity.supervise:
                 self._close_one(bottle.slug, name)
             elif name not in servers:
-                servers[name] = await self._listen(directory / name, door, bottle)
+                servers[name] = await self._listen(directory / name, entry, bottle)
 
-    async def _listen(self, path: Path, door: Door, bottle: Bottle) -> asyncio.Server:
+    async def _listen(self, path: Path, entry: Entry, bottle: Bottle) -> asyncio.Server:
         listening = bind_unix(path, mode=0o666)
         server = await self._loop.create_unix_server(
-            lambda: self._wire(door, bottle), sock=listening, backlog=BACKLOG
+            lambda: self._connection(entry, bottle), sock=listening, backlog=BACKLOG
         )
         try:
-            self._plane.watch.registry.claim(listening.fileno())
+            self._proxy.watch.registry.claim(listening.fileno())
         except OSError:
             server.close()
             raise
@@ -161,24 +161,28 @@ class Listeners:
         server = self._servers.get(slug, {}).pop(name, None)
         if server is not None:
             server.close()
-        (self._plane.config.bottles / slug / SOCKETS / name).unlink(missing_ok=True)
+        (self._proxy.config.bottles / slug / SOCKETS / name).unlink(missing_ok=True)
 
-    def _wire(self, door: Door, bottle: Bottle | None) -> Wire:
-        return Wire(Doorbell(), self._plane.watch, lambda wire: self._begin(self._serve(wire, door, bottle)))
+    def _connection(self, entry: Entry, bottle: Bottle | None) -> Connection:
+        return Connection(
+            Wakeup(),
+            self._proxy.watch,
+            lambda connection: self._begin(self._serve(connection, entry, bottle)),
+        )
 
     def _begin(self, serving: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(serving)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, wire: Wire, door: Door, bottle: Bottle | None) -> None:
-        self._plane.conversations.add(wire.bell)
+    async def _serve(self, connection: Connection, entry: Entry, bottle: Bottle | None) -> None:
+        self._proxy.conversations.add(connection.bell)
         try:
-            await Conversation(self._plane, wire, door, bottle).run()
+            await ClientSession(self._proxy, connection, entry, bottle).run()
         finally:
-            self._plane.conversations.discard(wire.bell)
+            self._proxy.conversations.discard(connection.bell)
 
 
-def _and_also(problem: str | None, ack: Ack | None) -> Ack | None:
+def _with_gate_problem(problem: str | None, ack: Ack | None) -> Ack | None:
     """What is wrong with the bottle's own files comes first."""
     return ack and replace(ack, problem=ack.problem or problem)

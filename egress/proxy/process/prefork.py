@@ -60,7 +60,7 @@ class Sockets:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkerSlot:
     """What a child is told: which of how many it is, and by which descriptors it has its sockets."""
 
     number: int
@@ -68,10 +68,10 @@ class Part:
     descriptors: dict[str, list[int]]
 
 
-def part_of() -> Part | None:
+def inherited_slot() -> WorkerSlot | None:
     """Ours, when a parent has started us."""
     told = os.environ.pop(_PART, "")
-    return Part(**json.loads(told)) if told else None
+    return WorkerSlot(**json.loads(told)) if told else None
 
 
 def run(config: Config, listening: list[socket.socket], lock: int) -> int:
@@ -89,7 +89,7 @@ def run(config: Config, listening: list[socket.socket], lock: int) -> int:
 
 
 def _child(config: Config, number: int, sockets: Sockets, lock: int) -> Child:
-    part = Part(number, config.processes, sockets.descriptors())
+    part = WorkerSlot(number, config.processes, sockets.descriptors())
     return Child(
         f"egress process {number + 1} of {config.processes}",
         [sys.executable, *sys.orig_argv[1:]],

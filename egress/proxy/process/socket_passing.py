@@ -15,9 +15,9 @@ from contextlib import suppress
 from egress.proxy.config import Config
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.http.proxy_auth import claimed_slug
-from egress.proxy.net.connection import Wire
+from egress.proxy.net.connection import Connection
 from egress.proxy.state.bottle import SLUG
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 
 IN_MESSAGE = 16 * 1024  # what is more goes along as a file
 _AT_ONCE = 64
@@ -32,7 +32,7 @@ def owner_of(config: Config, head: bytes) -> int:
     return config.owner(slug) if SLUG.fullmatch(slug) else config.number
 
 
-def hands_over(neighbour: socket.socket, descriptor: int, seen: bytes) -> bool:
+def try_pass(neighbour: socket.socket, descriptor: int, seen: bytes) -> bool:
     """Give the connection to whoever reads there, to begin with `seen`. Only our end of it is left to close.
 
     False when it has to wait: few at a time do in that queue, which a process finds again after a restart.
@@ -49,30 +49,30 @@ def hands_over(neighbour: socket.socket, descriptor: int, seen: bytes) -> bool:
     return True
 
 
-async def hand_over(plane: DataPlane, number: int, wire: Wire, seen: bytes) -> None:
+async def pass_socket(proxy: Proxy, number: int, connection: Connection, seen: bytes) -> None:
     """The same for a wire's connection, waiting while it has to. Raises Refusal, or Gone."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + plane.limits.connect_seconds
-    while not _sent(plane.neighbours[number], wire, seen):
+    deadline = loop.time() + proxy.limits.connect_seconds
+    while not _sent(proxy.neighbours[number], connection, seen):
         if loop.time() > deadline:
             raise Refusal(
                 "restarting", "The process that serves this bottle is being restarted. Try again.", 503
             )
-        if wire.ended or plane.stopping:
+        if connection.ended or proxy.stopping:
             raise Gone
         await asyncio.sleep(_BETWEEN_TRIES)
-    wire.abort()  # only our end of it: the other process has one too
+    connection.abort()  # only our end of it: the other process has one too
 
 
-def _sent(neighbour: socket.socket, wire: Wire, seen: bytes) -> bool:
+def _sent(neighbour: socket.socket, connection: Connection, seen: bytes) -> bool:
     """All at once: what the kernel has got by now, and after it, is for the other one to read."""
-    if wire.transport is None or wire.transport.is_closing():
+    if connection.transport is None or connection.transport.is_closing():
         raise Gone
-    descriptor = wire.transport.get_extra_info("socket").fileno()
-    return hands_over(neighbour, descriptor, seen + bytes(wire.buffer))
+    descriptor = connection.transport.get_extra_info("socket").fileno()
+    return try_pass(neighbour, descriptor, seen + bytes(connection.buffer))
 
 
-class Reception:
+class SocketReceiver:
     """Takes what the neighbours hand over."""
 
     def __init__(self, take_in: TakeIn) -> None:

@@ -21,7 +21,7 @@ from egress.proxy.process.control import Control
 from egress.proxy.process.event_loop import Loop
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.prefork import Sockets
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)
 _REMEDY = "install newuidmap, and give this account a range in /etc/subuid (docs/bottles-local.md)"
@@ -32,7 +32,7 @@ def serve(config: Config, sockets: Sockets, lookup: Lookup | None = None) -> Non
     """Serve this process's bottles until SIGTERM or SIGINT. Raises BadSetting."""
     _raise_file_limit()
     if config.processes > 1:
-        _interrupt_nobody()
+        _use_batch_scheduling()
     with asyncio.Runner(loop_factory=Loop) as runner:
         if isinstance(loop := runner.get_loop(), Loop) and not loop.is_apart:
             log.info("bottles of this account can use up what the kernel watches for us: %s", _REMEDY)
@@ -40,10 +40,10 @@ def serve(config: Config, sockets: Sockets, lookup: Lookup | None = None) -> Non
 
 
 async def _serve(config: Config, sockets: Sockets, lookup: Lookup) -> None:
-    plane = DataPlane(config, lookup=lookup, neighbours=sockets.neighbours)
-    listeners = Listeners(plane)
-    control = Control(plane, listeners)
-    background = [asyncio.create_task(plane.watch.run()), asyncio.create_task(plane.tick())]
+    proxy = Proxy(config, lookup=lookup, neighbours=sockets.neighbours)
+    listeners = Listeners(proxy)
+    control = Control(proxy, listeners)
+    background = [asyncio.create_task(proxy.watch.run()), asyncio.create_task(proxy.tick())]
     stop = _signals(listeners, background)
     try:
         await asyncio.to_thread(_warm_up)  # before anybody can ask for it on the loop
@@ -54,19 +54,19 @@ async def _serve(config: Config, sockets: Sockets, lookup: Lookup) -> None:
         await control.open(config.control_socket)
         if config.processes == 1:
             config.tell(listeners.port)
-        log.info("ready: %d bottles, TCP port %s", len(plane.bottles), listeners.port)
-        _collect_seldom()
+        log.info("ready: %d bottles, TCP port %s", len(proxy.bottles), listeners.port)
+        _tune_gc()
         await stop.wait()
         log.info("stopping")
         with suppress(OSError):  # on a full disk the next start looks unplanned, and no more
-            write_private(sharding.stop_note(config.run, config.number), plane.records.boot)
+            write_private(sharding.stop_note(config.run, config.number), proxy.records.boot)
     finally:
         if config.processes == 1:
             config.discovery.unlink(missing_ok=True)
         listeners.close()
-        await plane.stop()
+        await proxy.stop()
         await listeners.finish()
-        await plane.records.read_out(_LAST_MOMENT_SECONDS)
+        await proxy.records.read_out(_LAST_MOMENT_SECONDS)
         config.control_socket.unlink(missing_ok=True)
         await control.close()
         for task in background:
@@ -95,7 +95,7 @@ def _warm_up() -> None:
         check_askable("münchen.example")
 
 
-def _collect_seldom() -> None:
+def _tune_gc() -> None:
     """What a request makes is freed when it ends. Looking for circles as often as Python does by itself, also
     among all that stays for good, takes a thirtieth of the time."""
     gc.collect()
@@ -103,7 +103,7 @@ def _collect_seldom() -> None:
     gc.set_threshold(20_000, 20, 100)
 
 
-def _interrupt_nobody() -> None:
+def _use_batch_scheduling() -> None:
     """Where cores are scarce, being woken in place of whoever has just sent us something makes many turns of
     few bytes: a third of the rate of tunnels was lost to it. On an idle core nothing changes."""
     with suppress(OSError):  # some sandboxes forbid it

@@ -17,39 +17,39 @@ from egress.proxy.request.inspection import Inspection, check_url, unsearchable
 from egress.proxy.request.origin import Origin
 from egress.proxy.request.refusals import refusal_for
 from egress.proxy.state.bottle import Bottle
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
 from egress.proxy.tls.openssl import Session
 
 log = logging.getLogger(__name__)
 
 
-def admit(plane: DataPlane, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> Origin:
+def admit(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> Origin:
     """Where a plain or inspected request goes. Raises Refusal."""
     if head.method == "TRACE":  # its answer would repeat what we add to the request
         raise Refusal("method", "TRACE is never allowed.", 405)
-    route = _decide(plane, bottle, target.asked_with(head.method), target, record)
+    route = _decide(proxy, bottle, target.asked_with(head.method), target, record)
     record.route = route.host
-    return Origin(plane, bottle, target, route, head=head, record=record)
+    return Origin(proxy, bottle, target, route, head=head, record=record)
 
 
-def _decide(plane: DataPlane, bottle: Bottle, request: Request, target: Target, record: Record) -> Route:
+def _decide(proxy: Proxy, bottle: Bottle, request: Request, target: Target, record: Record) -> Route:
     verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
     if not verdict.allowed or verdict.route is None:
         record.route = verdict.route.host if verdict.route else None
         if verdict.route is None or verdict.route.dlp.searches_requests:
-            check_url(plane.scanners.search(bottle), target, record)
+            check_url(proxy.scanners.search(bottle), target, record)
         raise refusal_for(verdict, target, request.method)
     return verdict.route
 
 
-def admit_connect(plane: DataPlane, bottle: Bottle, target: Target, record: Record) -> Verdict:
+def admit_connect(proxy: Proxy, bottle: Bottle, target: Target, record: Record) -> Verdict:
     """For a CONNECT that is answered with 200: allowed, or refused by what is said inside. Raises Refusal."""
     if target.is_ours:
         raise BadRequest("bad-target", f"Use http://{target.host}/ without CONNECT.")
     verdict = decide_connect(target.host, target.port, bottle.snapshot, now=datetime.now(UTC))
     record.route = verdict.route.host if verdict.route else None
-    if not verdict.allowed and (verdict.ask is None or plane.config.refuse_at_connect):
+    if not verdict.allowed and (verdict.ask is None or proxy.config.refuse_at_connect):
         raise refusal_for(verdict, target, "CONNECT")
     return verdict
 
@@ -60,9 +60,9 @@ def tunnelled(verdict: Verdict) -> Route | None:
     return route if verdict.allowed and route is not None and route.is_bare else None
 
 
-def admit_tunnel(plane: DataPlane, bottle: Bottle, target: Target, route: Route, record: Record) -> Request:
+def admit_tunnel(proxy: Proxy, bottle: Bottle, target: Target, route: Route, record: Record) -> Request:
     """All that is known of what goes through it. Raises Refusal."""
-    search = plane.scanners.search(bottle)
+    search = proxy.scanners.search(bottle)
     chosen = target.host != route.host  # by the bottle, within a pattern: it may hold anything
     if chosen and search.handed.problem and route.dlp.searches_requests:
         raise unsearchable(record)

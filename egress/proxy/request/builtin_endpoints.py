@@ -14,13 +14,13 @@ from egress.proxy.http.heads import RequestHead
 from egress.proxy.http.targets import Target
 from egress.proxy.request.dry_run import why
 from egress.proxy.state.bottle import Bottle
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
 
 NAME = "_egress.local"
 
 
-def answer(plane: DataPlane, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> bytes:
+def answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> bytes:
     """The whole response. Raises Refusal."""
     if head.method not in ("GET", "HEAD"):
         raise Refusal("method", f"{NAME} answers GET only.", 405)
@@ -29,7 +29,7 @@ def answer(plane: DataPlane, bottle: Bottle, head: RequestHead, target: Target, 
     elif target.path == "/health":
         plain = {"ok": True, **bottle.ack().as_dict()}
     elif target.path == "/why":
-        plain = why(plane, bottle, target, record)
+        plain = why(proxy, bottle, target, record)
     else:
         raise Refusal("not-found", f"{NAME} has /allowlist, /health and /why?url=…", 404)
     body = (json.dumps(plain, indent=2) + "\n").encode("ascii")

@@ -14,13 +14,13 @@ from functools import partial
 from egress.policy.decide import Request, used_up
 from egress.policy.routes import Route
 from egress.proxy.errors import BadRequest, Gone, Refusal
-from egress.proxy.fast.fast_path import Express
+from egress.proxy.fast.fast_path import FastPath
 from egress.proxy.http.heads import RequestHead, parse_request
 from egress.proxy.http.proxy_auth import slug_and_token
 from egress.proxy.http.reader import linger, read_head
 from egress.proxy.http.targets import Target, agent_target, connect_target, forward_target, inner_target
-from egress.proxy.net.connection import Wire
-from egress.proxy.process.socket_passing import hand_over, owner_of
+from egress.proxy.net.connection import Connection
+from egress.proxy.process.socket_passing import owner_of, pass_socket
 from egress.proxy.request import builtin_endpoints
 from egress.proxy.request.admission import admit, admit_connect, admit_inside, admit_tunnel, tunnelled
 from egress.proxy.request.destination import Destination
@@ -31,9 +31,9 @@ from egress.proxy.request.refusals import answer, refusal_for
 from egress.proxy.request.tunnel import UNRECOGNIZED_NAME, Tunnel, check_hello
 from egress.proxy.request.web_relay import WebProcess
 from egress.proxy.state.bottle import Bottle
-from egress.proxy.state.connection_limits import LONG_HEAD, Visit, stand_in_line
+from egress.proxy.state.connection_limits import LONG_HEAD, ConnectionSlot, stand_in_line
 from egress.proxy.state.open_flows import Flow, is_allowed
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import blank_record
 from egress.proxy.tls.client_hello import BadHello
 from egress.proxy.tls.openssl import WrongName
@@ -44,7 +44,7 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _AUTHENTICATE = b'Proxy-Authenticate: Basic realm="bottle"\r\n'
 
 
-class Door(enum.Enum):
+class Entry(enum.Enum):
     """Where a connection came in, which decides who it is and what it may ask for."""
 
     PROXY_SOCKET = "proxy"
@@ -52,27 +52,32 @@ class Door(enum.Enum):
     TCP = "tcp"
 
 
-class Conversation:
+class ClientSession:
     """`inside` is the host of an opened CONNECT whose TLS ends here."""
 
     def __init__(
-        self, plane: DataPlane, wire: Wire, door: Door, bottle: Bottle | None, inside: str | None = None
+        self,
+        proxy: Proxy,
+        connection: Connection,
+        entry: Entry,
+        bottle: Bottle | None,
+        inside: str | None = None,
     ) -> None:
-        self._plane = plane
-        self._wire = wire
-        self._door = door
+        self._proxy = proxy
+        self._connection = connection
+        self._entry = entry
         self._bottle = bottle
         self._inside = inside
         self._head: RequestHead | None = None
         self._target: Target | None = None
         self._record = blank_record("")
-        self._visit = Visit(plane, self, wire)
+        self._visit = ConnectionSlot(proxy, self, connection)
         self._is_cut = False
-        self._under_way: Flow | Conversation | None = None
+        self._under_way: Flow | ClientSession | None = None
         self._heard = False  # something was asked
-        self._lane = Express(plane, bottle, wire, inside) if inside and bottle else None
+        self._lane = FastPath(proxy, bottle, connection, inside) if inside and bottle else None
         if self._lane is not None:  # the first request often comes with the end of the handshake
-            wire.express = self._lane.take
+            connection.fast_path = self._lane.take
 
     async def run(self) -> None:
         """Serve until either side is done. Never raises for anything a bottle or an origin does."""
@@ -82,25 +87,25 @@ class Conversation:
             elif self._inside is None:
                 self._visit.enter(self._bottle)
             while await self._one_request():
-                if self._wire.buffer and self._bottle is not None:
+                if self._connection.buffer and self._bottle is not None:
                     await stand_in_line(self._bottle)
         except Refusal as refusal:
             await self._refuse(refusal)
         except (Gone, asyncio.CancelledError):
-            self._wire.abort()
+            self._connection.abort()
         except Exception:
             log.exception("a connection of bottle %s ended with an error", self._slug)
-            self._wire.abort()
+            self._connection.abort()
         finally:
             await self._visit.leave()
 
     @property
     def by_token(self) -> bool:
-        return self._door is Door.TCP
+        return self._entry is Entry.TCP
 
     def cut(self) -> None:
         self._is_cut = True
-        self._wire.abort()
+        self._connection.abort()
         if self._lane is not None:
             self._lane.cut()
         if self._under_way is not None:
@@ -122,15 +127,15 @@ class Conversation:
                 return False
             self._heard = True
             if len(raw) > LONG_HEAD:  # before anything is made of it: reading it takes time too
-                await stand_in_line(self._bottle or self._plane.strangers)
-            if await self._is_anothers(raw):
+                await stand_in_line(self._bottle or self._proxy.unauthenticated)
+            if await self._pass_to_owner(raw):
                 return False
             self._record.begin()
-            self._head = parse_request(raw, max_fields=self._plane.limits.head_fields)
+            self._head = parse_request(raw, max_fields=self._proxy.limits.head_fields)
             self._record.method = self._head.method
             return await self._serve(self._head)
         except Refusal as refusal:
-            self._note(refusal)
+            self._record_refusal(refusal)
             return await self._refuse(refusal)
         except Gone as gone:
             self._note_end(gone.reason)
@@ -142,28 +147,28 @@ class Conversation:
             self._keep_record()
 
     async def _next_head(self) -> bytes | None:
-        wire, lane, limits = self._wire, self._lane, self._plane.limits
+        connection, lane, limits = self._connection, self._lane, self._proxy.limits
         silence = limits.head_seconds if self._bottle is None else limits.keep_alive_seconds
         if lane is not None:
-            wire.express = lane.take
+            connection.fast_path = lane.take
         try:
-            return await read_head(wire, limits, lambda: self._plane.stopping, lane, silence=silence)
+            return await read_head(connection, limits, lambda: self._proxy.stopping, lane, silence=silence)
         finally:
-            wire.express = None
+            connection.fast_path = None
 
-    async def _go_on(self, lane: Express) -> bool:
+    async def _go_on(self, lane: FastPath) -> bool:
         assert self._bottle is not None  # noqa: S101
         handed = lane.hand_over()
         head, target, record, route = handed.head, handed.target, handed.record, handed.route
         self._head, self._record = head, record
-        self._aim(target)
+        self._set_target(target)
         try:
-            origin = Origin(self._plane, self._bottle, target, route, head=head, record=record)
+            origin = Origin(self._proxy, self._bottle, target, route, head=head, record=record)
         except BaseException:  # a secret may have changed since it was sent
             handed.upstream.abort()
             raise
         exchange = Exchange(
-            self._wire, head, origin, self._plane.limits, record,
+            self._connection, head, origin, self._proxy.limits, record,
             request=target.asked_with(head.method), route=route, sent_on=handed.upstream,
         )  # fmt: skip
         if handed.is_cut:
@@ -172,18 +177,18 @@ class Conversation:
 
     # --- who asks, and for what
 
-    async def _is_anothers(self, raw: bytes) -> bool:
+    async def _pass_to_owner(self, raw: bytes) -> bool:
         """Whether another process serves the bottle that this claims to be, and has the connection now.
 
         Only as it begins: later the bottle is known, and a request in another one's name is refused. What
         else the head says, and whether it makes sense at all, is for that process to find out.
         """
-        if self._door is not Door.TCP or self._bottle is not None or not self._plane.neighbours:
+        if self._entry is not Entry.TCP or self._bottle is not None or not self._proxy.neighbours:
             return False
-        owner = owner_of(self._plane.config, raw)
-        if owner == self._plane.config.number:
+        owner = owner_of(self._proxy.config, raw)
+        if owner == self._proxy.config.number:
             return False
-        await hand_over(self._plane, owner, self._wire, raw)
+        await pass_socket(self._proxy, owner, self._connection, raw)
         return True
 
     async def _serve(self, head: RequestHead) -> bool:
@@ -193,7 +198,7 @@ class Conversation:
             raise Gone
         self._record.table_version = bottle.snapshot.version
         bottle.counters["requests"] += 1
-        if self._door is Door.AGENT_SOCKET:
+        if self._entry is Entry.AGENT_SOCKET:
             return await self._relay(bottle, head, agent_target(head))
         if head.method == "CONNECT" and self._inside is None:
             return await self._connect(bottle, head)
@@ -201,40 +206,40 @@ class Conversation:
             target = inner_target(head, "https", self._inside, 443)
         else:
             target = forward_target(head)
-        self._aim(target)
+        self._set_target(target)
         if target.is_ours:
             return await self._serve_ourselves(bottle, head, target)
         return await self._forward(bottle, head, target)
 
     def _identify(self, head: RequestHead) -> Bottle:
-        if self._door is not Door.TCP or self._inside is not None:
+        if self._entry is not Entry.TCP or self._inside is not None:
             assert self._bottle is not None  # noqa: S101  (a socket, or the CONNECT around us, named it)
             return self._bottle
         slug, token = slug_and_token(head.single.get(b"proxy-authorization", b""))
-        bottle = self._plane.bottle_with_token(slug, token)
+        bottle = self._proxy.bottle_with_token(slug, token)
         if bottle is None or self._bottle not in (None, bottle):
             raise Refusal("who", "Send Proxy-Authorization: Basic with the bottle's slug and token.", 407)
         self._bottle = bottle
         self._visit.enter(bottle)
         return bottle
 
-    def _aim(self, target: Target) -> None:
+    def _set_target(self, target: Target) -> None:
         self._target = target
         self._record.scheme, self._record.host, self._record.path = target.scheme, target.host, target.path
 
     async def _serve_ourselves(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
         if target.host == builtin_endpoints.NAME and target.port == 80:
             self._record.verdict, self._record.status = "local", 200
-            response = builtin_endpoints.answer(self._plane, bottle, head, target, self._record)
+            response = builtin_endpoints.answer(self._proxy, bottle, head, target, self._record)
             if head.length:
                 raise BadRequest("bad-body", f"{builtin_endpoints.NAME} takes no request body.")
             if self._record.verdict == "refused":  # what was asked about
                 bottle.counters["refused"] += 1
-            self._wire.write(response)
+            self._connection.write(response)
             return head.keeps_alive
         if target.host == builtin_endpoints.NAME or target.port not in (
             80,
-            self._plane.config.supervise_port,
+            self._proxy.config.supervise_port,
         ):
             raise BadRequest("port", f"Use http://{target.host}/ without a port.")
         return await self._relay(bottle, head, target)
@@ -242,7 +247,7 @@ class Conversation:
     # --- plain and inspected requests
 
     async def _forward(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
-        origin = admit(self._plane, bottle, head, target, self._record)
+        origin = admit(self._proxy, bottle, head, target, self._record)
         request, route = target.asked_with(head.method), origin.route
         if not bottle.uses.take(route):
             raise refusal_for(used_up(request, route), target, request.method)
@@ -256,8 +261,8 @@ class Conversation:
         request: Request,
         route: Route | None,
     ) -> bool:
-        limits, record = self._plane.limits, self._record
-        exchange = Exchange(self._wire, head, destination, limits, record, request=request, route=route)
+        limits, record = self._proxy.limits, self._record
+        exchange = Exchange(self._connection, head, destination, limits, record, request=request, route=route)
         record.verdict, record.reason = "allowed", "ok"
         return await self._run(bottle, exchange)
 
@@ -268,41 +273,41 @@ class Conversation:
         try:
             again = await exchange.run()
             if exchange.left_a_body:
-                await linger(self._wire)
+                await linger(self._connection)
             return again
         finally:
             self._under_way = None
             bottle.flows.discard(exchange)
 
     async def _relay(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
-        self._aim(target)
+        self._set_target(target)
         if not bottle.identity.supervise:
             raise Refusal("no-supervisor", "This bottle has nobody to ask: its manifest says so.")
-        socket = self._plane.config.run / "relay.sock"
-        begin = partial(self._plane.turns.begin, bottle)
-        web = WebProcess(socket, bottle.slug, target.origin_form, self._plane.watch, begin)
+        socket = self._proxy.config.run / "relay.sock"
+        begin = partial(self._proxy.turns.begin, bottle)
+        web = WebProcess(socket, bottle.slug, target.origin_form, self._proxy.watch, begin)
         return await self._exchange(bottle, head, web, target.asked_with(head.method), None)
 
     # --- CONNECT
 
     async def _connect(self, bottle: Bottle, head: RequestHead) -> bool:
         target = connect_target(head)
-        self._aim(target)
-        if self._wire.buffer:
+        self._set_target(target)
+        if self._connection.buffer:
             raise BadRequest(
                 "early-data", "The request was refused: wait for the answer to CONNECT before sending."
             )
-        verdict = admit_connect(self._plane, bottle, target, self._record)
+        verdict = admit_connect(self._proxy, bottle, target, self._record)
         if (route := tunnelled(verdict)) is not None:
             await self._tunnel(bottle, target, route)
         # A refusal that most tools can show comes from inside TLS, where method and path are known too.
         elif not await self._look_inside(bottle, target.host) and not verdict.allowed:
             # It spoke no HTTP/1.1 and never saw the refusal, so at least the operator has to.
             bottle.counters["refused"] += 1
-            self._note(refusal_for(verdict, target, "CONNECT"))
+            self._record_refusal(refusal_for(verdict, target, "CONNECT"))
         return False
 
-    def _note(self, refusal: Refusal) -> None:
+    def _record_refusal(self, refusal: Refusal) -> None:
         self._record.verdict = "refused" if refusal.is_ours else "allowed"
         self._record.reason, self._record.status = refusal.reason, refusal.status
         self._record.ask = refusal.ask
@@ -314,26 +319,26 @@ class Conversation:
 
     async def _tunnel(self, bottle: Bottle, target: Target, route: Route) -> None:
         host, port = target.host, target.port
-        request = admit_tunnel(self._plane, bottle, target, route, self._record)
+        request = admit_tunnel(self._proxy, bottle, target, route, self._record)
         if not bottle.uses.take(route):
             raise refusal_for(used_up(request, route), target, "CONNECT")
-        upstream = await connect(self._plane, route, host, port, self._wire, bottle=bottle, tls=False)
+        upstream = await connect(self._proxy, route, host, port, self._connection, bottle=bottle, tls=False)
         try:
-            self._wire.write(_ESTABLISHED)
-            await check_hello(self._wire, host, self._plane.limits)
+            self._connection.write(_ESTABLISHED)
+            await check_hello(self._connection, host, self._proxy.limits)
         except BadHello as error:
             upstream.abort()
             self._record.reason, self._record.status = "bad-hello", 200
-            shown = shown_host(self._plane.scanners.search(bottle), host)
+            shown = shown_host(self._proxy.scanners.search(bottle), host)
             log.debug("bottle %s: tunnel to %s refused: %s", bottle.slug, shown, error)
-            self._wire.write(UNRECOGNIZED_NAME)
+            self._connection.write(UNRECOGNIZED_NAME)
             return
         except BaseException:
             upstream.abort()
             raise
         self._record.verdict, self._record.reason, self._record.status = "allowed", "ok", 200
         tunnel = Tunnel(
-            self._wire, upstream, self._plane.limits, self._record,
+            self._connection, upstream, self._proxy.limits, self._record,
             request=request, route=route, pipes=bottle.pipes,
         )  # fmt: skip
         self._under_way = tunnel
@@ -352,20 +357,20 @@ class Conversation:
 
         False when there were none.
         """
-        session, outer = admit_inside(bottle, host), self._wire
+        session, outer = admit_inside(bottle, host), self._connection
         if outer.transport is None or outer.ended:
             raise Gone
         outer.write(_ESTABLISHED)
-        inner = Wire(outer.bell, self._plane.watch, berth=outer.berth)
-        conversation = Conversation(self._plane, inner, self._door, bottle, inside=host)
+        inner = Connection(outer.bell, self._proxy.watch, buffer_limits=outer.buffer_limits)
+        conversation = ClientSession(self._proxy, inner, self._entry, bottle, inside=host)
         secured = TlsTransport(session, inner)
         secured.take_over(outer.transport)
-        self._plane.watch.discard(outer)  # which is told nothing of what happens from here on
+        self._proxy.watch.discard(outer)  # which is told nothing of what happens from here on
         try:
-            await secured.handshake(seconds=self._plane.limits.handshake_seconds)
+            await secured.handshake(seconds=self._proxy.limits.handshake_seconds)
         except (OSError, TimeoutError) as error:  # TlsError is an OSError
             self._record.reason = "bad-hello" if isinstance(error, WrongName) else "bad-tls"
-            shown = shown_host(self._plane.scanners.search(bottle), host)
+            shown = shown_host(self._proxy.scanners.search(bottle), host)
             log.debug("bottle %s: TLS for %s failed: %r", bottle.slug, shown, error)
             raise Gone from error
         finally:
@@ -388,19 +393,19 @@ class Conversation:
 
     async def _refuse(self, refusal: Refusal) -> bool:
         """Answer, and go on only when it is certain where the next request begins."""
-        head, wire = self._head, self._wire
+        head, connection = self._head, self._connection
         if self._bottle is not None:
             self._bottle.counters["refused"] += 1
         again = refusal.status in (403, 404) and head is not None and head.keeps_alive and head.length == 0
         extra = _AUTHENTICATE if refusal.status == 407 else b""
-        wire.sink = None
-        wire.write(answer(refusal, head=head, target=self._target, close=not again, extra=extra))
+        connection.sink = None
+        connection.write(answer(refusal, head=head, target=self._target, close=not again, extra=extra))
         if not again:
-            await linger(self._wire)
+            await linger(self._connection)
         return again
 
     def _keep_record(self) -> None:
         if self._head is not None or self._record.reason:
             if self._bottle is not None and not self._record.url_is_clean:
-                conceal(self._plane.scanners.search(self._bottle), self._record)
-            self._plane.records.add(self._record)
+                conceal(self._proxy.scanners.search(self._bottle), self._record)
+            self._proxy.records.add(self._record)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from egress.dlp.scanner import Steps
 from egress.proxy.http.heads import Field, RequestHead, ResponseHead
-from egress.proxy.net.connection import Wire
+from egress.proxy.net.connection import Connection
 from egress.proxy.net.fair_scheduler import Step
 
 Trailers = list[tuple[bytes, bytes]]
@@ -25,12 +25,12 @@ class Destination(Protocol):
 
     def answer_fields(self, head: ResponseHead) -> list[Field]: ...
 
-    def reuse(self, client: Wire, *, repeatable: bool) -> Wire | None: ...
+    def reuse(self, client: Connection, *, repeatable: bool) -> Connection | None: ...
 
-    async def open(self, client: Wire) -> Wire:
+    async def open(self, client: Connection) -> Connection:
         """Raises Refusal."""
 
-    def give_back(self, wire: Wire) -> None: ...
+    def give_back(self, connection: Connection) -> None: ...
 
     def keep(self, size: int) -> None:
         """So much of the body is held in memory. Raises Refusal."""

@@ -28,7 +28,7 @@ from egress.proxy.request.admission import admit, admit_connect, admit_inside, a
 from egress.proxy.request.inspection import CONCEALED
 from egress.proxy.request.refusals import asked_for, described, refusal_for
 from egress.proxy.state.bottle import Bottle
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record, blank_record
 
 _URL = re.compile(r"(?i:(https?))://([^/?#]+)([^?#]*)((?:\?[^#]*)?)(?:#.*)?")
@@ -46,7 +46,7 @@ class _Asked(NamedTuple):
     query: str
 
 
-def why(plane: DataPlane, bottle: Bottle, target: Target, record: Record) -> dict[str, Any]:
+def why(proxy: Proxy, bottle: Bottle, target: Target, record: Record) -> dict[str, Any]:
     """Raises Refusal for a question that makes no sense. The record is told if there is a secret in it."""
     url, method = _question(target)
     parts = _URL.fullmatch(url)
@@ -55,9 +55,9 @@ def why(plane: DataPlane, bottle: Bottle, target: Target, record: Record) -> dic
     scheme, authority, path, query = parts.groups()
     if _is_ours(authority):
         raise _bad_url("what is bot-bottle's own needs no route")
-    rehearsal = _Rehearsal(plane, bottle, _Asked(method, scheme.lower(), authority, path or "/", query))
+    rehearsal = DryRun(proxy, bottle, _Asked(method, scheme.lower(), authority, path or "/", query))
     plain, record.finding = rehearsal.outcome(), rehearsal.finding
-    search = plane.scanners.search(bottle)
+    search = proxy.scanners.search(bottle)
     kind = search.scanner.kind_in_quoted(f"{method} {url}".encode("ascii"))
     if kind is not None:
         record.finding = {"kind": kind, "where": "url"}
@@ -100,14 +100,14 @@ def _conceal(plain: dict[str, Any]) -> None:
         plain["message"] = "Refused. What was asked may hold a secret: take it out to be told more."
 
 
-class _Rehearsal:
+class DryRun:
     """A request goes its way, up to where it would leave."""
 
-    def __init__(self, plane: DataPlane, bottle: Bottle, asked: _Asked) -> None:
-        self._plane = plane
+    def __init__(self, proxy: Proxy, bottle: Bottle, asked: _Asked) -> None:
+        self._proxy = proxy
         self._bottle = bottle
         self._asked = asked
-        self._aim: dict[str, str] = {}  # known once the host could be read
+        self._set_target: dict[str, str] = {}  # known once the host could be read
         self._record = blank_record(bottle.slug)  # that nobody keeps
 
     @property
@@ -121,17 +121,17 @@ class _Rehearsal:
             else:
                 self._forward()
         except Refusal as refusal:
-            return {"allowed": False, **described(refusal, self._aim)}
-        return {"allowed": True, "reason": "ok", "message": "Allowed.", **self._aim}
+            return {"allowed": False, **described(refusal, self._set_target)}
+        return {"allowed": True, "reason": "ok", "message": "Allowed.", **self._set_target}
 
     def _connect(self) -> None:
         asked = self._asked
         port = "" if ":" in asked.authority else ":443"
         outer = connect_target(self._head("CONNECT", f"{asked.authority}{port}"))
-        self._aim = asked_for(asked.method, outer._replace(path=asked.path))
-        verdict = admit_connect(self._plane, self._bottle, outer, self._record)
+        self._set_target = asked_for(asked.method, outer._replace(path=asked.path))
+        verdict = admit_connect(self._proxy, self._bottle, outer, self._record)
         if (route := tunnelled(verdict)) is not None:
-            request = admit_tunnel(self._plane, self._bottle, outer, route, self._record)
+            request = admit_tunnel(self._proxy, self._bottle, outer, route, self._record)
             self._check_uses(request, route, outer)
             return
         admit_inside(self._bottle, outer.host)
@@ -145,11 +145,11 @@ class _Rehearsal:
 
     def _head(self, method: str, target: str) -> RequestHead:
         raw = f"{method} {target} HTTP/1.1\r\nHost: {self._asked.authority}\r\n\r\n".encode("ascii")
-        return parse_request(raw, max_fields=self._plane.limits.head_fields)
+        return parse_request(raw, max_fields=self._proxy.limits.head_fields)
 
     def _admit(self, head: RequestHead, target: Target) -> None:
-        self._aim = asked_for(head.method, target)
-        origin = admit(self._plane, self._bottle, head, target, self._record)
+        self._set_target = asked_for(head.method, target)
+        origin = admit(self._proxy, self._bottle, head, target, self._record)
         self._check_uses(target.asked_with(head.method), origin.route, target)
 
     def _check_uses(self, request: Request, route: Route, target: Target) -> None:

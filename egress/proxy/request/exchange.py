@@ -16,9 +16,9 @@ from egress.proxy.errors import BadAnswer, BadRequest, Gone, Refusal, Unreachabl
 from egress.proxy.http.body import ChunkedBody, SizedBody, body_of, chunk, last_chunk, payloads
 from egress.proxy.http.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, parse_response
 from egress.proxy.http.reader import read_body
-from egress.proxy.http.websocket_upgrade import is_genuine
+from egress.proxy.http.websocket_upgrade import is_valid_upgrade
 from egress.proxy.http.writer import UPGRADE, response_bytes
-from egress.proxy.net.connection import Wire
+from egress.proxy.net.connection import Connection
 from egress.proxy.net.fair_scheduler import result
 from egress.proxy.request.destination import Destination, Trailers
 from egress.proxy.state.records import Record
@@ -36,7 +36,7 @@ class Exchange:
 
     def __init__(
         self,
-        client: Wire,
+        client: Connection,
         head: RequestHead,
         destination: Destination,
         limits: Limits,
@@ -44,7 +44,7 @@ class Exchange:
         *,
         request: Request,
         route: Route | None,
-        sent_on: Wire | None = None,
+        sent_on: Connection | None = None,
     ) -> None:
         self.request = request
         self.route = route
@@ -145,7 +145,7 @@ class Exchange:
                 self._check()
                 await client.bell.wait()
 
-    def _send(self, upstream: Wire) -> None:
+    def _send(self, upstream: Connection) -> None:
         self._upstream = upstream
         self._check()  # much can happen while a body is read and a connection opened, a revoke among it
         if upstream.buffer:
@@ -199,18 +199,18 @@ class Exchange:
 
     def _fail(self, refusal: Refusal) -> None:
         self._failure = refusal
-        self._client.sink = _nowhere
+        self._client.sink = _discard
         self._client.bell.ring()
 
     # --- the answer
 
-    async def _await_answer(self, upstream: Wire) -> ResponseHead:
+    async def _await_answer(self, upstream: Connection) -> ResponseHead:
         for _ in range(_MOST_INTERIM + 1):
             answer = await self._next_answer(upstream)
             if answer.status >= 200:
                 return answer
             if answer.status == 101:
-                if not is_genuine(self._head, answer):
+                if not is_valid_upgrade(self._head, answer):
                     raise BadAnswer("The origin switched protocols without being asked to.")
                 return answer
             if answer.status not in _INTERIM:
@@ -222,7 +222,7 @@ class Exchange:
                 await self._client.bell.wait()
         raise BadAnswer("The origin sent one interim answer after another.")
 
-    async def _next_answer(self, upstream: Wire) -> ResponseHead:
+    async def _next_answer(self, upstream: Connection) -> ResponseHead:
         while (answer := self._head_in(upstream)) is None:
             self._check()
             if upstream.ended:
@@ -230,7 +230,7 @@ class Exchange:
             await self._client.bell.wait()
         return answer
 
-    def _head_in(self, upstream: Wire) -> ResponseHead | None:
+    def _head_in(self, upstream: Connection) -> ResponseHead | None:
         """The next head of the answer, or None when it is not here yet. Raises BadAnswer."""
         most = self._limits.head_bytes
         end = upstream.buffer.find(b"\r\n\r\n")
@@ -266,7 +266,7 @@ class Exchange:
             # Small answers leave in one piece with their head.
             if self._destination.passes_on and not isinstance(self._answer_body, ChunkedBody):
                 upstream.drain_into(self._pass_on)
-                self._stand_aside(upstream)
+                self._splice_tls(upstream)
             else:
                 upstream.drain_into(self._take_answer_data, self._destination.begin)
         if self._failure is not None:
@@ -288,7 +288,7 @@ class Exchange:
         if self._answer_body.finished:
             self._end_answer()
 
-    def _stand_aside(self, upstream: Wire) -> None:
+    def _splice_tls(self, upstream: Connection) -> None:
         """The rest of it goes from the one TLS to the other, and is only counted here."""
         body, source, target = self._answer_body, upstream.transport, self._client.transport
         if not isinstance(body, SizedBody) or body.finished:
@@ -342,10 +342,10 @@ class Exchange:
     def _fail_answer(self, refusal: Refusal) -> None:
         assert self._upstream is not None  # noqa: S101
         self._failure = refusal
-        self._upstream.sink = _nowhere
+        self._upstream.sink = _discard
         self._client.bell.ring()
 
-    async def _until_answered(self, upstream: Wire) -> None:
+    async def _until_answered(self, upstream: Connection) -> None:
         while not self._answered_all:
             self._check()
             if upstream.ended:
@@ -358,13 +358,13 @@ class Exchange:
                 await self._in_turn(self._send_answer(b"", last=True))
                 if upstream.broke_off:  # the end looks to the client as it did to us
                     self._record.reason = "upstream-closed"
-                    self._client.break_off()
+                    self._client.close_abruptly()
                 return
             await self._client.bell.wait()
         if self._failure is not None:  # it came with the last bytes
             raise self._failure
 
-    def _settle(self, upstream: Wire, answer: ResponseHead, keep: bool) -> bool:
+    def _settle(self, upstream: Connection, answer: ResponseHead, keep: bool) -> bool:
         if self._cut:  # what was written last did not arrive
             raise Gone
         self._client.feed_from(None)
@@ -441,5 +441,5 @@ class Exchange:
             raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
 
 
-def _nowhere(_: bytes) -> None:
+def _discard(_: bytes) -> None:
     """Data after a failure is not kept."""

@@ -18,8 +18,8 @@ from egress.policy.routes import Dlp, Route
 from egress.proxy.errors import BadAnswer, Refusal
 from egress.proxy.http.heads import Field, Head, RequestHead, ResponseHead
 from egress.proxy.http.targets import Target
-from egress.proxy.state.active_scan import Search
-from egress.proxy.state.memory import Hold
+from egress.proxy.state.active_scan import ActiveScan
+from egress.proxy.state.memory import MemoryReservation
 from egress.proxy.state.records import Record
 
 WEBSOCKET_EXTENSIONS = b"sec-websocket-extensions"
@@ -54,7 +54,7 @@ def search_head(scanner: Scanner, target: Target, head: RequestHead, fields: lis
     return finding
 
 
-def check_url(search: Search, target: Target, record: Record) -> None:
+def check_url(search: ActiveScan, target: Target, record: Record) -> None:
     """For a request that is refused anyway: nobody is told how to ask for a URL with a secret in it."""
     if search.handed.problem:
         raise unsearchable(record)
@@ -63,7 +63,7 @@ def check_url(search: Search, target: Target, record: Record) -> None:
         raise _refusal(finding, record)
 
 
-def conceal(search: Search, record: Record) -> None:
+def conceal(search: ActiveScan, record: Record) -> None:
     """Records are kept and shown, and an agent can put a secret into any URL."""
     path = record.path.encode("latin-1", "replace")
     if search.handed.problem or search.scanner.find_in_head(record.host, path, ()) is not None:
@@ -72,7 +72,7 @@ def conceal(search: Search, record: Record) -> None:
             record.host = shown_host(search, record.host)
 
 
-def shown_host(search: Search, host: str) -> str:
+def shown_host(search: ActiveScan, host: str) -> str:
     """As it may be noted, in a record or in the log."""
     is_clean = not search.handed.problem and search.scanner.find_in_head(host, b"", ()) is None
     return host if is_clean else CONCEALED
@@ -106,7 +106,9 @@ def unsearchable(record: Record) -> Refusal:
 class Inspection:
     """Raises Refusal for what must not leave, BadAnswer for what must not come back."""
 
-    def __init__(self, scanner: Scanner, route: Route, record: Record, hold: Hold | None = None) -> None:
+    def __init__(
+        self, scanner: Scanner, route: Route, record: Record, hold: MemoryReservation | None = None
+    ) -> None:
         self._scanner = scanner
         self._hold = hold
         self._search_bytes = 0

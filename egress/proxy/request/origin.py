@@ -16,16 +16,16 @@ from egress.proxy.http.heads import Field, RequestHead, ResponseHead, folded
 from egress.proxy.http.override_headers import without_overrides
 from egress.proxy.http.targets import Target
 from egress.proxy.http.writer import request_bytes
-from egress.proxy.net.connection import Wire
+from egress.proxy.net.connection import Connection
 from egress.proxy.net.dialing import checked_addresses, dial
 from egress.proxy.net.fair_scheduler import Step
-from egress.proxy.net.pool import Key, open_wire
+from egress.proxy.net.pool import Key, open_connection
 from egress.proxy.request.destination import Trailers
 from egress.proxy.request.inspection import WEBSOCKET_EXTENSIONS, Inspection, unsearchable
 from egress.proxy.request.upstream_proxy import Gateway
 from egress.proxy.state.bottle import Bottle
-from egress.proxy.state.memory import Hold
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.memory import MemoryReservation
+from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
 
 # An answer can only be searched and cleaned when it can be read, and when it is whole.
@@ -34,37 +34,37 @@ _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
 
 async def connect(
-    plane: DataPlane, route: Route, host: str, port: int, client: Wire, *, bottle: Bottle, tls: bool
-) -> Wire:
+    proxy: Proxy, route: Route, host: str, port: int, client: Connection, *, bottle: Bottle, tls: bool
+) -> Connection:
     """A new connection to an address that was checked for this route. Raises Refusal."""
-    limits = plane.limits
-    connection = await _socket(plane, bottle, route, host, port)
-    session = plane.upstream_tls.session_for(host) if tls else None
-    return await open_wire(
-        connection, client, plane.watch, tls=session, host=host, seconds=limits.handshake_seconds
+    limits = proxy.limits
+    sock = await _socket(proxy, bottle, route, host, port)
+    session = proxy.upstream_tls.session_for(host) if tls else None
+    return await open_connection(
+        sock, client, proxy.watch, tls=session, host=host, seconds=limits.handshake_seconds
     )
 
 
-async def _socket(plane: DataPlane, bottle: Bottle, route: Route, host: str, port: int) -> socket.socket:
-    limits = plane.limits
-    gateway = _gateway_for(plane, route)
+async def _socket(proxy: Proxy, bottle: Bottle, route: Route, host: str, port: int) -> socket.socket:
+    limits = proxy.limits
+    gateway = _gateway_for(proxy, route)
     if gateway is not None:
         if port == PORTS["http"]:  # plain requests are handed over whole
             return await gateway.reach(seconds=limits.connect_seconds)
         return await gateway.connect(host, port, seconds=limits.connect_seconds)
-    lookup = plane.names.lookup_for(bottle)
+    lookup = proxy.resolver.lookup_for(bottle)
     addresses = await checked_addresses(
         host, route, lookup,
-        seconds=limits.connect_seconds, forbidden=plane.config.forbidden_networks, nat64=plane.config.nat64,
+        seconds=limits.connect_seconds, forbidden=proxy.config.forbidden_networks, nat64=proxy.config.nat64,
     )  # fmt: skip
     if route.pinned_addresses:
-        port = plane.config.pinned_ports.get(port, port)
+        port = proxy.config.pinned_ports.get(port, port)
     return await dial(addresses, port, seconds=limits.connect_seconds)
 
 
-def _gateway_for(plane: DataPlane, route: Route) -> Gateway | None:
+def _gateway_for(proxy: Proxy, route: Route) -> Gateway | None:
     """Pinned addresses are the operator's own: they are dialled directly."""
-    return None if route.pinned_addresses else plane.config.gateway
+    return None if route.pinned_addresses else proxy.config.gateway
 
 
 class Origin:
@@ -72,7 +72,7 @@ class Origin:
 
     def __init__(
         self,
-        plane: DataPlane,
+        proxy: Proxy,
         bottle: Bottle,
         target: Target,
         route: Route,
@@ -80,20 +80,20 @@ class Origin:
         head: RequestHead,
         record: Record,
     ) -> None:
-        self._plane = plane
+        self._proxy = proxy
         self._bottle = bottle
         self._target = target
         self.route = route
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
         self._record = record
-        self._hold = Hold(bottle, plane.limits.held_bytes)
+        self._hold = MemoryReservation(bottle, proxy.limits.held_bytes)
         self._prepare(head)
         self._body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
 
     def _prepare(self, head: RequestHead) -> None:
         self._secret = self._credential()
         self._aws_key = self._parsed_aws_key()
-        search = self._plane.scanners.search(self._bottle, self._secret)
+        search = self._proxy.scanners.search(self._bottle, self._secret)
         if search.handed.problem and self.route.dlp.searches_requests:
             raise unsearchable(self._record)
         self._inspection = Inspection(search.scanner, self.route, self._record, self._hold)
@@ -105,7 +105,7 @@ class Origin:
         if auth is None:
             return None
         refuse_credential_in_url(self._target.origin_form)
-        secret = self._plane.secrets.lookup(auth.token_ref)
+        secret = self._proxy.secrets.lookup(auth.token_ref)
         if secret is None:
             raise Refusal(
                 "credential-missing",
@@ -148,7 +148,7 @@ class Origin:
 
     def request_head(self, head: RequestHead) -> bytes:
         host, form = self._target.host.encode("ascii"), self._target.origin_form
-        if self._target.scheme == "http" and _gateway_for(self._plane, self.route) is not None:
+        if self._target.scheme == "http" and _gateway_for(self._proxy, self.route) is not None:
             form = b"http://" + host + form
         return request_bytes(head, form, host, self._with_credential(head.method))
 
@@ -167,13 +167,13 @@ class Origin:
             fields = [entry for entry in fields if entry[0] != b"set-cookie"]
         return self._inspection.answer(head, fields)
 
-    def reuse(self, client: Wire, *, repeatable: bool) -> Wire | None:
+    def reuse(self, client: Connection, *, repeatable: bool) -> Connection | None:
         return self._bottle.pool.take(self._key, client, repeatable=repeatable)
 
-    async def open(self, client: Wire) -> Wire:
+    async def open(self, client: Connection) -> Connection:
         target = self._target
         return await connect(
-            self._plane, self.route, target.host, target.port, client,
+            self._proxy, self.route, target.host, target.port, client,
             bottle=self._bottle, tls=target.scheme == "https",
         )  # fmt: skip
 
@@ -183,15 +183,15 @@ class Origin:
     def let_go(self) -> None:
         self._hold.let_go()
 
-    def give_back(self, wire: Wire) -> None:
-        self._bottle.pool.give_back(self._key, wire)
+    def give_back(self, connection: Connection) -> None:
+        self._bottle.pool.give_back(self._key, connection)
 
     @property
     def reads_ahead(self) -> bool:
         return self._inspection.reads_ahead
 
     def begin(self, step: Step) -> None:
-        self._plane.turns.begin(self._bottle, step)
+        self._proxy.turns.begin(self._bottle, step)
 
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         return self._inspection.outgoing(payload, last=last)

@@ -43,10 +43,13 @@ def _tool_call(verdict: Verdict, target: Target, method: str) -> dict[str, Any] 
     why = f"{method} {url} was refused ({verdict.reason})."
     if verdict.reason == "gate":
         return {"tool": "pipelock-block", "arguments": {"failed_url": url, "justification": why}}
-    return {"tool": "egress-block", "arguments": {**_whole_errand(verdict.ask, target), "justification": why}}
+    return {
+        "tool": "egress-block",
+        "arguments": {**_add_git_second_request(verdict.ask, target), "justification": why},
+    }
 
 
-def _whole_errand(ask: dict[str, Any], target: Target) -> dict[str, Any]:
+def _add_git_second_request(ask: dict[str, Any], target: Target) -> dict[str, Any]:
     """git fetches or pushes with two requests, and shows only what is said to the first."""
     service, (first,) = _GIT.search(target.origin_form), ask.get("path_allowlist") or [""]
     if service is None or not first.endswith(_REFS) or len(first) + len(service[1]) > MAX_PREFIX:

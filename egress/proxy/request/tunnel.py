@@ -11,7 +11,7 @@ from egress.policy.decide import Request
 from egress.policy.routes import Route
 from egress.proxy.config import Limits
 from egress.proxy.errors import Gone
-from egress.proxy.net.connection import Wire
+from egress.proxy.net.connection import Connection
 from egress.proxy.net.splice import BULK_BYTES, POSSIBLE, Pipes, Splice
 from egress.proxy.state.records import Record
 from egress.proxy.tls.client_hello import MAX_HELLO, BadHello, HelloReader
@@ -19,7 +19,7 @@ from egress.proxy.tls.client_hello import MAX_HELLO, BadHello, HelloReader
 UNRECOGNIZED_NAME = bytes.fromhex("15 03 03 00 02 02 70")
 
 
-async def check_hello(client: Wire, host: str, limits: Limits) -> None:
+async def check_hello(client: Connection, host: str, limits: Limits) -> None:
     """Wait for the ClientHello and compare its name. Raises BadHello with the reason, or Gone."""
     client.deadline = client.clock() + limits.handshake_seconds
     hello = HelloReader()
@@ -45,8 +45,8 @@ class Tunnel:
 
     def __init__(
         self,
-        client: Wire,
-        upstream: Wire,
+        client: Connection,
+        upstream: Connection,
         limits: Limits,
         record: Record,
         *,
@@ -62,7 +62,7 @@ class Tunnel:
         self._record = record
         self._pipes = pipes
         self._cut = False
-        self._splices: dict[Wire, Splice] = {}  # by whom they read from
+        self._splices: dict[Connection, Splice] = {}  # by whom they read from
 
     def cut(self) -> None:
         self._cut = True
@@ -82,9 +82,9 @@ class Tunnel:
         try:
             upstream.drain_into(self._to_client)
             client.drain_into(self._to_origin)
-            for wire in (client, upstream):
-                if wire.ended and wire.on_end:
-                    wire.on_end()
+            for connection in (client, upstream):
+                if connection.ended and connection.on_end:
+                    connection.on_end()
             while not (client.closed or upstream.closed or (client.ended and upstream.ended)):
                 if self._cut:
                     break
@@ -96,11 +96,11 @@ class Tunnel:
             client.on_end = upstream.on_end = None
             for splice in self._splices.values():
                 splice.close()
-            for wire in (client, upstream):
+            for connection in (client, upstream):
                 if client.expired or self._cut:
-                    wire.abort()
+                    connection.abort()
                 else:
-                    wire.close()
+                    connection.close()
 
     # As few steps as possible: these are all that a small message costs.
 
@@ -116,8 +116,8 @@ class Tunnel:
         if len(data) >= BULK_BYTES:
             self._splice(self._upstream, self._client, self._count_in)
 
-    def _splice(self, source: Wire, target: Wire, moved: Callable[[int], None]) -> None:
-        if POSSIBLE and source.berth.pipe and source not in self._splices:
+    def _splice(self, source: Connection, target: Connection, moved: Callable[[int], None]) -> None:
+        if POSSIBLE and source.buffer_limits.pipe and source not in self._splices:
             self._splices[source] = splice = Splice(source, target, self._pipes, moved)
             splice.start()
 
@@ -130,7 +130,7 @@ class Tunnel:
         self._record.bytes_in += count
 
 
-def _pass_end(ended: Wire, other: Wire) -> None:
+def _pass_end(ended: Connection, other: Connection) -> None:
     """One side will send no more; the other may still have much to say."""
     if not ended.closed and other.transport is not None and other.transport.can_write_eof():
         other.transport.write_eof()

@@ -38,33 +38,33 @@ class Gateway:
 
     async def connect(self, host: str, port: int, *, seconds: float) -> socket.socket:
         """A connection through the proxy to `host`. Raises Unreachable, or Refusal with its reason."""
-        connection = await self.reach(seconds=seconds)
+        sock = await self.reach(seconds=seconds)
         try:
             async with asyncio.timeout(seconds):
-                head, rest = await _ask(connection, f"{host}:{port}")
+                head, rest = await _ask(sock, f"{host}:{port}")
                 answer = parse_response(head, max_fields=100, to_head=False)
                 if answer.status != 200:
-                    rest = rest or await asyncio.get_running_loop().sock_recv(connection, _MAX_TOLD)
+                    rest = rest or await asyncio.get_running_loop().sock_recv(sock, _MAX_TOLD)
                     raise _refused(host, answer.status, rest)
             if rest:
                 raise Unreachable("gate-down", "The gate's proxy sent data before it was asked.")
         except (OSError, TimeoutError) as error:
-            connection.close()
+            sock.close()
             raise Unreachable("gate-down", "The gate's proxy did not answer. Tell the operator.") from error
         except BaseException:
-            connection.close()
+            sock.close()
             raise
-        return connection
+        return sock
 
 
-async def _ask(connection: socket.socket, authority: str) -> tuple[bytes, bytes]:
+async def _ask(sock: socket.socket, authority: str) -> tuple[bytes, bytes]:
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(
-        connection, f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode("ascii")
+        sock, f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode("ascii")
     )
     received = b""
     while b"\r\n\r\n" not in received:
-        data = await loop.sock_recv(connection, 4096)
+        data = await loop.sock_recv(sock, 4096)
         received += data
         if not data or len(received) > _MAX_ANSWER:
             raise OSError("no answer to CONNECT")

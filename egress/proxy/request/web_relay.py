@@ -14,9 +14,9 @@ from egress.dlp.scanner import Steps
 from egress.proxy.errors import Unreachable
 from egress.proxy.http.heads import Field, RequestHead, ResponseHead
 from egress.proxy.http.writer import request_bytes
-from egress.proxy.net.connection import Watch, Wire
+from egress.proxy.net.connection import Connection, DeadlineTimer
 from egress.proxy.net.fair_scheduler import Begin, unchanged
-from egress.proxy.net.pool import open_wire
+from egress.proxy.net.pool import open_connection
 from egress.proxy.request.destination import Trailers
 
 IDENTITY = b"X-Bottle-Identity"
@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 5
 
 
 class WebProcess:
-    def __init__(self, path: Path, slug: str, origin_form: bytes, watch: Watch, begin: Begin) -> None:
+    def __init__(self, path: Path, slug: str, origin_form: bytes, watch: DeadlineTimer, begin: Begin) -> None:
         self._path = path
         self._slug = slug
         self._origin_form = origin_form
@@ -47,24 +47,24 @@ class WebProcess:
     def answer_fields(self, head: ResponseHead) -> list[Field]:
         return head.end_to_end()
 
-    def reuse(self, client: Wire, *, repeatable: bool) -> Wire | None:
+    def reuse(self, client: Connection, *, repeatable: bool) -> Connection | None:
         return None
 
-    async def open(self, client: Wire) -> Wire:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.setblocking(False)
+    async def open(self, client: Connection) -> Connection:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                await asyncio.get_running_loop().sock_connect(connection, str(self._path))
+                await asyncio.get_running_loop().sock_connect(sock, str(self._path))
         except (OSError, TimeoutError) as error:
-            connection.close()
+            sock.close()
             raise Unreachable(
                 "supervisor-down", "The supervisor is not running. Try again in a moment.", 503
             ) from error
-        return await open_wire(connection, client, self._watch)
+        return await open_connection(sock, client, self._watch)
 
-    def give_back(self, wire: Wire) -> None:
-        wire.close()
+    def give_back(self, connection: Connection) -> None:
+        connection.close()
 
     def keep(self, size: int) -> None:
         raise AssertionError("nothing is held for the web process")

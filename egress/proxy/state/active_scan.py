@@ -17,7 +17,7 @@ from egress.policy.decide import Snapshot
 from egress.policy.routes import AGENT_SCHEMES, Auth
 from egress.proxy.credentials.secrets import Secrets
 from egress.proxy.credentials.sigv4 import AwsKey
-from egress.proxy.state.secret_variables import Handed
+from egress.proxy.state.secret_variables import SecretVariables
 
 if TYPE_CHECKING:
     from egress.proxy.state.bottle import Bottle
@@ -27,7 +27,7 @@ _SECRETS_SECONDS = 1.0  # how soon a changed secret is known on routes that do n
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class ActiveScan:
     """What requests are searched for: true of one table and of what the bottle was handed.
 
     And until the secrets that the proxy adds have to be looked up again.
@@ -36,7 +36,7 @@ class Search:
     snapshot: Snapshot
     until: float
     scanner: Scanner
-    handed: Handed
+    handed: SecretVariables
 
 
 class Scanners:
@@ -48,7 +48,7 @@ class Scanners:
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
 
-    def search(self, bottle: Bottle, added: str | None = None) -> Search:
+    def search(self, bottle: Bottle, added: str | None = None) -> ActiveScan:
         """`added` is the secret about to be used, which is known then whatever the clock says."""
         now = monotonic()
         search, handed = bottle.search, bottle.handed.look(now)
@@ -65,7 +65,7 @@ class Scanners:
             scanner = search.scanner
         else:
             scanner = Scanner(secrets)
-        bottle.search = Search(bottle.snapshot, now + _SECRETS_SECONDS, scanner, handed)
+        bottle.search = ActiveScan(bottle.snapshot, now + _SECRETS_SECONDS, scanner, handed)
         bottle.habits.clear()
         return bottle.search
 

@@ -22,16 +22,16 @@ from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Auth, Route
 from egress.proxy.config import TOLD, Limits
-from egress.proxy.fast.head_cache import Habits
-from egress.proxy.net.buffers import Berths
+from egress.proxy.fast.head_cache import HeadCache
+from egress.proxy.net.buffers import BufferBudget
 from egress.proxy.net.pool import Pool
 from egress.proxy.net.splice import Pipes
 from egress.proxy.state import config_files
-from egress.proxy.state.active_scan import Search
-from egress.proxy.state.config_files import Told
-from egress.proxy.state.lease_counter import Uses
+from egress.proxy.state.active_scan import ActiveScan
+from egress.proxy.state.config_files import PublishedConfig
+from egress.proxy.state.lease_counter import LeaseCounter
 from egress.proxy.state.open_flows import Flows
-from egress.proxy.state.secret_variables import HandedFile
+from egress.proxy.state.secret_variables import SecretVariablesFile
 from egress.proxy.tls.authority import Authority
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -64,7 +64,7 @@ class Identity:
     supervise: bool  # whether it may ask for anything
 
 
-class Connection(Protocol):
+class OpenConnection(Protocol):
     """One that the bottle's own side opened."""
 
     @property
@@ -84,19 +84,19 @@ class Bottle:
         self.problem: str | None = "no route table was ever loaded: everything is denied"
         self.flows = Flows()
         self.pool = Pool(limits.pooled)
-        self.berths = Berths(limits.in_flight_bytes, limits.connections + TOLD)
+        self.berths = BufferBudget(limits.in_flight_bytes, limits.connections + TOLD)
         self.pipes = Pipes()
-        self.uses = Uses(directory / "uses.json")
+        self.uses = LeaseCounter(directory / "uses.json")
         self.counters: Counter[str] = Counter()
-        self.connections: set[Connection] = set()
+        self.connections: set[OpenConnection] = set()
         self.line = asyncio.Lock()  # of those that have asked for more than one thing at once, or at length
         self.is_gone = False
         self.held_bytes = 0
-        self.search: Search | None = None
-        self.habits = Habits()
-        self.handed = HandedFile(directory)
+        self.search: ActiveScan | None = None
+        self.habits = HeadCache()
+        self.handed = SecretVariablesFile(directory)
         self.identity = Identity(None, supervise=False)
-        self._told: Told | None = None
+        self._told: PublishedConfig | None = None
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()
 
@@ -127,28 +127,28 @@ class Bottle:
             except (OSError, ValueError) as error:
                 self.problem = f"{_sentence(error)} Version {self.snapshot.version} stays live."
             # Each of the other files by itself: what is wrong with it keeps no route from being taken away.
-            self._also(lambda: self._take_identity(read_identity(self.directory, self.slug)))
+            self._collect_problem(lambda: self._take_identity(read_identity(self.directory, self.slug)))
             await self._tell()
             return self.ack()
 
-    async def keep_told(self) -> None:
+    async def refresh_config_files(self) -> None:
         """What the bottle reads of its table holds no route whose lease has ended since."""
         if self._told is not None and self._told.routes != self._reachable():
             async with self._loading:
                 await self._tell()
 
     async def _tell(self) -> None:
-        self._told = fresh = Told(self.snapshot.version, self._reachable())
+        self._told = fresh = PublishedConfig(self.snapshot.version, self._reachable())
         texts = await asyncio.to_thread(config_files.render, self.slug, fresh)
         if not self.is_gone:  # or the files would be another bottle's that has got its name
-            self._also(lambda: config_files.write(self.directory, texts))
+            self._collect_problem(lambda: config_files.write(self.directory, texts))
 
     def _reachable(self) -> tuple[Route, ...]:
         """Those that a request could still use."""
         routes = self.snapshot.table.open_routes(datetime.now(UTC))
         return tuple(route for route in routes if self.uses.left(route) != 0)
 
-    def _also(self, step: Callable[[], None]) -> None:
+    def _collect_problem(self, step: Callable[[], None]) -> None:
         try:
             step()
         except (OSError, ValueError) as error:

@@ -17,14 +17,14 @@ from egress.policy.routes import Route
 DIRECTORY = "current-config"
 
 
-class Told(NamedTuple):
+class PublishedConfig(NamedTuple):
     """What the bottle reads."""
 
     version: int
     routes: tuple[Route, ...]
 
 
-def render(slug: str, told: Told) -> dict[str, str]:
+def render(slug: str, told: PublishedConfig) -> dict[str, str]:
     """The texts of the files, by name."""
     routes = [route.as_public_dict() for route in told.routes]
     table: dict[str, Any] = {"bottle": slug, "version": told.version, "routes": routes}

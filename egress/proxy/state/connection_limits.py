@@ -9,24 +9,24 @@ import asyncio
 
 from egress.proxy.config import TOLD
 from egress.proxy.errors import Gone, Refusal
-from egress.proxy.net.connection import Wire
-from egress.proxy.state.bottle import Bottle, Connection
-from egress.proxy.state.proxy import DataPlane
-from egress.proxy.state.unauthenticated import Strangers
+from egress.proxy.net.connection import Connection
+from egress.proxy.state.bottle import Bottle, OpenConnection
+from egress.proxy.state.proxy import Proxy
+from egress.proxy.state.unauthenticated import UnauthenticatedConnections
 
 LONG_HEAD = 4 * 1024  # one of 60 KB takes as long to read, and to search, as dozens of usual requests
 
 
-class Visit:
-    def __init__(self, plane: DataPlane, connection: Connection, wire: Wire) -> None:
-        self._plane = plane
+class ConnectionSlot:
+    def __init__(self, proxy: Proxy, session: OpenConnection, connection: Connection) -> None:
+        self._proxy = proxy
+        self._session = session
         self._connection = connection
-        self._wire = wire
         self._host: Bottle | None = None
 
     def begin(self) -> None:
         """Before it is known whose it is."""
-        self._plane.strangers.add(self._connection)
+        self._proxy.unauthenticated.add(self._session)
 
     def enter(self, bottle: Bottle) -> None:
         """Raises Gone, or Refusal when the bottle has too many already."""
@@ -34,30 +34,30 @@ class Visit:
             raise Gone
         if self._host is not None:
             return
-        most = self._plane.limits.connections
+        most = self._proxy.limits.connections
         if len(bottle.connections) >= most + TOLD:
             bottle.counters["turned away"] += 1
             raise Gone
         self._host = bottle
-        bottle.connections.add(self._connection)
-        self._wire.settle_in(bottle.berths.take())
-        self._plane.strangers.discard(self._connection)
+        bottle.connections.add(self._session)
+        self._connection.settle_in(bottle.berths.take())
+        self._proxy.unauthenticated.discard(self._session)
         if len(bottle.connections) > most:
             bottle.counters["turned away"] += 1
             raise Refusal("too-many-connections", f"The bottle has {most} open connections. Close some.", 503)
 
     async def leave(self) -> None:
         """It counts, and has its room, for as long as what was sent to it waits to be read."""
-        self._wire.close()
-        while self._wire.leaving:
-            await self._wire.bell.wait()
-        self._plane.strangers.discard(self._connection)
+        self._connection.close()
+        while self._connection.leaving:
+            await self._connection.bell.wait()
+        self._proxy.unauthenticated.discard(self._session)
         if self._host is not None:
-            self._host.connections.discard(self._connection)
-            self._host.berths.give_back(self._wire.berth)
+            self._host.connections.discard(self._session)
+            self._host.berths.give_back(self._connection.buffer_limits)
 
 
-async def stand_in_line(whose: Bottle | Strangers) -> None:
+async def stand_in_line(whose: Bottle | UnauthenticatedConnections) -> None:
     """Of what many connections of a bottle sent at once, one request at a time, and others in between.
 
     Those that have not said yet whose they are have one line for all of them.

@@ -11,7 +11,7 @@ from egress.contract.snapshot import write_atomically
 from egress.policy.routes import Route
 
 
-class Uses:
+class LeaseCounter:
     """Uses are counted from a lease's grant: a renewed lease has another key and starts at nothing."""
 
     def __init__(self, path: Path) -> None:

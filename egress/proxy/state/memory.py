@@ -6,7 +6,7 @@ from egress.proxy.errors import Refusal
 from egress.proxy.state.bottle import Bottle
 
 
-class Hold:
+class MemoryReservation:
     """One request's part of it, counted against its bottle until it is let go of."""
 
     def __init__(self, bottle: Bottle, most: int) -> None:

@@ -15,15 +15,15 @@ from egress.policy.routes import Auth
 from egress.proxy.config import Config
 from egress.proxy.credentials.secrets import Secrets
 from egress.proxy.credentials.sigv4 import AwsKey
-from egress.proxy.fast.write_batch import Outbox
-from egress.proxy.net.connection import Doorbell, Watch
-from egress.proxy.net.dialing import Lookup, Names, system_lookup
-from egress.proxy.net.fair_scheduler import Turns
+from egress.proxy.fast.write_batch import WriteBatch
+from egress.proxy.net.connection import DeadlineTimer, Wakeup
+from egress.proxy.net.dialing import Lookup, Resolver, system_lookup
+from egress.proxy.net.fair_scheduler import FairScheduler
 from egress.proxy.state.active_scan import Scanners
 from egress.proxy.state.bottle import Ack, Bottle
 from egress.proxy.state.pipelock_file import GateFile
 from egress.proxy.state.records import Records
-from egress.proxy.state.unauthenticated import Strangers
+from egress.proxy.state.unauthenticated import UnauthenticatedConnections
 from egress.proxy.tls.authority import ensure as ensure_ca
 from egress.proxy.tls.openssl import TlsError, Trust
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _TO_END_SECONDS = 0.5
 
 
-class DataPlane:
+class Proxy:
     def __init__(
         self, config: Config, *, lookup: Lookup = system_lookup, neighbours: Sequence[socket.socket] = ()
     ) -> None:
@@ -39,20 +39,20 @@ class DataPlane:
         self.config = config
         self.neighbours = neighbours
         self.limits = config.limits
-        self.names = Names(lookup)
+        self.resolver = Resolver(lookup)
         self.upstream_tls = _trust(config)
         self.secrets = Secrets(config.home)
         self.scanners = Scanners(self.secrets)
-        self.watch = Watch(leaving_seconds=self.limits.leaving_seconds)
-        self.outbox = Outbox()
-        self.turns = Turns()
+        self.watch = DeadlineTimer(leaving_seconds=self.limits.leaving_seconds)
+        self.write_batch = WriteBatch()
+        self.turns = FairScheduler()
         self.records = Records()
         self.bottles: dict[str, Bottle] = {}
-        self.strangers = Strangers(self.limits.connections)
+        self.unauthenticated = UnauthenticatedConnections(self.limits.connections)
         self.stopping = False
         self._gate_file = GateFile(config)
         self._gate_writing = asyncio.Lock()
-        self.conversations: set[Doorbell] = set()  # a stop rings these, and waits for all of them to go
+        self.conversations: set[Wakeup] = set()  # a stop rings these, and waits for all of them to go
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def bottle_with_token(self, slug: str, token: bytes) -> Bottle | None:
@@ -115,7 +115,7 @@ class DataPlane:
                 bottle.counters["cut"] += bottle.flows.cut_forbidden(bottle.snapshot, now, leased_only=True)
                 bottle.pool.prune(loop.time())
                 self._save_uses(bottle)
-                await bottle.keep_told()
+                await bottle.refresh_config_files()
 
     def _save_uses(self, bottle: Bottle) -> None:
         try:
@@ -144,7 +144,7 @@ class DataPlane:
             "started_at": self.started_at,
             "stopping": self.stopping,
             "connections": len(self.watch),
-            "strangers": len(self.strangers),
+            "strangers": len(self.unauthenticated),
             "bottles": {slug: self._bottle_status(bottle) for slug, bottle in sorted(self.bottles.items())},
         }
 

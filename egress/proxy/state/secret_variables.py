@@ -18,22 +18,22 @@ _UNREADABLE = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class SecretVariables:
     secrets: frozenset[str] = frozenset()
     problem: str = ""
 
 
-_NOTHING = Handed()
+_NOTHING = SecretVariables()
 
 
-class HandedFile:
+class SecretVariablesFile:
     def __init__(self, directory: Path) -> None:
         self._path = str(directory / "run" / FILE)
         self._stamp: tuple[int, int, int] | None = None
         self._known = _NOTHING
         self._until = 0.0
 
-    def look(self, now: float) -> Handed:
+    def look(self, now: float) -> SecretVariables:
         """The same object for as long as the file is the same. `now` is by the monotonic clock."""
         if now >= self._until:
             self._until = now + KNOWN_AFTER_SECONDS
@@ -51,13 +51,13 @@ class HandedFile:
             return _UNREADABLE
         return found.st_ino, found.st_ctime_ns, found.st_size
 
-    def _read(self) -> Handed:
+    def _read(self) -> SecretVariables:
         try:
-            return Handed(searched_for(from_bytes(Path(self._path).read_bytes())))
+            return SecretVariables(searched_for(from_bytes(Path(self._path).read_bytes())))
         except FileNotFoundError:
             return _NOTHING
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not what a start writes"
             problem = f"The secrets that were handed to the bottle cannot be read from run/{FILE}: {why}."
             log.error("%s Nothing leaves on routes that are searched.", problem)
-            return Handed(problem=problem)
+            return SecretVariables(problem=problem)

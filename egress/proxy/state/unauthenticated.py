@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from egress.proxy.state.bottle import Connection
+from egress.proxy.state.bottle import OpenConnection
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """A newcomer that would be one too many takes the place of whoever has been here for longest.
 
     Those that have a token send it at once, so a flood of silent connections does not keep them out.
@@ -15,18 +15,18 @@ class Strangers:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._present: dict[Connection, None] = {}  # the oldest first
+        self._present: dict[OpenConnection, None] = {}  # the oldest first
         self.line = asyncio.Lock()  # of those whose first request has a long head
 
     def __len__(self) -> int:
         return len(self._present)
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: OpenConnection) -> None:
         if len(self._present) >= self._most:
             oldest = next(iter(self._present))
             self.discard(oldest)
             oldest.cut()
         self._present[connection] = None
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: OpenConnection) -> None:
         self._present.pop(connection, None)

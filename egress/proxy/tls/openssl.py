@@ -310,7 +310,7 @@ def _choose_protocol(_: SSL.Connection, offered: list[bytes]) -> bytes | SSL._No
     return b"http/1.1" if b"http/1.1" in offered else SSL.NO_OVERLAPPING_PROTOCOLS
 
 
-def _give_way(connection: SSL.Connection) -> None:
+def _select_context(connection: SSL.Connection) -> None:
     """Called when a client has greeted, and again if it was asked to greet once more."""
     expected: _Expected = connection.get_app_data()
     name = connection.get_servername()
@@ -323,7 +323,7 @@ def _give_way(connection: SSL.Connection) -> None:
 # One for all, and for good: OpenSSL comes back to it. It has no certificate: no handshake succeeds unless it
 # gives way to a context that has one.
 _door = server_context()
-_door.set_tlsext_servername_callback(_give_way)
+_door.set_tlsext_servername_callback(_select_context)
 
 
 def serve(host: str, context_for: ContextFor) -> Session:

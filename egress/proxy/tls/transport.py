@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Any, cast
 
 from egress.proxy.net.buffers import WIDE
-from egress.proxy.net.connection import Parcel, Wire
+from egress.proxy.net.connection import Chunk, Connection
 from egress.proxy.tls.openssl import ARRIVED, LONGEST_RECORD, PLAIN, Session, TlsError
 
 _arrived, _plain = ARRIVED.view, PLAIN.view
@@ -57,14 +57,14 @@ def whole_records(start: int, end: int) -> tuple[int, int]:
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
-    """The transport of `wire`, and the protocol of the transport below.
+    """The transport of `connection`, and the protocol of the transport below.
 
     The wire hears of its connection when the handshake is done.
     """
 
-    def __init__(self, session: Session, wire: Wire) -> None:
+    def __init__(self, session: Session, connection: Connection) -> None:
         super().__init__()
-        self._wire = wire
+        self._connection = connection
         self._session = session
         self._below: asyncio.Transport | None = None
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,7 +84,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     async def handshake(self, *, seconds: float) -> None:
         """Raises OSError, which TlsError is, or TimeoutError; then the connection is over."""
-        too_late = self._opened.get_loop().call_later(seconds, self._give_up, TimeoutError())
+        too_late = self._opened.get_loop().call_later(seconds, self._fail_handshake, TimeoutError())
         try:
             if self._session.is_client:
                 self._shake_hands()
@@ -102,17 +102,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             is_done = self._session.shake_hands()
         except TlsError as error:
             is_done = False
-            self._give_up(error)
+            self._fail_handshake(error)
         self._flush()
         if not is_done or self._opened.done():  # or it is too late
             return False
         self._is_open = True
         self._opened.set_result(None)
-        self._wire.encrypting = self
-        self._wire.connection_made(self)
+        self._connection.encrypting = self
+        self._connection.connection_made(self)
         return True
 
-    def _give_up(self, error: Exception) -> None:
+    def _fail_handshake(self, error: Exception) -> None:
         if not self._opened.done():
             self._opened.set_exception(error)
 
@@ -129,14 +129,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         below = cast(asyncio.Transport, transport)  # the loop's are not a subclass
-        if self._wire.can_be_read(below):
+        if self._connection.can_be_read(below):
             self._below = below
 
     def get_buffer(self, _: int) -> memoryview:
         if not self._is_bulk:
             return _a_little
-        berth = self._wire.berth
-        return _much if berth is WIDE else _much[: berth.read]
+        buffer_limits = self._connection.buffer_limits
+        return _much if buffer_limits is WIDE else _much[: buffer_limits.read]
 
     def buffer_updated(self, count: int) -> None:
         start, left = _FRONT, self._left
@@ -164,9 +164,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if start < end:
             self._left = bytes(_arrived[start:end])
         if to_pass or count >= _LITTLE or self._is_bulk:
-            self._note_bulk(count, size, to_pass - session.to_pass)
+            self._update_bulk_mode(count, size, to_pass - session.to_pass)
         if size and not self._is_closing:
-            self._wire.data_received(bytes(_plain[:size]))
+            self._connection.data_received(bytes(_plain[:size]))
         if session.is_over:
             self._end()
 
@@ -187,22 +187,22 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if without:
             self._flush()  # what OpenSSL has to say to that, if anything
         if without or self._without_data:
-            self._note_waste(without, stop - start, size - before + to_pass - session.to_pass)
+            self._charge_empty_records(without, stop - start, size - before + to_pass - session.to_pass)
         if records > _FEW and stop - start < records * _TINY_BYTES:
-            self._rest()
+            self._yield_to_loop()
         return size
 
-    def _note_bulk(self, count: int, size: int, passed: int) -> None:
+    def _update_bulk_mode(self, count: int, size: int, passed: int) -> None:
         """Of so much that was read, so much is data, or was passed on."""
         self._is_bulk = count >= _LITTLE and 4 * (size + passed) >= 3 * count
         if passed and self._heir is not None:
             heir, moved = self._heir
             if not self._session.to_pass:
                 self._heir = None
-            heir._send_inherited()
+            heir._flush_spliced()
             moved(passed)
 
-    def _send_inherited(self) -> None:
+    def _flush_spliced(self) -> None:
         """Past the transport below, when it has nothing to send: that saves a copy of everything."""
         below = self._below
         if self._is_closing or below is None:
@@ -216,7 +216,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._session.is_shut:  # something could not be written: what follows would not fit
             self.abort()
 
-    def _note_waste(self, without: int, size: int, data: int) -> None:
+    def _charge_empty_records(self, without: int, size: int, data: int) -> None:
         """Of records of that size, so many held nothing of the data. What data is padded with is no waste."""
         self._without_data -= min(self._without_data, data // _DATA_FOR_ONE_WITHOUT)
         if without > 0:
@@ -224,7 +224,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._without_data > _MOST_WITHOUT_DATA:
             self.abort()
 
-    def _rest(self) -> None:
+    def _yield_to_loop(self) -> None:
         """The loop would go on reading from this connection, up to 32 times, as long as there is more."""
         if self._is_resting or self._is_closing or self._below is None or self._below.is_closing():
             return
@@ -243,42 +243,42 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def eof_received(self) -> None:
         if self._is_open:
-            self._wire.broke_off = True  # TLS ends with a goodbye
-            self._wire.says_goodbye = False  # nobody is there to hear ours
+            self._connection.broke_off = True  # TLS ends with a goodbye
+            self._connection.says_goodbye = False  # nobody is there to hear ours
             self._end()
         else:
-            self._give_up(ConnectionResetError("the connection ended during the handshake"))
+            self._fail_handshake(ConnectionResetError("the connection ended during the handshake"))
 
     def _end(self) -> None:
-        self._wire.eof_received()
+        self._connection.eof_received()
         self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = self._session.is_shut = True
         if self._is_open:
-            self._wire.connection_lost(exc)
+            self._connection.connection_lost(exc)
         else:
-            self._give_up(
+            self._fail_handshake(
                 exc or ConnectionResetError("the connection was lost before the handshake was done")
             )
         self._below = None
 
     def pause_writing(self) -> None:
         if self._is_open:
-            self._wire.pause_writing()
+            self._connection.pause_writing()
 
     def resume_writing(self) -> None:
         if self._is_open:
-            self._wire.resume_writing()
+            self._connection.resume_writing()
 
     # --- the wire calls these
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if data and (parcel := self.wrap_up(data)) is not None:
+        if data and (parcel := self.take_pending_chunk(data)) is not None:
             below, encrypted = parcel
             below.write(encrypted)
 
-    def wrap_up(self, data: bytes | bytearray | memoryview) -> Parcel | None:
+    def take_pending_chunk(self, data: bytes | bytearray | memoryview) -> Chunk | None:
         below = self._below
         if self._is_closing or below is None:
             return None
@@ -292,7 +292,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         below = self._below
         if below is None or not (sealed := self._session.sealed()):
             return
-        if not self._is_held or self._wire.can_be_read(below):  # it may have to wait for room
+        if not self._is_held or self._connection.can_be_read(below):  # it may have to wait for room
             below.write(sealed)
 
     def close(self) -> None:
@@ -300,7 +300,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._is_closing or self._below is None:
             return
         self._is_closing = self._session.is_shut = True
-        if self._wire.says_goodbye:
+        if self._connection.says_goodbye:
             self._session.say_goodbye()
             self._flush()
         self._below.close()

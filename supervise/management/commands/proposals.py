@@ -12,7 +12,7 @@ from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_pay
 from supervise.models import Approval, Proposal
 from supervise.proposals import decisions, queries
 from supervise.proposals.review import Review, checked_payload
-from supervise.sanitize import one_line, visible
+from supervise.sanitize import make_visible, one_line
 
 
 class Command(OperatorCommand):
@@ -104,7 +104,7 @@ class Command(OperatorCommand):
     def _show_hostile(self, title: str, text: str) -> None:
         """Every line is marked, so that nothing in it can pass for our own words."""
         self.stdout.write(f"{title} (text from the agent, unverified):")
-        for line in visible(text).split("\n"):
+        for line in make_visible(text).split("\n"):
             self.stdout.write(f"  | {line}")
 
     def _show_review(self, review: Review) -> None:
@@ -140,11 +140,11 @@ def _outcome(result: dict[str, Any]) -> str:
         names = ", ".join(result["approvals"])
         return f"recorded: {len(result['approvals'])} of {result['approvals_needed']} approvals ({names})"
     applied = {"live": f"live in version {decision['live_version']}", "nothing": "nothing to apply"}.get(
-        decision["applied"], f"{decision['applied']} {visible(decision['apply_error'])}".strip()
+        decision["applied"], f"{decision['applied']} {make_visible(decision['apply_error'])}".strip()
     )
-    lines = [f"{decision['status']} by {visible(decision['decided_by'])}: {applied}"]
+    lines = [f"{decision['status']} by {make_visible(decision['decided_by'])}: {applied}"]
     if decision["notes"]:
-        lines.append(f"notes          {visible(decision['notes'])}")
+        lines.append(f"notes          {make_visible(decision['notes'])}")
     if decision["not_granted"]:
-        lines.append(f"not granted    {visible(json.dumps(decision['not_granted']))}")
+        lines.append(f"not granted    {make_visible(json.dumps(decision['not_granted']))}")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from supervise.bottles import records as bottles
 from supervise.bottles import route_actions
 from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
 from supervise.proposals.review import table_text
-from supervise.sanitize import visible
+from supervise.sanitize import make_visible
 
 VERBS = {
     "list": "the routes of the newest table",
@@ -62,10 +62,10 @@ class Command(OperatorCommand):
         live = f"version {result['version']}, {_live(result)}"
         if options["verb"] != "list":
             done = "withdrawn" if options["verb"] == "withdraw" else "changed"
-            self.stdout.write(f"{done}: {visible(options['host'])}, {live}")
+            self.stdout.write(f"{done}: {make_visible(options['host'])}, {live}")
             return
         self.stdout.write(f"{result['slug']}, {live}")
-        self.stdout.write(visible(result["text"]) or "No routes: this bottle reaches nothing.")
+        self.stdout.write(make_visible(result["text"]) or "No routes: this bottle reaches nothing.")
 
 
 def _table(version: RouteTableVersion) -> dict[str, Any]:
@@ -84,4 +84,4 @@ def _live(result: dict[str, Any]) -> str:
     if result["live_version"] >= result["version"]:
         return "live"
     why = result["problem"] or "the proxy has not answered yet"
-    return f"not live yet, and retried: {visible(why)}"
+    return f"not live yet, and retried: {make_visible(why)}"

@@ -38,7 +38,7 @@ class Command(OperatorCommand):
             mcp_servers.connect(bottle, options["name"])
             raise SystemExit(0)  # standard output carried protocol: nothing of ours may follow
         if options["verb"] == "list":
-            mcp_servers.settle(bottle)
+            mcp_servers.sync(bottle)
         else:
             mcp_servers.act(options["verb"], bottle.slug, options["name"], author=local_author())
         return [_line(server) for server in bottle.managed_servers.all()]

@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection, connections
 
-from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
+from botbottle.checks import refuse_misconfiguration, require_shared_secret_key
 from botbottle.core import disk_space, environment
 from botbottle.core.home import write_private
 from botbottle.process_supervisor import Plan, take_over
@@ -41,7 +41,7 @@ class Command(BaseCommand):
         )
         call_command("migrate", verbosity=0, interactive=False)
         if versions.other_homes():
-            refuse_a_key_of_its_own()
+            require_shared_secret_key()
         self._first_operator(quietly=options["json"])
         self._secrets()
         connections.close_all()

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from botbottle.checks import refuse_a_key_of_its_own, refuse_misconfiguration
+from botbottle.checks import refuse_misconfiguration, require_shared_secret_key
 from botbottle.core import disk_space
 from botbottle.core.processes import die_with_supervisor
 from botbottle.web import listeners
@@ -36,7 +36,7 @@ class Command(BaseCommand):
 
     def _serve_alone(self, *, as_json: bool) -> None:
         disk_space.refuse_a_full_disk(settings.BOTTLE_HOME)
-        refuse_a_key_of_its_own()  # not the child of an `up`: it is one of a team's machines
+        require_shared_secret_key()  # not the child of an `up`: it is one of a team's machines
         opened = listeners.open_all(
             settings.BOTTLE_HOME,
             agent=(settings.SUPERVISE_BIND, settings.SUPERVISE_PORT),

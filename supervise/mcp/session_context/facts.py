@@ -147,8 +147,8 @@ def _episodes(bottle: Bottle) -> Json:
     )
     episodes = [_episode(proposal) for proposal in found]
     older = Decision.objects.filter(bottle=bottle).order_by("-created_at", "-pk")[MAX_EPISODES:]
-    left_out = _counted(older) if len(episodes) == MAX_EPISODES else 0
-    return {"episodes": episodes, "episodes_left_out": left_out}
+    not_granted = _counted(older) if len(episodes) == MAX_EPISODES else 0
+    return {"episodes": episodes, "episodes_left_out": not_granted}
 
 
 # --- One proposal

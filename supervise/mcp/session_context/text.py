@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from supervise.sanitize import one_line, visible
+from supervise.sanitize import make_visible, one_line
 
 # Characters. Claude Code takes 10,000 from a hook, so what hosts fetch by default has to stay below.
 MAX_TEXT: Final[Mapping[str, int]] = {"minimal": 3000, "standard": 9000, "deep": 60_000}
@@ -213,7 +213,7 @@ def _name(text: str) -> str:
 
 
 def _quote(text: str, limit: int, most_lines: int) -> Block:
-    shown = visible(text[:limit].replace("\t", " ").strip()).translate(_INERT)
+    shown = make_visible(text[:limit].replace("\t", " ").strip()).translate(_INERT)
     lines = shown[:limit].split("\n")
     is_cut = len(text) > limit or len(shown) > limit or len(lines) > most_lines
     quoted = [f"  | {line}".rstrip() for line in lines[:most_lines]]

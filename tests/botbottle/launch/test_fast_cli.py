@@ -37,7 +37,7 @@ def test_what_is_not_plain_or_not_ready_goes_the_long_way(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BOTTLE_HOME", str(tmp_path))
-    assert fast_cli.attempt(words) is None
+    assert fast_cli.try_fast_cli(words) is None
     assert not list(tmp_path.iterdir()), "nothing was done"
 
 

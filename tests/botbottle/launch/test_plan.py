@@ -470,7 +470,7 @@ def kept(home, write, tmp_path) -> Plan:
 
 def test_a_kept_plan_is_found_again_and_private(home, kept) -> None:
     directory = home / "bottles" / "demo"
-    assert plan.kept(directory, home / "bottles" / "demo.yaml") == kept
+    assert plan_cache.load_fresh(directory, home / "bottles" / "demo.yaml") == kept
     assert stat.S_IMODE((directory / plan_cache.KEPT).stat().st_mode) == 0o600
     assert [path.name for path in (directory / "run").iterdir()] == ["launch.json"]
 
@@ -490,7 +490,7 @@ def test_a_kept_plan_is_found_again_and_private(home, kept) -> None:
 def test_a_kept_plan_is_stale_once_an_input_changed(home, kept, tmp_path, change) -> None:
     with (tmp_path / change).open("a") as file:
         file.write(" ")
-    assert plan.kept(home / "bottles" / "demo", home / "bottles" / "demo.yaml") is None
+    assert plan_cache.load_fresh(home / "bottles" / "demo", home / "bottles" / "demo.yaml") is None
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_a_kept_plan_is_stale_once_an_input_changed(home, kept, tmp_path, change
 )
 def test_a_kept_plan_is_stale_once_an_input_is_gone(home, kept, tmp_path, gone) -> None:
     (tmp_path / gone).unlink()
-    assert plan.kept(home / "bottles" / "demo", home / "bottles" / "demo.yaml") is None
+    assert plan_cache.load_fresh(home / "bottles" / "demo", home / "bottles" / "demo.yaml") is None
 
 
 def test_a_kept_plan_is_stale_when_the_public_roots_changed(home, kept) -> None:
@@ -508,11 +508,11 @@ def test_a_kept_plan_is_stale_when_the_public_roots_changed(home, kept) -> None:
 
 def test_a_kept_plan_that_is_torn_or_of_another_manifest_is_not_used(home, kept) -> None:
     directory = home / "bottles" / "demo"
-    assert plan.kept(directory, home / "bottles" / "other.yaml") is None
+    assert plan_cache.load_fresh(directory, home / "bottles" / "other.yaml") is None
     whole = (directory / plan_cache.KEPT).read_text()
     for torn in (whole[:-9], "", "[]", "null", '{"inputs": []}'):
         (directory / plan_cache.KEPT).write_text(torn)
-        assert plan.kept(directory, home / "bottles" / "demo.yaml") is None
+        assert plan_cache.load_fresh(directory, home / "bottles" / "demo.yaml") is None
 
 
 def test_a_plan_is_not_kept_when_its_manifest_was_edited_meanwhile(home, write) -> None:
@@ -520,7 +520,7 @@ def test_a_plan_is_not_kept_when_its_manifest_was_edited_meanwhile(home, write) 
     made = planned(found, home)
     write("agent: claude")
     plan.keep(made, found)
-    assert plan.kept(home / "bottles" / "demo", home / "bottles" / "demo.yaml") is None
+    assert plan_cache.load_fresh(home / "bottles" / "demo", home / "bottles" / "demo.yaml") is None
 
 
 def test_reading_a_kept_plan_imports_nothing_heavy() -> None:

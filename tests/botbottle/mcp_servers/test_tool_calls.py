@@ -121,7 +121,7 @@ def test_the_card_shows_the_arguments_as_hostile_text(bottle: Bottle, operator: 
 def test_the_admin_shows_names_of_variables_and_stderr_as_hostile_text(
     bottle: Bottle, operator: User
 ) -> None:
-    mcp_servers.settle(bottle)
+    mcp_servers.sync(bottle)
     ManagedServer.objects.update(stderr=f"boom {HOSTILE}".replace("\x00", "").replace("\ud800", ""))
     row = ManagedServer.objects.get()
     assert (row.condition, row.env_names) == ("stopped", ["TOKEN"])
@@ -134,7 +134,7 @@ def test_the_admin_shows_names_of_variables_and_stderr_as_hostile_text(
 
 
 def test_who_may_not_run_bottles_stops_no_server(bottle: Bottle, operator: User) -> None:
-    mcp_servers.settle(bottle)
+    mcp_servers.sync(bottle)
     with pytest.raises(mcp_servers.NotPermitted):
         mcp_servers.act_for("stop", ManagedServer.objects.get(), actor=operator)
     with pytest.raises(mcp_servers.NoSuchServer):
@@ -142,7 +142,7 @@ def test_who_may_not_run_bottles_stops_no_server(bottle: Bottle, operator: User)
 
 
 def test_rows_of_servers_that_the_manifest_no_longer_names_go(bottle: Bottle) -> None:
-    mcp_servers.settle(bottle)
+    mcp_servers.sync(bottle)
     bottle.manifest = "backend: local\n"
-    mcp_servers.settle(bottle)
+    mcp_servers.sync(bottle)
     assert not ManagedServer.objects.exists()

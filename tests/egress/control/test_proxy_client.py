@@ -11,7 +11,7 @@ from threading import Event, Thread
 import pytest
 
 from egress.tables import proxy_client
-from egress.tables.proxy_client import Ack, DataPlaneDown, EgressProcess, RecordBatch
+from egress.tables.proxy_client import Ack, EgressProcess, ProxyDown, RecordBatch
 from tests.support.fake_proxy import LOADED_AT, StandIn, record
 
 
@@ -69,7 +69,7 @@ def test_an_answer_that_makes_no_sense_counts_as_none(
     plane: StandIn, client: EgressProcess, raw: bytes, why: str
 ) -> None:
     plane.raw = raw
-    with pytest.raises(DataPlaneDown, match=re.escape(f"does not answer ({why}); 'make up' starts it")):
+    with pytest.raises(ProxyDown, match=re.escape(f"does not answer ({why}); 'make up' starts it")):
         client.reload("agent-a")
 
 
@@ -79,7 +79,7 @@ def test_a_process_that_is_gone_is_named_as_the_cause(home: Path, there: bool, w
     if there:
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(path))
-    with pytest.raises(DataPlaneDown, match=why):
+    with pytest.raises(ProxyDown, match=why):
         EgressProcess(path).status()
 
 
@@ -89,7 +89,7 @@ def test_a_process_that_hangs_is_not_waited_for_forever(home: Path, monkeypatch:
     with socket.socket(socket.AF_UNIX) as hanging:
         hanging.bind(str(path))
         hanging.listen()
-        with pytest.raises(DataPlaneDown, match=r"nothing came within 0\.05 s"):
+        with pytest.raises(ProxyDown, match=r"nothing came within 0\.05 s"):
             EgressProcess(path).status()
 
 
@@ -110,10 +110,10 @@ def test_nobody_waits_for_an_answer_when_the_process_ends(
     monkeypatch.setattr(proxy_client, "ANSWER_SECONDS", 60)
     ending = Thread(target=end)
     ending.start()
-    with pytest.raises(DataPlaneDown, match="bot-bottle is stopping"):
+    with pytest.raises(ProxyDown, match="bot-bottle is stopping"):
         client.reload("agent-a")
     over.set()
     ending.join()
-    with pytest.raises(DataPlaneDown, match="bot-bottle is stopping"):
+    with pytest.raises(ProxyDown, match="bot-bottle is stopping"):
         client.status()
     assert not proxy_client._asking

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from botbottle.models import Bottle, digest_token
 from egress.models import Publication
 from egress.tables import versions
-from egress.tables.proxy_client import DataPlane
+from egress.tables.proxy_client import ProxyClient
 from supervise import background
 from supervise.bottles import records as bottles
 from supervise.bottles import route_actions
@@ -60,11 +60,11 @@ def test_with_the_proxy_down_it_is_approved_but_not_live_until_it_is_back(
     told = queries.outcome(decision.proposal_id).explanation
     assert told.startswith("Approved, but not live: the egress proxy does not answer (No such file")
     assert (publication(agent_a).version, publication(agent_a).live_version) == (2, 1)
-    background.tend()
+    background.run_maintenance()
     decision.refresh_from_db()
     assert decision.applied == "failed", "it is still down"
     plane.start()
-    background.tend()
+    background.run_maintenance()
     decision.refresh_from_db()
     assert (decision.applied, decision.apply_error, decision.live_version) == ("live", "", 2)
     assert (publication(agent_a).live_version, publication(agent_a).problem) == (2, "")
@@ -80,7 +80,7 @@ def test_a_proxy_that_keeps_an_older_version_says_why(plane: StandIn, agent_a: B
     told = queries.outcome(decision.proposal_id).explanation
     assert f"{expected}. It is retried" in told, "one full stop"
     plane.problems.clear()
-    background.tend()
+    background.run_maintenance()
     decision.refresh_from_db()
     assert (decision.applied, decision.live_version) == ("live", 2)
 
@@ -147,7 +147,7 @@ def test_a_new_token_whose_file_could_not_be_written_is_not_forgotten_when_the_p
         )
         token = bottles.rotate_token("agent-a", author="tests").token
     assert publication(agent_a).problem == "the route table could not be written: No space"
-    versions.note_live({"agent-a": 1})
+    versions.lower_live_versions({"agent-a": 1})
     versions.catch_up()
     assert identity(agent_a)["token_sha256"] == digest_token(token)
 
@@ -180,7 +180,7 @@ def test_a_new_bottle_of_the_same_name_never_gets_the_dead_ones_routes(
     bottles.delete("agent-a", author="tests")
     heir = bottles.create("agent-a", author="tests").bottle
     plane.start()
-    background.tend()
+    background.run_maintenance()
     assert plane.live == {"agent-a": 3}
     assert publication(heir).live_version == 3
     assert versions.current(heir).table.routes == ()
@@ -190,7 +190,7 @@ def test_after_a_restart_only_what_went_back_is_published_again(
     plane: StandIn, agent_a: Bottle, agent_b: Bottle, approve: Any
 ) -> None:
     approve(agent_a)
-    versions.note_live({"agent-a": 1, "agent-b": 1})
+    versions.lower_live_versions({"agent-a": 1, "agent-b": 1})
     assert (publication(agent_a).live_version, publication(agent_b).live_version) == (1, 1)
     plane.asked.clear()
     versions.catch_up()
@@ -305,14 +305,14 @@ def test_a_decision_taken_elsewhere_is_live_when_the_bottles_own_proxy_has_it(
     assert (decision.status, decision.applied, decision.live_version) == ("approved", "waiting", None)
     assert not queries.outcome(decision.proposal_id).settled, "the call waits on"
     assert called == [versions.home_id()]
-    from_another_home(background.tend)
+    from_another_home(background.run_maintenance)
     decision.refresh_from_db()
     assert (decision.applied, plane.live, publication(agent_a).live_version) == (
         "waiting",
         {"agent-a": 1},
         1,
     )
-    background.tend(at_once=True)
+    background.run_maintenance(at_once=True)
     decision.refresh_from_db()
     assert (decision.applied, decision.live_version, plane.live) == ("live", 2, {"agent-a": 2})
 
@@ -345,7 +345,7 @@ def test_a_bottle_deleted_elsewhere_is_taken_from_its_own_proxy(
 def test_another_homes_restarted_proxy_says_nothing_of_our_bottles(
     plane: StandIn, agent_a: Bottle, from_another_home: Any
 ) -> None:
-    from_another_home(lambda: versions.note_live({}))
+    from_another_home(lambda: versions.lower_live_versions({}))
     assert publication(agent_a).live_version == 1
 
 
@@ -363,8 +363,8 @@ def test_a_proxy_that_does_not_answer_is_asked_once_a_round(
     made = [approve(agent_a), approve(agent_b)]
     Decision.objects.update(applied="waiting")
     asked: list[str] = []
-    reload = DataPlane.reload
-    monkeypatch.setattr(DataPlane, "reload", lambda self, slug: (asked.append(slug), reload(self, slug))[1])
+    reload = ProxyClient.reload
+    monkeypatch.setattr(ProxyClient, "reload", lambda self, slug: (asked.append(slug), reload(self, slug))[1])
     apply.retry_unfinished()
     assert asked == ["agent-a"]
     assert {Decision.objects.get(pk=decision.pk).applied for decision in made} == {"failed"}

@@ -13,11 +13,11 @@ from django.test import Client
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress.models import DataPlaneEvent, Publication, RecordCursor, TrafficRecord
+from egress.models import ProxyEvent, Publication, RecordCursor, TrafficRecord
 from egress.tables import versions
-from egress.tables.proxy_client import DataPlaneDown
+from egress.tables.proxy_client import ProxyDown
 from egress.traffic import record_import
-from egress.traffic.record_import import Intake
+from egress.traffic.record_import import RecordImport
 from supervise.bottles import records as bottles
 from supervise.proposals import queries
 from tests.support.fake_proxy import StandIn, record
@@ -27,20 +27,20 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def reader(plane: StandIn, agent_a: Bottle, clock: list[float]) -> Intake:
+def reader(plane: StandIn, agent_a: Bottle, clock: list[float]) -> RecordImport:
     """It has read the first run of the proxy once."""
-    reader = Intake()
+    reader = RecordImport()
     assert take(reader)
     clock[0] += record_import.START_SECONDS + record_import.STATUS_SECONDS
     return reader
 
 
-def take(reader: Intake) -> bool:
-    return reader.take(versions.data_plane(), wait=0)
+def take(reader: RecordImport) -> bool:
+    return reader.take(versions.proxy_client(), wait=0)
 
 
 def news() -> list[tuple[str, str]]:
-    return [(event.kind, event.text) for event in DataPlaneEvent.objects.order_by("pk")]
+    return [(event.kind, event.text) for event in ProxyEvent.objects.order_by("pk")]
 
 
 def kinds() -> list[str]:
@@ -49,7 +49,7 @@ def kinds() -> list[str]:
 
 def test_who_wants_to_know_is_told_of_refusals_that_can_be_asked_for(plane: StandIn, agent_a: Bottle) -> None:
     told: list[int] = []
-    reader = Intake(when_refused=lambda: told.append(TrafficRecord.objects.count()))
+    reader = RecordImport(when_refused=lambda: told.append(TrafficRecord.objects.count()))
     call = {"tool": "egress-block", "arguments": {"host": "no.example.com"}}
     plane.queue = [record(), record(verdict="refused", reason="dlp", finding={"kind": "x", "where": "body"})]
     assert take(reader) and told == []
@@ -57,7 +57,7 @@ def test_who_wants_to_know_is_told_of_refusals_that_can_be_asked_for(plane: Stan
     assert take(reader) and told == [5], "once for a batch, when it is in the database"
 
 
-def test_a_record_is_kept_whole(plane: StandIn, reader: Intake, agent_a: Bottle) -> None:
+def test_a_record_is_kept_whole(plane: StandIn, reader: RecordImport, agent_a: Bottle) -> None:
     call = {"tool": "egress-block", "arguments": {"host": "no.example.com", "justification": "x"}}
     finding = {"kind": "github-token", "where": "body"}
     plane.queue = [
@@ -82,7 +82,7 @@ def test_a_record_is_kept_whole(plane: StandIn, reader: Intake, agent_a: Bottle)
     assert stopped.finding == finding
 
 
-def test_batches_follow_each_other_without_gap_or_repetition(plane: StandIn, reader: Intake) -> None:
+def test_batches_follow_each_other_without_gap_or_repetition(plane: StandIn, reader: RecordImport) -> None:
     plane.queue = [record(path=f"/{number}") for number in range(7)]
     for _ in range(4):
         assert take(reader)
@@ -90,17 +90,17 @@ def test_batches_follow_each_other_without_gap_or_repetition(plane: StandIn, rea
     assert paths == [f"/{number}" for number in range(7)]
 
 
-def test_another_reader_goes_on_where_the_last_one_was(plane: StandIn, reader: Intake) -> None:
+def test_another_reader_goes_on_where_the_last_one_was(plane: StandIn, reader: RecordImport) -> None:
     plane.queue = [record(path="/1"), record(path="/2")]
     take(reader)
     plane.queue.append(record(path="/3"))
-    take(Intake())
+    take(RecordImport())
     assert TrafficRecord.objects.count() == 3
     assert kinds() == []
 
 
 def test_a_batch_that_cannot_be_kept_is_read_again(
-    plane: StandIn, reader: Intake, monkeypatch: pytest.MonkeyPatch
+    plane: StandIn, reader: RecordImport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane.queue = [record()]
     with monkeypatch.context() as broken:
@@ -112,7 +112,7 @@ def test_a_batch_that_cannot_be_kept_is_read_again(
     assert TrafficRecord.objects.count() == 1
 
 
-def test_overlong_words_are_cut_not_refused(plane: StandIn, reader: Intake) -> None:
+def test_overlong_words_are_cut_not_refused(plane: StandIn, reader: RecordImport) -> None:
     plane.queue = [record(method="M" * 99, host="h" * 999, path="/" * 9999, route="r" * 999, reason="x" * 99)]
     take(reader)
     kept = TrafficRecord.objects.get()
@@ -120,7 +120,7 @@ def test_overlong_words_are_cut_not_refused(plane: StandIn, reader: Intake) -> N
 
 
 def test_on_a_short_disk_records_are_counted_and_not_kept(
-    plane: StandIn, reader: Intake, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+    plane: StandIn, reader: RecordImport, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept_here = connection.vendor == "sqlite"  # a database elsewhere has its own disk
     plane.queue = [record(), record()]
@@ -139,14 +139,14 @@ def stranger() -> dict[str, Any]:
     return record(bottle="", verdict="refused", reason="who", status=407)
 
 
-def test_records_of_nobody_are_counted_not_kept(plane: StandIn, reader: Intake, root: Client) -> None:
+def test_records_of_nobody_are_counted_not_kept(plane: StandIn, reader: RecordImport, root: Client) -> None:
     plane.queue = [stranger(), record(bottle="deleted-long-ago"), record(), stranger()]
     for _ in range(2):
         take(reader)
     assert TrafficRecord.objects.count() == 1
     plane.restart("boot-2")
     plane.queue = [stranger()]
-    take(Intake())
+    take(RecordImport())
     assert sum(RecordCursor.objects.values_list("strangers", flat=True)) == 3, "whatever the runs and readers"
     sentence = "Requests that ever came to the proxy&#x27;s TCP port with no or a wrong token: 3."
     for address in ("/admin/egress/trafficrecord/", "/bottles/"):
@@ -154,7 +154,7 @@ def test_records_of_nobody_are_counted_not_kept(plane: StandIn, reader: Intake, 
 
 
 def test_guessing_tokens_is_news_once_an_hour_with_a_number_that_is_kept_true(
-    plane: StandIn, reader: Intake, clock: list[float]
+    plane: StandIn, reader: RecordImport, clock: list[float]
 ) -> None:
     def told(count: int) -> tuple[str, str]:
         where = "at the proxy's TCP port, within an hour"
@@ -174,7 +174,7 @@ def test_guessing_tokens_is_news_once_an_hour_with_a_number_that_is_kept_true(
 
 
 def test_no_flood_hides_that_the_proxy_was_restarted(
-    plane: StandIn, reader: Intake, clock: list[float]
+    plane: StandIn, reader: RecordImport, clock: list[float]
 ) -> None:
     plane.queue = [stranger()]
     take(reader)
@@ -192,7 +192,7 @@ def test_no_flood_hides_that_the_proxy_was_restarted(
 
 
 def test_of_two_bottles_with_one_name_the_younger_gets_the_record(
-    plane: StandIn, reader: Intake, agent_a: Bottle
+    plane: StandIn, reader: RecordImport, agent_a: Bottle
 ) -> None:
     Bottle.objects.filter(pk=agent_a.pk).update(state=Bottle.State.DELETED)
     heir = bottles.create("agent-a", author="tests").bottle
@@ -202,7 +202,7 @@ def test_of_two_bottles_with_one_name_the_younger_gets_the_record(
 
 
 def test_the_last_records_of_a_bottle_stay_its_own_when_another_home_made_one_of_its_name(
-    plane: StandIn, reader: Intake, agent_a: Bottle
+    plane: StandIn, reader: RecordImport, agent_a: Bottle
 ) -> None:
     Bottle.objects.filter(pk=agent_a.pk).update(state=Bottle.State.DELETED)
     namesake = bottles.create("agent-a", author="tests").bottle
@@ -213,7 +213,7 @@ def test_the_last_records_of_a_bottle_stay_its_own_when_another_home_made_one_of
 
 
 def test_losses_are_told_at_once_and_then_once_a_minute(
-    plane: StandIn, reader: Intake, clock: list[float]
+    plane: StandIn, reader: RecordImport, clock: list[float]
 ) -> None:
     for lost in (5, 3, 4):
         plane.dropped = lost
@@ -228,7 +228,7 @@ def test_losses_are_told_at_once_and_then_once_a_minute(
 
 
 def test_all_that_was_ever_lost_is_on_the_pages_of_traffic(
-    plane: StandIn, reader: Intake, clock: list[float], root: Client
+    plane: StandIn, reader: RecordImport, clock: list[float], root: Client
 ) -> None:
     def shown() -> list[bool]:
         sentence = "Records of requests that were ever lost before they could be read: 1,234."
@@ -241,16 +241,16 @@ def test_all_that_was_ever_lost_is_on_the_pages_of_traffic(
         assert shown() == [False, False]
         take(reader)
     plane.restart("boot-2")
-    take(Intake())
+    take(RecordImport())
     assert shown() == [True, True], "whatever the runs and readers"
 
 
-def test_a_first_start_is_no_news(reader: Intake) -> None:
+def test_a_first_start_is_no_news(reader: RecordImport) -> None:
     assert news() == []
 
 
 def test_a_quick_restart_is_told_and_what_went_back_is_noticed(
-    plane: StandIn, reader: Intake, agent_a: Bottle
+    plane: StandIn, reader: RecordImport, agent_a: Bottle
 ) -> None:
     plane.restart("boot-2")
     plane.queue = [record(path="/after")]
@@ -264,7 +264,7 @@ def test_a_quick_restart_is_told_and_what_went_back_is_noticed(
     assert len(news()) == 1
 
 
-def test_a_planned_restart_is_no_news(plane: StandIn, reader: Intake) -> None:
+def test_a_planned_restart_is_no_news(plane: StandIn, reader: RecordImport) -> None:
     plane.stop(planned=True)
     assert not take(reader)
     plane.restart("boot-2")
@@ -276,7 +276,7 @@ def test_a_planned_restart_is_no_news(plane: StandIn, reader: Intake) -> None:
 
 
 def test_after_a_planned_stop_the_proxy_is_missed_when_it_does_not_come_back(
-    plane: StandIn, reader: Intake, clock: list[float]
+    plane: StandIn, reader: RecordImport, clock: list[float]
 ) -> None:
     plane.stop(planned=True)
     assert not take(reader)
@@ -285,7 +285,7 @@ def test_after_a_planned_stop_the_proxy_is_missed_when_it_does_not_come_back(
     assert kinds() == ["away"]
 
 
-def test_an_absence_is_told_once_and_so_is_its_end(plane: StandIn, reader: Intake) -> None:
+def test_an_absence_is_told_once_and_so_is_its_end(plane: StandIn, reader: RecordImport) -> None:
     plane.stop()
     assert [take(reader) for _ in range(3)] == [False] * 3
     assert kinds() == ["away"]
@@ -296,11 +296,11 @@ def test_an_absence_is_told_once_and_so_is_its_end(plane: StandIn, reader: Intak
     assert news()[1:] == [("back", "the egress proxy answers again")]
 
 
-def test_it_is_back_also_for_a_reader_that_did_not_see_it_go(plane: StandIn, reader: Intake) -> None:
+def test_it_is_back_also_for_a_reader_that_did_not_see_it_go(plane: StandIn, reader: RecordImport) -> None:
     plane.stop()
     take(reader)
     plane.start()  # the same run: it only did not answer
-    take(Intake())
+    take(RecordImport())
     assert kinds() == ["away", "back"]
 
 
@@ -308,7 +308,7 @@ def test_a_proxy_that_is_still_starting_is_not_away(
     plane: StandIn, agent_a: Bottle, clock: list[float]
 ) -> None:
     plane.stop()
-    starting = Intake()
+    starting = RecordImport()
     clock[0] += record_import.START_SECONDS - 1
     take(starting)
     assert kinds() == []
@@ -318,7 +318,7 @@ def test_a_proxy_that_is_still_starting_is_not_away(
 
 
 def test_one_that_has_answered_once_is_away_when_it_no_longer_does(plane: StandIn, agent_a: Bottle) -> None:
-    soon_after_the_start = Intake()
+    soon_after_the_start = RecordImport()
     assert take(soon_after_the_start)
     plane.stop()
     assert not take(soon_after_the_start)
@@ -326,7 +326,7 @@ def test_one_that_has_answered_once_is_away_when_it_no_longer_does(plane: StandI
 
 
 def test_problems_of_bottles_are_told_once_each_until_they_are_over(
-    plane: StandIn, reader: Intake, clock: list[float]
+    plane: StandIn, reader: RecordImport, clock: list[float]
 ) -> None:
     def later() -> None:
         clock[0] += record_import.STATUS_SECONDS + 1
@@ -352,7 +352,7 @@ PAGES = ("/", "/bottles/_strip/", "/bottles/", "/bottles/agent-a/")
 
 
 def test_a_problem_is_on_the_pages_for_as_long_as_it_lasts(
-    plane: StandIn, reader: Intake, clock: list[float], olivia: Client
+    plane: StandIn, reader: RecordImport, clock: list[float], olivia: Client
 ) -> None:
     def shown() -> list[str]:
         clock[0] += record_import.STATUS_SECONDS + 1
@@ -366,9 +366,9 @@ def test_a_problem_is_on_the_pages_for_as_long_as_it_lasts(
     plane.credential_problems["agent-a"] = ["There is no secret API_TOKEN."]
     assert shown() == list(PAGES)
     plane.dropped = 5
-    DataPlaneEvent.objects.update(at=timezone.now() - timedelta(hours=2))
+    ProxyEvent.objects.update(at=timezone.now() - timedelta(hours=2))
     assert shown() == list(PAGES), "neither later news nor its age hides it"
-    Intake().take(versions.data_plane(), wait=0)
+    RecordImport().take(versions.proxy_client(), wait=0)
     assert shown() == list(PAGES), "nor another reader"
     plane.problems.clear()
     assert shown() == []
@@ -378,7 +378,7 @@ def test_a_problem_is_on_the_pages_for_as_long_as_it_lasts(
     assert Publication.objects.get().proxy_problems == [], "of a bottle that it no longer knows"
 
 
-def test_the_status_is_not_asked_for_with_every_batch(plane: StandIn, reader: Intake) -> None:
+def test_the_status_is_not_asked_for_with_every_batch(plane: StandIn, reader: RecordImport) -> None:
     plane.asked.clear()
     for _ in range(5):
         take(reader)
@@ -386,7 +386,7 @@ def test_the_status_is_not_asked_for_with_every_batch(plane: StandIn, reader: In
 
 
 def test_the_processes_of_two_homes_are_told_apart(
-    plane: StandIn, reader: Intake, agent_b: Bottle, clock: list[float], settings: Any
+    plane: StandIn, reader: RecordImport, agent_b: Bottle, clock: list[float], settings: Any
 ) -> None:
     """They share a database, and both have a first process."""
 
@@ -398,7 +398,7 @@ def test_the_processes_of_two_homes_are_told_apart(
             settings.BOTTLE_HOME = here
 
     with TemporaryDirectory(prefix="bottle-") as directory:
-        neighbour, other = StandIn(Path(directory)), Intake()
+        neighbour, other = StandIn(Path(directory)), RecordImport()
         neighbour.start()
         (neighbour.home / "home_id").write_text("0" * 32)
         Publication.objects.filter(bottle=agent_b).update(home="0" * 32)
@@ -417,16 +417,16 @@ def test_the_processes_of_two_homes_are_told_apart(
 
 
 def test_one_reader_per_home(plane: StandIn) -> None:
-    first, second = Intake(), Intake()
-    assert first.is_mine() and first.is_mine()
-    assert not second.is_mine()
-    first.let_go()
-    assert second.is_mine()
-    second.let_go()
+    first, second = RecordImport(), RecordImport()
+    assert first.acquire() and first.acquire()
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+    second.release()
 
 
 def test_old_records_are_forgotten_a_batch_at_a_time(
-    plane: StandIn, reader: Intake, settings: Any, monkeypatch: pytest.MonkeyPatch
+    plane: StandIn, reader: RecordImport, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.EGRESS_RECORD_DAYS = 2
     monkeypatch.setattr(record_import, "PRUNED_AT_ONCE", 3)
@@ -445,8 +445,8 @@ def test_old_records_are_forgotten_a_batch_at_a_time(
 
 def test_old_news_is_forgotten_but_not_that_it_is_away(plane: StandIn, settings: Any) -> None:
     for kind in ("back", "away"):
-        DataPlaneEvent.objects.create(kind=kind, text=kind, home=versions.home_id())
-    DataPlaneEvent.objects.update(at=timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS + 1))
+        ProxyEvent.objects.create(kind=kind, text=kind, home=versions.home_id())
+    ProxyEvent.objects.update(at=timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS + 1))
     record_import.prune()
     assert kinds() == ["away"]
     assert queries.proxy_news() is not None
@@ -455,11 +455,11 @@ def test_old_news_is_forgotten_but_not_that_it_is_away(plane: StandIn, settings:
 def test_an_absence_of_a_home_without_bottles_is_neither_shown_nor_kept(
     plane: StandIn, agent_a: Bottle, agent_b: Bottle, settings: Any
 ) -> None:
-    DataPlaneEvent.objects.create(kind="away", text="home 0000: does not answer", home="0" * 32)
+    ProxyEvent.objects.create(kind="away", text="home 0000: does not answer", home="0" * 32)
     assert queries.proxy_news() is None
     Publication.objects.filter(bottle=agent_b).update(home="0" * 32)
     assert queries.proxy_news() is not None
-    DataPlaneEvent.objects.update(at=timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS + 1))
+    ProxyEvent.objects.update(at=timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS + 1))
     record_import.prune()
     assert kinds() == ["away"], "it has a bottle"
     Bottle.objects.filter(pk=agent_b.pk).update(state=Bottle.State.DELETED)
@@ -478,10 +478,10 @@ def test_the_queue_page_shows_news_while_it_is_fresh(
     minutes: int,
     shown: bool,
 ) -> None:
-    event = DataPlaneEvent.objects.create(
+    event = ProxyEvent.objects.create(
         kind=kind, text="<b>something</b> about the proxy", home=versions.home_id()
     )
-    DataPlaneEvent.objects.filter(pk=event.pk).update(at=timezone.now() - timedelta(minutes=minutes))
+    ProxyEvent.objects.filter(pk=event.pk).update(at=timezone.now() - timedelta(minutes=minutes))
     page = olivia.get("/").text
     assert ("&lt;b&gt;something&lt;/b&gt; about the proxy" in page) is shown
     assert "<b>something" not in page
@@ -489,7 +489,7 @@ def test_the_queue_page_shows_news_while_it_is_fresh(
 
 def test_the_bottles_page_shows_recent_refusals_with_hostile_text_inert(
     plane: StandIn,
-    reader: Intake,
+    reader: RecordImport,
     agent_a: Bottle,
     root: Client,
 ) -> None:
@@ -509,7 +509,7 @@ def test_the_bottles_page_shows_recent_refusals_with_hostile_text_inert(
         assert "<script>x" not in listed and "\u202e" not in listed
 
 
-def test_filters_find_the_refusals_of_a_reason(plane: StandIn, reader: Intake, root: Client) -> None:
+def test_filters_find_the_refusals_of_a_reason(plane: StandIn, reader: RecordImport, root: Client) -> None:
     plane.queue = [
         record(host="one.example.com", verdict="refused", reason="no-route"),
         record(host="two.example.com", verdict="refused", reason="path"),
@@ -522,13 +522,13 @@ def test_filters_find_the_refusals_of_a_reason(plane: StandIn, reader: Intake, r
 def test_the_thread_goes_on_after_a_failure_and_stops_when_told(
     plane: StandIn, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(Intake, "pause_seconds", 0.01)
-    reader, calls = Intake(), []
+    monkeypatch.setattr(RecordImport, "pause_seconds", 0.01)
+    reader, calls = RecordImport(), []
 
     def take_once(_plane: Any, *, wait: float) -> bool:
         calls.append(wait)
         if len(calls) == 1:
-            raise DataPlaneDown("x")
+            raise ProxyDown("x")
         reader.stop()
         return True
 

@@ -108,7 +108,7 @@ def test_a_file_that_could_not_be_written_is_written_later(home: Path, caplog: A
     (home / "admin-secrets").write_text("in the way")
     put()
     (home / "admin-secrets").unlink()
-    background.tend()
+    background.run_maintenance()
     assert file_of(home).read_text() == CANARY
 
 
@@ -125,7 +125,7 @@ def test_a_file_that_could_not_be_removed_is_removed_later(
         assert sealed.hand_over_all() == []
     assert file_of(home).exists() and not Secret.objects.exists()
     assert f"{file_of(home)} of a removed secret is still there, and used: Read-only" in caplog.text
-    background.tend()
+    background.run_maintenance()
     assert not file_of(home).exists()
 
 
@@ -137,14 +137,14 @@ def test_a_process_that_died_before_it_removed_the_file_leaves_it_to_the_caretak
     put()
     put(name="OTHER")
     Secret.objects.filter(name="API_TOKEN").delete()
-    background.tend()
+    background.run_maintenance()
     assert {path.name for path in (home / "admin-secrets").iterdir()} == {"OTHER", ".lock"}
 
 
 def test_one_that_died_while_it_wrote_leaves_no_secret_behind(home: Path) -> None:
     put()
     file_of(home, ".API_TOKEN.7f3a").write_text(CANARY)
-    background.tend()
+    background.run_maintenance()
     assert {path.name for path in (home / "admin-secrets").iterdir()} == {"API_TOKEN", ".lock"}
 
 
@@ -169,9 +169,9 @@ def test_files_that_were_put_there_by_hand_stay(home: Path) -> None:
     for path in by_hand:
         path.write_text("of the operator")
     secret = put()
-    background.tend()
+    background.run_maintenance()
     secrets.remove(secret, author="olivia")
-    background.tend()
+    background.run_maintenance()
     assert [path.read_text() for path in by_hand] == ["of the operator"] * 2
 
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_removed_holds_up_nothing_else(home: Path) -> None:
     file_of(home).unlink()
     file_of(home, "A_FOLDER").mkdir()
     file_of(home, "GONE").write_text(CANARY)
-    background.tend()
+    background.run_maintenance()
     assert file_of(home).read_text() == CANARY
     assert not file_of(home, "GONE").exists()
 

@@ -15,11 +15,11 @@ from django.test import Client
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress.models import DataPlaneEvent, Publication, RecordCursor, TrafficRecord
+from egress.models import ProxyEvent, Publication, RecordCursor, TrafficRecord
 from egress.tables import proxy_client, versions
-from egress.tables.proxy_client import DataPlane, DataPlaneDown
+from egress.tables.proxy_client import ProxyClient, ProxyDown
 from egress.traffic import record_import
-from egress.traffic.record_import import Intake
+from egress.traffic.record_import import RecordImport
 from supervise import background
 from supervise.console import queue_query
 from supervise.models import Decision
@@ -43,23 +43,23 @@ def pair(home: Path, settings: Any) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def reader(pair: Pair, agent_a: Bottle, agent_b: Bottle, clock: list[float]) -> Iterator[Intake]:
+def reader(pair: Pair, agent_a: Bottle, agent_b: Bottle, clock: list[float]) -> Iterator[RecordImport]:
     """It has read the first run of both."""
-    reader = Intake()
+    reader = RecordImport()
     take_all(reader)
     clock[0] += record_import.START_SECONDS + record_import.STATUS_SECONDS
     yield reader
-    reader.let_go()
+    reader.release()
 
 
-def take_all(reader: Intake) -> None:
+def take_all(reader: RecordImport) -> None:
     """Until nothing new can have been left out."""
     for _ in range(20):
-        reader.take(versions.data_plane(), wait=0)
+        reader.take(versions.proxy_client(), wait=0)
 
 
 def news() -> list[tuple[str, str]]:
-    return [(event.kind, event.text) for event in DataPlaneEvent.objects.order_by("pk")]
+    return [(event.kind, event.text) for event in ProxyEvent.objects.order_by("pk")]
 
 
 def live(bottle: Bottle) -> int:
@@ -75,26 +75,26 @@ def tell(home: Path, processes: int) -> None:
 
 def test_a_bottles_own_process_is_asked(pair: Pair, agent_a: Bottle, agent_b: Bottle) -> None:
     assert [each.live for each in pair] == [{"agent-a": 1}, {"agent-b": 1}]
-    assert {slug: versions.data_plane().routes(slug)["version"] for slug in ("agent-a", "agent-b")} == {
+    assert {slug: versions.proxy_client().routes(slug)["version"] for slug in ("agent-a", "agent-b")} == {
         "agent-a": 1,
         "agent-b": 1,
     }
-    assert set(versions.data_plane().status()["bottles"]) == {"agent-a", "agent-b"}
+    assert set(versions.proxy_client().status()["bottles"]) == {"agent-a", "agent-b"}
 
 
 def test_the_proxy_serves_when_all_its_processes_do(pair: Pair) -> None:
-    assert versions.data_plane().status()["stopping"] is False
+    assert versions.proxy_client().status()["stopping"] is False
     pair[1].stop()
-    with pytest.raises(DataPlaneDown, match=r"^egress process 2 of 2 does not answer \(No such file"):
-        versions.data_plane().status()
+    with pytest.raises(ProxyDown, match=r"^egress process 2 of 2 does not answer \(No such file"):
+        versions.proxy_client().status()
 
 
 def test_how_many_there_are_is_noticed_after_a_restart(pair: Pair, home: Path, agent_a: Bottle) -> None:
-    assert versions.data_plane().count == 2
+    assert versions.proxy_client().count == 2
     tell(home, 3)
-    assert (versions.data_plane().count, versions.process_of(agent_a)) == (3, 1)
+    assert (versions.proxy_client().count, versions.process_of(agent_a)) == (3, 1)
     (home / "run" / "egress.json").unlink()
-    assert (versions.data_plane().count, versions.process_of(agent_a)) == (2, 0)
+    assert (versions.proxy_client().count, versions.process_of(agent_a)) == (2, 0)
 
 
 def test_a_process_that_is_away_holds_up_only_its_own_bottles(
@@ -118,7 +118,7 @@ def test_a_process_that_is_away_holds_up_only_its_own_bottles(
 # --- records
 
 
-def test_records_of_all_are_read(pair: Pair, reader: Intake) -> None:
+def test_records_of_all_are_read(pair: Pair, reader: RecordImport) -> None:
     for each, slug in zip(pair, ("agent-a", "agent-b"), strict=True):
         each.queue = [record(bottle=slug, path=f"/{number}") for number in range(7)]
     take_all(reader)
@@ -129,17 +129,17 @@ def test_records_of_all_are_read(pair: Pair, reader: Intake) -> None:
     assert news() == []
 
 
-def test_another_reader_goes_on_where_the_last_one_was(pair: Pair, reader: Intake) -> None:
+def test_another_reader_goes_on_where_the_last_one_was(pair: Pair, reader: RecordImport) -> None:
     for each in pair:
         each.queue = [record()]
     take_all(reader)
-    another = Intake()
+    another = RecordImport()
     take_all(another)
-    another.let_go()
+    another.release()
     assert (TrafficRecord.objects.count(), news()) == (2, [])
 
 
-def test_who_has_nothing_to_say_keeps_nobody_waiting(pair: Pair, reader: Intake) -> None:
+def test_who_has_nothing_to_say_keeps_nobody_waiting(pair: Pair, reader: RecordImport) -> None:
     silence = threading.Event()
     pair[0].reading = lambda: silence.wait(30)
     pair[1].queue = [record(bottle="agent-b", path=f"/{number}") for number in range(9)]
@@ -152,7 +152,7 @@ def test_who_has_nothing_to_say_keeps_nobody_waiting(pair: Pair, reader: Intake)
 
 
 def test_one_that_hangs_is_away_after_a_while_and_holds_nobody_up(
-    pair: Pair, reader: Intake, clock: list[float]
+    pair: Pair, reader: RecordImport, clock: list[float]
 ) -> None:
     hanging = threading.Event()
     pair[0].reading = lambda: hanging.wait(30)
@@ -168,7 +168,7 @@ def test_one_that_hangs_is_away_after_a_while_and_holds_nobody_up(
 
 
 def test_one_that_is_away_is_named_with_its_bottles_and_the_others_are_read_on(
-    pair: Pair, reader: Intake, clock: list[float]
+    pair: Pair, reader: RecordImport, clock: list[float]
 ) -> None:
     pair[0].stop()
     pair[1].queue = [record(bottle="agent-b")]
@@ -194,14 +194,14 @@ def test_one_that_is_away_is_named_with_its_bottles_and_the_others_are_read_on(
 
 
 def test_a_restarted_process_speaks_for_its_own_bottles_only(
-    pair: Pair, reader: Intake, agent_a: Bottle, agent_b: Bottle
+    pair: Pair, reader: RecordImport, agent_a: Bottle, agent_b: Bottle
 ) -> None:
     pair[1].restart("boot-2")
     take_all(reader)
     assert (live(agent_a), live(agent_b)) == (1, 0)
 
 
-def test_one_that_there_no_longer_is_is_not_missed(pair: Pair, reader: Intake, home: Path) -> None:
+def test_one_that_there_no_longer_is_is_not_missed(pair: Pair, reader: RecordImport, home: Path) -> None:
     pair[1].stop()
     take_all(reader)
     assert record_import.absence() is not None
@@ -232,11 +232,11 @@ def seen_elsewhere(settings: Any, tmp_path: Path) -> Callable[[], tuple[str, boo
 
 @pytest.mark.parametrize("is_off", [False, True], ids=["fewer", "off"])
 def test_other_homes_hear_of_an_absence_until_the_process_is_no_longer_wanted(
-    pair: Pair, reader: Intake, settings: Any, seen_elsewhere: Any, is_off: bool
+    pair: Pair, reader: RecordImport, settings: Any, seen_elsewhere: Any, is_off: bool
 ) -> None:
     pair[1].stop()
     take_all(reader)
-    background.tend()
+    background.run_maintenance()
     assert seen_elsewhere() == ("up", True), "it is not that home's proxy"
     assert queue_query.proxy_state()["word"] == "away"
     if is_off:
@@ -244,13 +244,13 @@ def test_other_homes_hear_of_an_absence_until_the_process_is_no_longer_wanted(
     else:
         tell(pair[0].home, 1)
     for _ in range(2):
-        background.tend()
+        background.run_maintenance()
     assert seen_elsewhere() == ("up", False)
     assert news()[1:] == [("back", "egress process 2 is no longer wanted")]
 
 
 def test_other_homes_notice_that_nothing_is_heard_of_one(
-    pair: Pair, reader: Intake, settings: Any, seen_elsewhere: Any
+    pair: Pair, reader: RecordImport, settings: Any, seen_elsewhere: Any
 ) -> None:
     """Its web process, or the whole machine, died: nobody is left there who would say so."""
 
@@ -267,13 +267,13 @@ def test_other_homes_notice_that_nothing_is_heard_of_one(
     assert seen_elsewhere() == ("up", False), "heard of again"
     settings.EGRESS_PROXY = False
     a_while_ago(3600)
-    background.tend()
+    background.run_maintenance()
     assert seen_elsewhere() == ("up", False), "it has no proxy to be heard of"
     assert news() == [], "nobody wrote an event"
 
 
 def test_a_problem_is_not_shown_while_nobody_knows_whether_it_lasts(
-    pair: Pair, reader: Intake, clock: list[float], settings: Any
+    pair: Pair, reader: RecordImport, clock: list[float], settings: Any
 ) -> None:
     def shown() -> list[list[str]]:
         return list(Publication.objects.order_by("bottle__slug").values_list("proxy_problems", flat=True))
@@ -290,14 +290,14 @@ def test_a_problem_is_not_shown_while_nobody_knows_whether_it_lasts(
     assert shown() == [["gate.yaml is missing."], []], "of the one that is away nobody knows"
     pair[1].start()
     later()
-    background.tend()
+    background.run_maintenance()
     assert shown() == [["gate.yaml is missing."]] * 2
     settings.EGRESS_PROXY = False
-    background.tend()
+    background.run_maintenance()
     assert shown() == [[], []]
 
 
-def test_problems_of_all_are_told(pair: Pair, reader: Intake, clock: list[float]) -> None:
+def test_problems_of_all_are_told(pair: Pair, reader: RecordImport, clock: list[float]) -> None:
     for each, slug in zip(pair, ("agent-a", "agent-b"), strict=True):
         each.problems[slug] = "routes.yaml is not YAML. Version 1 stays live."
     for _ in range(3):
@@ -314,20 +314,20 @@ def test_problems_of_all_are_told(pair: Pair, reader: Intake, clock: list[float]
 def test_a_long_absence_does_not_outlive_its_end(pair: Pair, settings: Any) -> None:
     """When the news of the return is forgotten, so is that of the absence."""
     for kind in ("away", "back"):
-        DataPlaneEvent.objects.create(kind=kind, text=kind, process=1)
+        ProxyEvent.objects.create(kind=kind, text=kind, process=1)
     settings.EGRESS_RECORD_DAYS = 0
     record_import.prune()
     assert news() == []
 
 
-def test_the_queue_page_shows_which_one_is_away(pair: Pair, reader: Intake, olivia: Client) -> None:
+def test_the_queue_page_shows_which_one_is_away(pair: Pair, reader: RecordImport, olivia: Client) -> None:
     pair[1].stop()
     take_all(reader)
     assert "egress process 2 of 2 does not answer" in olivia.get("/").text
 
 
 def test_asking_two_at_once_costs_no_threads(pair: Pair) -> None:
-    plane = DataPlane(pair[0].home / "run", 2)
+    plane = ProxyClient(pair[0].home / "run", 2)
     questions = [process.ask_for_records(boot="", after=0, wait=0) for process in plane.processes()]
     assert [question.answer()["boot"] for question in reversed(questions)] == ["boot-1", "boot-1"]
     for question in questions:

@@ -10,17 +10,17 @@ import pytest
 from egress.dlp.scanner import Scanner
 from egress.proxy.tls.authority import Authority
 from egress.proxy.tls.openssl import Trust
-from tests.support.proxy_harness import SECRET, USUAL_ROUTES, Lab, pinned, running_lab
+from tests.support.proxy_harness import SECRET, USUAL_ROUTES, Harness, pinned, running_lab
 
 
 @pytest.fixture(scope="session")
-def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     with running_lab(tmp_path_factory.mktemp("lab") / "h") as lab:
         yield lab
 
 
 @pytest.fixture
-def lab(shared_lab: Lab) -> Iterator[Lab]:
+def lab(shared_lab: Harness) -> Iterator[Harness]:
     """The shared data plane with the usual tables and nothing seen yet."""
     shared_lab.publish("agent-a", USUAL_ROUTES)
     shared_lab.publish("agent-b", [pinned("other.example.com")])
@@ -32,7 +32,7 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def canary_stays(lab: Lab) -> Iterator[None]:
+def canary_stays(lab: Harness) -> Iterator[None]:
     """In no common encoding does the secret reach another host than its own, come back, or get noted."""
     yield
     canary = Scanner([SECRET]).literals

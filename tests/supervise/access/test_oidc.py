@@ -18,7 +18,8 @@ from django.test import Client
 
 import botbottle.urls  # noqa: F401 - looks at the settings once, and must see them without a provider
 from botbottle.checks import whole_identity_provider
-from supervise.access import oidc, roles
+from supervise.access import oidc
+from supervise.migrations import _roles as roles
 from supervise.models import AuditEvent
 from tests.support.identity_provider import CLIENT, Provider
 

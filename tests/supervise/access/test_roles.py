@@ -12,9 +12,10 @@ from django.test import Client
 
 from botbottle.models import Bottle
 from supervise import audit_check
-from supervise.access import assignments, permissions, roles
+from supervise.access import assignments, permissions
 from supervise.bottles import lifecycle
 from supervise.errors import NotPermitted
+from supervise.migrations import _roles as roles
 from supervise.models import Assignment, AuditEvent, Decision, Proposal
 from supervise.proposals import decisions
 from tests.supervise.console.conftest import browser_of
@@ -163,8 +164,8 @@ def test_the_bottles_of_others_take_one_query(
     assignments.assign(agent_b, second_operator, author="root")
     second_operator.get_all_permissions()
     with django_assert_num_queries(1):
-        assert permissions.others_bottles(second_operator) == {agent_a.pk}
-    assert permissions.others_bottles(operator) == set()
+        assert permissions.bottles_assigned_to_others(second_operator) == {agent_a.pk}
+    assert permissions.bottles_assigned_to_others(operator) == set()
 
 
 def test_releasing_the_last_one_gives_the_bottle_back(operator: User, viewer: User, agent_a: Bottle) -> None:

@@ -1,4 +1,4 @@
-"""The database follows the sandboxes: what `settle` and `reconcile` write down, and what they leave alone."""
+"""The database follows the sandboxes: what reconciling writes down, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_deleted_bottle_stays_deleted(agent_a: Bottle, lock: Path) -> None:
     told(agent_a, journal.STARTING, journal.STARTED)
     seen_before = Bottle.objects.get(pk=agent_a.pk)
     Bottle.objects.update(state="deleted")
-    assert reconcile.settle(seen_before).state == "deleted"
+    assert reconcile.reconcile_bottle(seen_before).state == "deleted"
     assert happened() == []
 
 
@@ -216,7 +216,7 @@ def test_one_reconciler_at_a_time(agent_a: Bottle, home: Path) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_many_who_look_at_one_moment_write_it_down_once(agent_a: Bottle, lock: Path) -> None:
     told(agent_a, journal.STARTING, journal.ENDED, exit_code=3)
-    together([partial(reconcile.settle, Bottle.objects.get(pk=agent_a.pk)) for _ in range(6)])
+    together([partial(reconcile.reconcile_bottle, Bottle.objects.get(pk=agent_a.pk)) for _ in range(6)])
     assert happened() == [("bottle started", "olivia"), ("bottle stopped", "bot-bottle")]
     assert Bottle.objects.get().exit_code == 3
 

@@ -110,7 +110,7 @@ def stage(bottle: Bottle, monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage()
     monkeypatch.setattr(image_builders, "images", lambda *_: stage)
     monkeypatch.setattr(reconcile, "backend_of", lambda _: stage)
-    monkeypatch.setattr(reconcile, "settle", lambda bottle: bottle)
+    monkeypatch.setattr(reconcile, "reconcile_bottle", lambda bottle: bottle)
     monkeypatch.setattr(lifecycle, "start", stage.start)
     monkeypatch.setattr(lifecycle, "stop", stage.stop)
     monkeypatch.setattr(canary, "check", lambda plan, tell: stage._do(f"canary {plan.image}"))
@@ -244,7 +244,7 @@ def test_a_replacement_that_cannot_go_live_is_taken_back(
     kept.parent.mkdir(parents=True)
     kept.write_text("a plan with the new image")
     with monkeypatch.context() as patched:
-        patched.setattr(apply, "settle", refuse)
+        patched.setattr(apply, "mark_applied", refuse)
         with pytest.raises(OperationalError):  # neither can it be told
             performed(rebuild)
     assert (stage.alive, Rebuild.objects.get().phase) == (alive, Phase.SWAPPING)
@@ -315,9 +315,9 @@ def test_rebuilds_of_a_bottle_go_one_after_the_other(
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert performed(rebuild).phase == Phase.QUEUED
-        rebuilding.look_after()
+        rebuilding.maintain()
     assert stage.done == [], "somebody is at it"
-    rebuilding.look_after()
+    rebuilding.maintain()
     assert stage.done == [f"launch {rebuild.pk}"]
     performed(rebuild)
     assert performed(second).phase == Phase.LIVE
@@ -329,15 +329,15 @@ def test_the_caretaker_gives_up_what_never_begins_and_leaves_other_homes_alone(
 ) -> None:
     Rebuild.objects.update(attempts=rebuilding.MOST_ATTEMPTS)
     journal.forget(versions.bottle_directory(bottle))
-    rebuilding.look_after()
+    rebuilding.maintain()
     assert Rebuild.objects.get().phase == Phase.QUEUED, "of another home"
     Bottle.objects.update(state=Bottle.State.DELETED)
-    rebuilding.look_after()
+    rebuilding.maintain()
     assert Rebuild.objects.get().problem == "the bottle was deleted"
     Bottle.objects.update(state=Bottle.State.RUNNING)
     Rebuild.objects.update(phase=Phase.QUEUED)
     journal.append(versions.bottle_directory(bottle), journal.STARTED, who="olivia")
-    rebuilding.look_after()
+    rebuilding.maintain()
     assert "ended 5 times" in Rebuild.objects.get().problem
     assert stage.done == []
 
@@ -366,18 +366,18 @@ def test_one_whose_process_is_being_started_is_neither_started_again_nor_given_u
     monkeypatch.setattr(images, "launch", LAUNCH)
     monkeypatch.setattr(images.subprocess, "Popen", lambda command, **_: started.append(command) or Process())
     for _ in range(2 * rebuilding.MOST_ATTEMPTS):  # rounds of several workers
-        rebuilding.look_after()
+        rebuilding.maintain()
         images.launch(rebuild)
     rebuild.refresh_from_db()
     assert (len(started), rebuild.attempts, rebuild.phase) == (1, 1, Phase.QUEUED)
     Rebuild.objects.update(launched_at=timezone.now() - 2 * images.STARTING)
-    rebuilding.look_after()
+    rebuilding.maintain()
     assert len(started) == 2, "it was in vain"
     Rebuild.objects.update(attempts=rebuilding.MOST_ATTEMPTS)
-    rebuilding.look_after()
+    rebuilding.maintain()
     assert Rebuild.objects.get().phase == Phase.QUEUED, "the last of them may still begin"
     images.has_started(rebuild)
-    rebuilding.look_after()
+    rebuilding.maintain()
     assert Rebuild.objects.get().phase == Phase.FAILED
 
 
@@ -402,7 +402,7 @@ def test_one_that_began_meanwhile_is_not_given_up(
 
     Rebuild.objects.update(attempts=rebuilding.MOST_ATTEMPTS)
     monkeypatch.setattr(rebuilding, "_held", held_late)
-    rebuilding.look_after()
+    rebuilding.maintain()
     assert Rebuild.objects.get().phase == Phase.LIVE
 
 
@@ -474,7 +474,7 @@ def test_a_failed_one_is_tried_again_and_a_live_one_is_not(rebuild: Rebuild, sta
         (Phase.CANARY, "step 3 of 4"),
         (Phase.SWAPPING, "step 4 of 4"),
         (Phase.LIVE, "The replacement is live"),
-        (Phase.FAILED, "Approved, but not live: it broke. The bottle goes on with the image it had."),
+        (Phase.FAILED, "Approved, but not live: it broke. The bottle keeps its image."),
     ],
 )
 def test_the_agent_is_told_the_truth_in_every_phase(rebuild: Rebuild, phase: Phase, sentence: str) -> None:

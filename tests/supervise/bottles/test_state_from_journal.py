@@ -10,7 +10,7 @@ import pytest
 from botbottle.backends.base import Life
 from botbottle.launch import journal
 from botbottle.launch.journal import Entry
-from supervise.bottles.state_from_journal import INTERRUPTED, Story, tell
+from supervise.bottles.state_from_journal import INTERRUPTED, BottleState, derive_state
 
 HERE, GONE = journal._begun(os.getpid()), "1"
 ALIVE, DEAD = Life(alive=True, started_at=100.0), Life(alive=False)
@@ -77,11 +77,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_each_thing_is_told_once_and_the_state_is_true(case: Any) -> None:
     before, entries, life, after, happened = case
-    story = tell(Story(before), entries, life)
+    story = derive_state(BottleState(before), entries, life)
     assert story.state == after
     assert [(action, who) for action, who, _ in story.happened] == happened
     assert story.told == len(entries)
-    again = tell(Story(story.state, story.started_at, story.exit_code, story.problem), [], life)
+    again = derive_state(BottleState(story.state, story.started_at, story.exit_code, story.problem), [], life)
     assert (again.state, again.happened) == (story.state, []), "a second look adds nothing"
 
 
@@ -97,30 +97,32 @@ def test_each_thing_is_told_once_and_the_state_is_true(case: Any) -> None:
 def test_what_is_going_on_is_told_when_it_is_over(
     before: str, entries: list[Entry], life: Life, after: str, told: int
 ) -> None:
-    story = tell(Story(before), entries, life)
+    story = derive_state(BottleState(before), entries, life)
     assert (story.state, story.told) == (after, told)
 
 
 def test_exit_codes_and_problems_are_kept_until_the_next_start() -> None:
-    assert tell(Story("running"), [ENDED], DEAD).exit_code == 42
-    assert tell(Story("running"), [], Life(alive=False, exit_code=137)).exit_code == 137
-    failed = tell(Story("stopped"), [STARTING, FAILED], DEAD)
+    assert derive_state(BottleState("running"), [ENDED], DEAD).exit_code == 42
+    assert derive_state(BottleState("running"), [], Life(alive=False, exit_code=137)).exit_code == 137
+    failed = derive_state(BottleState("stopped"), [STARTING, FAILED], DEAD)
     assert failed.problem == "no image"
-    assert tell(Story("starting"), [STARTING], DEAD).problem == INTERRUPTED
-    started = tell(Story("stopped", exit_code=42, problem="no image"), [STARTING, STARTED], ALIVE)
+    assert derive_state(BottleState("starting"), [STARTING], DEAD).problem == INTERRUPTED
+    started = derive_state(
+        BottleState("stopped", exit_code=42, problem="no image"), [STARTING, STARTED], ALIVE
+    )
     assert (started.exit_code, started.problem, started.started_at) == (None, "", 100.0)
 
 
 def test_a_bottle_that_runs_has_no_problem_though_a_second_start_failed() -> None:
-    assert tell(Story("running"), [STARTING, FAILED], ALIVE).problem == ""
+    assert derive_state(BottleState("running"), [STARTING, FAILED], ALIVE).problem == ""
 
 
 def test_a_start_that_only_its_sandbox_remembers_did_happen() -> None:
     ran = Life(alive=False, started_at=100.2, exit_code=0)
-    story = tell(Story("created"), [STARTING], ran)
+    story = derive_state(BottleState("created"), [STARTING], ran)
     assert [action for action, _, _ in story.happened] == ["bottle started", "bottle stopped"]
 
 
 def test_what_was_executed_is_told_by_its_name_alone() -> None:
-    story = tell(Story("running"), [entry("used", text="bash")], ALIVE)
+    story = derive_state(BottleState("running"), [entry("used", text="bash")], ALIVE)
     assert story.happened == [("bottle used", "olivia", {"program": "bash"})]

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import escape
 
 from botbottle.models import Bottle
-from egress.models import DataPlaneEvent, Secret, TrafficRecord
+from egress.models import ProxyEvent, Secret, TrafficRecord
 from supervise.access import api_keys
 from supervise.models import (
     ApiKey,
@@ -49,7 +49,7 @@ def test_every_record_is_there_to_look_at() -> None:
         "auditevent",
         "apikey",
         "trafficrecord",
-        "dataplaneevent",
+        "proxyevent",
         "secret",
     } <= names
 
@@ -77,7 +77,7 @@ def test_nothing_is_added_or_changed_there(
     TrafficRecord.objects.create(
         bottle=agent_a, at=timezone.now(), table_version=1, status=403, bytes_out=0, bytes_in=0, duration_ms=1
     )
-    DataPlaneEvent.objects.create(kind="back", text="the egress proxy answers again")
+    ProxyEvent.objects.create(kind="back", text="the egress proxy answers again")
     ManagedServer.objects.create(bottle=agent_a, name="notes")
     row = model._default_manager.first()
     assert row is not None

@@ -12,7 +12,7 @@ from botbottle.models import Bottle
 from egress.models import Publication
 from supervise.bottles import records as bottles
 from supervise.console.overview import TROUBLED, bottles_overview
-from supervise.sanitize import storable
+from supervise.sanitize import without_nul
 from tests.support.proposals import HOSTILE, ask
 
 STRIP = "/bottles/_strip/"
@@ -40,7 +40,7 @@ def test_it_shows_bottles_their_state_and_what_is_wrong(olivia: Client) -> None:
 
 
 def test_what_a_build_printed_is_inert_there(olivia: Client, agent_a: Bottle) -> None:
-    set_state("agent-a", problem=storable(HOSTILE))
+    set_state("agent-a", problem=without_nul(HOSTILE))
     page = olivia.get(STRIP).text
     assert "<script>" not in page and "\u202e" not in page
 

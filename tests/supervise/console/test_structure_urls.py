@@ -21,7 +21,8 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from botbottle.asgi import websocket_application
 from botbottle.models import Bottle
-from supervise.access import api_keys, roles
+from supervise.access import api_keys
+from supervise.migrations import _roles as roles
 from supervise.models import Proposal, StandingRefusal
 from supervise.proposals import decisions, drafts
 from tests.supervise.console.conftest import browser_of

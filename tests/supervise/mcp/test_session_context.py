@@ -99,7 +99,7 @@ def history(agent: Agent, operator: User, django_capture_on_commit_callbacks: An
     image = ask_image(bottle, "FROM debian:12\nRUN apt-get install -y jq git\n", "And git.")
     decide("approve", image)
     Decision.objects.filter(proposal=image).update(applied=Decision.Applied.WAITING)
-    apply.settle(
+    apply.mark_applied(
         Decision.objects.get(proposal=image), Decision.Applied.LIVE, live_at=timezone.now()
     )  # as the process that rebuilds does
     call = Proposal.objects.get(pk=mcp_tool.ask(bottle, "issues", "close", {"number": 7, "labels": ["x"]}))

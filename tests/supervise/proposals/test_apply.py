@@ -85,10 +85,10 @@ def test_what_cannot_be_written_is_approved_but_not_live_until_it_can(
         assert AuditEvent.objects.latest("seq").action == "failed"
         rows, said = AuditEvent.objects.count(), len(caplog.records)
         pass_the_grace()
-        background.tend()
-        background.tend()
+        background.run_maintenance()
+        background.run_maintenance()
         assert (AuditEvent.objects.count(), len(caplog.records)) == (rows, said)
-    background.tend()
+    background.run_maintenance()
     decision.refresh_from_db()
     assert (decision.applied, decision.live_version, decision.apply_error) == ("live", 2, "")
     assert files_of(agent_a).table == versions.current(agent_a).table

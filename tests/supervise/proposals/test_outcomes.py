@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervise.models import Decision, Proposal
-from supervise.proposals.outcomes import left_out, outcome_of
+from supervise.proposals.outcomes import not_granted, outcome_of
 
 HOST = {"host": "api.example.com"}
 
@@ -42,11 +42,11 @@ HOST = {"host": "api.example.com"}
 def test_what_was_left_out(
     asked: dict[str, Any], given: dict[str, Any], missing: dict[str, Any] | None
 ) -> None:
-    assert left_out(asked, given) == missing
+    assert not_granted(asked, given) == missing
 
 
 def test_what_was_ignored_is_named() -> None:
-    assert left_out(HOST, HOST, ignored=("auth",)) == {"ignored": ["auth"]}
+    assert not_granted(HOST, HOST, ignored=("auth",)) == {"ignored": ["auth"]}
 
 
 @pytest.mark.parametrize(

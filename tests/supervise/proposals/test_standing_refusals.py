@@ -12,7 +12,7 @@ from supervise import audit, audit_check
 from supervise.errors import NoSuchProposal, NotPermitted
 from supervise.models import AuditEvent, Proposal, StandingRefusal
 from supervise.proposals import decisions, queries, standing_refusals
-from supervise.proposals.submit import file_proposal
+from supervise.proposals.submit import submit_proposal
 from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.django_db
@@ -28,7 +28,7 @@ def refused(agent_a: Bottle, operator: User) -> Proposal:
 
 
 def ask_again(bottle: Bottle, **more: Any) -> Any:
-    return file_proposal(bottle, "egress-block", {"host": "api.example.com", **more}, "Please!")
+    return submit_proposal(bottle, "egress-block", {"host": "api.example.com", **more}, "Please!")
 
 
 def test_the_same_ask_is_answered_with_the_earlier_reason_and_makes_no_card(
@@ -85,7 +85,7 @@ def test_it_can_stand_again_after_it_was_lifted(refused: Proposal, agent_a: Bott
 
 
 def test_an_operators_own_yes_ends_it(refused: Proposal, agent_a: Bottle, operator: User) -> None:
-    filed = file_proposal(
+    filed = submit_proposal(
         agent_a, "egress-block", {"host": "api.example.com"}, "", operator="olivia"
     ).proposal
     assert filed.is_pending

@@ -16,7 +16,7 @@ from supervise.bottles import records as bottles
 from supervise.errors import AskedTooOften, BadAsk, NoRoom, TooManyPending
 from supervise.models import AuditEvent, Proposal
 from supervise.proposals import decisions, submit
-from supervise.proposals.submit import file_proposal
+from supervise.proposals.submit import submit_proposal
 from tests.support.full_disk import AMPLE, SHORT, pretend
 from tests.support.proposals import HOSTILE, ask, ask_gate, ask_image
 from tests.support.threads import together
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_filed_ask_is_pending_and_recorded(agent_a: Bottle) -> None:
-    filed = file_proposal(agent_a, "egress-block", {"host": "api.example.com"}, "I need it.")
+    filed = submit_proposal(agent_a, "egress-block", {"host": "api.example.com"}, "I need it.")
     assert not filed.joined
     proposal = Proposal.objects.get()
     assert (proposal, proposal.status, proposal.base_version) == (filed.proposal, "pending", 1)
@@ -36,7 +36,7 @@ def test_a_filed_ask_is_pending_and_recorded(agent_a: Bottle) -> None:
 
 def test_an_equal_ask_joins_the_open_one(agent_a: Bottle) -> None:
     first = ask(agent_a, "API.example.com", why="One reason.", methods=["get", "POST"])
-    again = file_proposal(
+    again = submit_proposal(
         agent_a, "egress-block", {"methods": ["GET", "POST"], "host": "api.example.com"}, "Another reason."
     )
     assert again.joined
@@ -151,6 +151,6 @@ def test_on_a_short_disk_only_operators_file(agent_a: Bottle, monkeypatch: pytes
     pending.refresh_from_db()
     assert (pending.joined, Proposal.objects.count()) == (connection.vendor != "sqlite", 1)
     payload = {"host": "new.example.com"}
-    assert file_proposal(agent_a, "egress-block", payload, "", operator="olivia").proposal.is_pending
+    assert submit_proposal(agent_a, "egress-block", payload, "", operator="olivia").proposal.is_pending
     pretend(monkeypatch, AMPLE)
     assert ask(agent_a, "later.example.com").is_pending

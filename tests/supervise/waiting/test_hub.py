@@ -20,7 +20,7 @@ from botbottle.models import Bottle
 from supervise.models import Proposal
 from supervise.proposals import decisions, queries, waiting
 from supervise.proposals.outcomes import Outcome
-from supervise.proposals.submit import file_proposal
+from supervise.proposals.submit import submit_proposal
 from tests.support import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +35,7 @@ async def hub() -> AsyncIterator[waiting.WaiterHub]:
 
 
 def ask(bottle: Bottle, host: str = "api.example.com") -> Proposal:
-    return file_proposal(bottle, "egress-block", {"host": host}, "to build").proposal
+    return submit_proposal(bottle, "egress-block", {"host": host}, "to build").proposal
 
 
 def approve(proposal: Proposal, operator: User) -> None:

@@ -481,11 +481,11 @@ def test_a_sender_that_died_in_the_middle_loses_nothing(
 def test_one_sender_per_home(settings: Any, tmp_path: Any) -> None:
     settings.BOTTLE_HOME = tmp_path
     first, second = Sender(), Sender()
-    assert first.is_mine() and first.is_mine()
-    assert not second.is_mine()
+    assert first.acquire() and first.acquire()
+    assert not second.acquire()
     first.stop()
     first._run()  # ends, and lets go
-    assert second.is_mine()
+    assert second.acquire()
     second.stop()
     second._run()
 

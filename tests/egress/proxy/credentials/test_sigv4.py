@@ -14,7 +14,7 @@ from egress.policy.errors import BadRoute
 from egress.policy.routes import Auth, Route
 from egress.proxy.credentials.sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from egress.proxy.errors import Refusal
-from tests.support.proxy_harness import Client, Lab, eventually, get, request, running_lab
+from tests.support.proxy_harness import Client, Harness, eventually, get, request, running_lab
 
 KEY = AwsKey("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 BUCKET = "examplebucket.s3.amazonaws.com"
@@ -120,7 +120,7 @@ def test_a_route_to_another_host_cannot_use_it(host: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Harness:
     home: Path = tmp_path_factory.mktemp("aws") / "h"
     with running_lab(home, AWS_KEY="AKID:secret", AWS_BAD="nonsense", EGRESS_MAX_HELD_MIB="17") as lab:
         lab.origins.add(QUEUE, "127.0.0.10", lab.authority.context([QUEUE]))
@@ -134,7 +134,7 @@ def published(request: pytest.FixtureRequest) -> None:
         publish(request.getfixturevalue("lab"), "AWS_KEY")
 
 
-def publish(lab: Lab, name: str) -> None:
+def publish(lab: Harness, name: str) -> None:
     auth = {"scheme": "SigV4", "token_ref": name}
     lab.reset()
     lab.publish(
@@ -154,7 +154,7 @@ def publish(lab: Lab, name: str) -> None:
         (["Transfer-Encoding: chunked"], b"3\r\nhel\r\n2\r\nlo\r\n0\r\nX-T: 1\r\n\r\n"),
     ],
 )
-def test_a_body_is_hashed_before_it_is_sent(lab: Lab, headers: list[str], body: bytes) -> None:
+def test_a_body_is_hashed_before_it_is_sent(lab: Harness, headers: list[str], body: bytes) -> None:
     client = lab.secured(QUEUE)
     message = request("POST", "/", QUEUE, "Authorization: AWS4-HMAC-SHA256 made up", *headers, body=body)
     assert client.ask(message + get("/next", QUEUE)).status == 200
@@ -166,7 +166,7 @@ def test_a_body_is_hashed_before_it_is_sent(lab: Lab, headers: list[str], body: 
 
 
 @pytest.mark.process
-def test_only_so_much_of_all_bodies_is_held_at_once(lab: Lab) -> None:
+def test_only_so_much_of_all_bodies_is_held_at_once(lab: Harness) -> None:
     large, small = (
         request("POST", "/", QUEUE, f"Content-Length: {12 * MIB}", body=bytes(sent * MIB)) for sent in (11, 6)
     )
@@ -182,12 +182,12 @@ def test_only_so_much_of_all_bodies_is_held_at_once(lab: Lab) -> None:
     eventually(lambda: _held_bytes(lab) == 0, "its end")
 
 
-def _held_bytes(lab: Lab) -> int:
+def _held_bytes(lab: Harness) -> int:
     return int(lab.control("GET", "/status")["bottles"]["agent-a"]["held_bytes"])
 
 
 @pytest.mark.process
-def test_an_upload_to_s3_streams(lab: Lab) -> None:
+def test_an_upload_to_s3_streams(lab: Harness) -> None:
     client = lab.secured(STORE)
     client.send(request("PUT", "/key", STORE, "Content-Length: 10", body=b"hello"))
     eventually(lambda: lab.requests and lab.requests[0].body == b"hello", "the first half")
@@ -206,7 +206,7 @@ def test_an_upload_to_s3_streams(lab: Lab) -> None:
         "AWSAccessKeyId=1&Signature=1",
     ],
 )
-def test_a_presigned_url_is_refused(lab: Lab, query: str) -> None:
+def test_a_presigned_url_is_refused(lab: Harness, query: str) -> None:
     answer = lab.secured(STORE).ask(get(f"/x?{query}", STORE))
     assert (answer.reason, "presigned" in answer.json["message"]) == ("credential-in-url", True)
     assert lab.requests == []
@@ -215,7 +215,7 @@ def test_a_presigned_url_is_refused(lab: Lab, query: str) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["X-Amz-Copy-Source", "x_amz_copy_source", "X-Amz-Rename-Source"])
 @pytest.mark.parametrize("limits", [{"path_allowlist": ["/allowed"]}, {}])
-def test_it_signs_no_copy_of_another_object(lab: Lab, name: str, limits: dict[str, list[str]]) -> None:
+def test_it_signs_no_copy_of_another_object(lab: Harness, name: str, limits: dict[str, list[str]]) -> None:
     """Without a limit of paths too: the source can be in another bucket, which is another host."""
     route = {"host": STORE, "auth": {"scheme": "SigV4", "token_ref": "AWS_KEY"}, **limits}
     lab.publish("agent-a", [{**route, "pinned_addresses": ["127.0.0.11"]}])
@@ -225,7 +225,7 @@ def test_it_signs_no_copy_of_another_object(lab: Lab, name: str, limits: dict[st
 
 
 @pytest.mark.process
-def test_it_tells_a_waiting_client_to_go_on(lab: Lab) -> None:
+def test_it_tells_a_waiting_client_to_go_on(lab: Harness) -> None:
     client = lab.secured(QUEUE)
     client.send(request("POST", "/", QUEUE, "Content-Length: 2", "Expect: 100-continue"))
     assert client.answer().status == 100
@@ -234,7 +234,7 @@ def test_it_tells_a_waiting_client_to_go_on(lab: Lab) -> None:
 
 
 @pytest.mark.process
-def test_a_revoke_stops_a_request_whose_body_is_still_coming(lab: Lab) -> None:
+def test_a_revoke_stops_a_request_whose_body_is_still_coming(lab: Harness) -> None:
     client = half_sent(lab)
     lab.publish("agent-a", [])
     with suppress(OSError):
@@ -244,7 +244,7 @@ def test_a_revoke_stops_a_request_whose_body_is_still_coming(lab: Lab) -> None:
 
 
 @pytest.mark.process
-def test_a_key_that_is_taken_away_while_the_body_comes_is_not_used(lab: Lab) -> None:
+def test_a_key_that_is_taken_away_while_the_body_comes_is_not_used(lab: Harness) -> None:
     key = lab.home / "secrets" / "AWS_LENT"
     key.parent.mkdir(exist_ok=True)
     key.write_text("AKID:secret")
@@ -256,7 +256,7 @@ def test_a_key_that_is_taken_away_while_the_body_comes_is_not_used(lab: Lab) -> 
     assert lab.requests == []
 
 
-def half_sent(lab: Lab) -> Client:
+def half_sent(lab: Harness) -> Client:
     """A request that was decided, with the first half of its body."""
     client = lab.secured(QUEUE)
     client.send(request("POST", "/", QUEUE, "Content-Length: 10", body=b"hello"))
@@ -266,14 +266,14 @@ def half_sent(lab: Lab) -> Client:
 
 
 @pytest.mark.process
-def test_a_key_of_another_form_fails_closed(lab: Lab) -> None:
+def test_a_key_of_another_form_fails_closed(lab: Harness) -> None:
     publish(lab, "AWS_BAD")
     assert lab.secured(QUEUE).ask(get("/", QUEUE)).reason == "credential-missing"
     assert lab.requests == []
 
 
 @pytest.mark.process
-def test_a_body_that_is_too_large_to_hold_is_refused(lab: Lab) -> None:
+def test_a_body_that_is_too_large_to_hold_is_refused(lab: Harness) -> None:
     client = lab.secured(QUEUE)
     client.send(request("POST", "/", QUEUE, "Content-Length: 20000000"))
     for _ in range(17):

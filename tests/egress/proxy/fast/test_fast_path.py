@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.proxy_harness import Client, Lab, eventually, get, pinned, request, running_lab
+from tests.support.proxy_harness import Client, Harness, eventually, get, pinned, request, running_lab
 
 pytestmark = pytest.mark.process
 HOST = "api.example.com"
@@ -16,24 +16,24 @@ WIDE = pinned(HOST, methods=["GET", "HEAD", "OPTIONS", "POST"])
 
 
 @pytest.fixture
-def warm(lab: Lab) -> Client:
+def warm(lab: Harness) -> Client:
     """A connection for which the proxy has a kept connection to the origin at hand."""
     lab.publish("agent-a", [WIDE])
     return warmed(lab)
 
 
-def warmed(lab: Lab) -> Client:
+def warmed(lab: Harness) -> Client:
     client = lab.secured(HOST)
     assert client.ask(get("/first", HOST)).status == 200
     lab.origins.forget()
     return client
 
 
-def flows(lab: Lab) -> int:
+def flows(lab: Harness) -> int:
     return int(lab.control("GET", "/status")["bottles"]["agent-a"]["flows"])
 
 
-def test_a_usual_request_leaves_the_same_record(lab: Lab, warm: Client) -> None:
+def test_a_usual_request_leaves_the_same_record(lab: Harness, warm: Client) -> None:
     assert warm.ask(get("/usual?x=1", HOST, "X-Mine: yes")).json["target"] == "/usual?x=1"
     assert lab.requests[0].values("x-mine") == ["yes"]
     assert lab.origins.connections == []  # a kept one served it
@@ -84,7 +84,7 @@ def test_requests_that_pile_up_are_answered_in_order(warm: Client) -> None:
     assert [warm.answer().json["target"] for _ in range(20)] == [f"/n/{number}" for number in range(20)]
 
 
-def test_a_refusal_waits_for_its_turn(lab: Lab, warm: Client) -> None:
+def test_a_refusal_waits_for_its_turn(lab: Harness, warm: Client) -> None:
     warm.send(get("/in-pieces", HOST))
     eventually(lambda: lab.requests, "the first request")
     warm.send(request("DELETE", "/x", HOST))
@@ -103,7 +103,7 @@ def test_a_request_with_a_body_goes_the_long_way(warm: Client) -> None:
     assert answer.json["body"] == "hello"
 
 
-def test_a_revoke_cuts_it(lab: Lab, warm: Client) -> None:
+def test_a_revoke_cuts_it(lab: Harness, warm: Client) -> None:
     warm.send(get("/silent", HOST))
     eventually(lambda: flows(lab) == 1, "the request")
     lab.publish("agent-a", [])
@@ -111,7 +111,7 @@ def test_a_revoke_cuts_it(lab: Lab, warm: Client) -> None:
     assert flows(lab) == 0
 
 
-def test_a_client_that_leaves_takes_it_along(lab: Lab, warm: Client) -> None:
+def test_a_client_that_leaves_takes_it_along(lab: Harness, warm: Client) -> None:
     warm.send(get("/silent", HOST))
     eventually(lambda: flows(lab) == 1, "the request")
     warm.close()
@@ -119,13 +119,13 @@ def test_a_client_that_leaves_takes_it_along(lab: Lab, warm: Client) -> None:
     eventually(lambda: lab.records()[-1]["path"] == "/silent", "its record")
 
 
-def test_a_new_table_counts_from_the_next_request(lab: Lab, warm: Client) -> None:
+def test_a_new_table_counts_from_the_next_request(lab: Harness, warm: Client) -> None:
     assert warm.ask(get("/x", HOST)).status == 200
     lab.publish("agent-a", [pinned(HOST, path_allowlist=["/elsewhere"])])
     assert warm.ask(get("/x", HOST)).reason == "path"
 
 
-def test_a_secret_is_found_in_headers_and_urls_that_were_clean_before(lab: Lab, warm: Client) -> None:
+def test_a_secret_is_found_in_headers_and_urls_that_were_clean_before(lab: Harness, warm: Client) -> None:
     assert warm.ask(get("/x", HOST, "X-Note: none")).status == 200
     assert warm.ask(get("/x", HOST, f"X-Note: {TOKEN}")).reason == "dlp"
     assert warm.ask(get(f"/x?{TOKEN}", HOST, "X-Note: none")).reason == "dlp"
@@ -133,7 +133,7 @@ def test_a_secret_is_found_in_headers_and_urls_that_were_clean_before(lab: Lab, 
 
 
 @pytest.mark.parametrize("name", ["X-HTTP-Method-Override", "X_HTTP_Method", "X-Original-URL", "Forwarded"])
-def test_an_override_is_taken_out(lab: Lab, warm: Client, name: str) -> None:
+def test_an_override_is_taken_out(lab: Harness, warm: Client, name: str) -> None:
     for _ in range(2):
         warm.ask(get("/x", HOST, f"{name}: DELETE"))
     assert [seen.values(name) for seen in lab.requests] == [[], []]
@@ -161,7 +161,7 @@ def test_an_override_is_taken_out(lab: Lab, warm: Client, name: str) -> None:
         (f"GET /{TOKEN} HTTP/1.1", "dlp"),
     ],
 )
-def test_known_headers_vouch_for_no_line(lab: Lab, warm: Client, line: str, reason: str) -> None:
+def test_known_headers_vouch_for_no_line(lab: Harness, warm: Client, line: str, reason: str) -> None:
     known = get("/x", HOST)
     assert [warm.ask(known).status, warm.ask(known).status] == [200, 200]
     answer = warm.ask(line.encode() + b"\r\n" + known.partition(b"\r\n")[2])
@@ -199,7 +199,7 @@ def test_a_body_that_answers_a_head_goes_nowhere(warm: Client) -> None:
     assert warm.received.count(b"here") == 2
 
 
-def test_headers_are_looked_at_again_under_a_new_table(lab: Lab) -> None:
+def test_headers_are_looked_at_again_under_a_new_table(lab: Harness) -> None:
     lab.publish("agent-a", [pinned(HOST, path_allowlist=["/x", "/first"])])
     client, override = warmed(lab), "X-HTTP-Method-Override: DELETE"
     for _ in range(2):
@@ -228,7 +228,7 @@ def test_a_stop_lets_it_finish(tmp_path: Path) -> None:
         assert lab.process.wait(20) == 0
 
 
-def test_a_request_that_turns_out_to_hold_a_secret_leaves_nothing_open(lab: Lab, warm: Client) -> None:
+def test_a_request_that_turns_out_to_hold_a_secret_leaves_nothing_open(lab: Harness, warm: Client) -> None:
     """It was none when it was sent; the table that names it came before the answer did."""
     folder = lab.home / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -248,5 +248,5 @@ def test_a_request_that_turns_out_to_hold_a_secret_leaves_nothing_open(lab: Lab,
     eventually(lambda: lab.control("GET", "/status")["connections"] <= 1 + pooled(lab), "nothing is left")
 
 
-def pooled(lab: Lab) -> int:
+def pooled(lab: Harness) -> int:
     return sum(each["pooled"] for each in lab.control("GET", "/status")["bottles"].values())

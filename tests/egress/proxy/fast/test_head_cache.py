@@ -16,12 +16,12 @@ from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
 from egress.proxy.config import Config
 from egress.proxy.fast import fast_path
-from egress.proxy.fast.head_cache import Answer, Habit, Habits
+from egress.proxy.fast.head_cache import Answer, CachedRequest, HeadCache
 from egress.proxy.http.heads import RequestHead, parse_request
-from egress.proxy.net.connection import Doorbell, Wire
+from egress.proxy.net.connection import Connection, Wakeup
 from egress.proxy.state.bottle import Bottle
-from egress.proxy.state.proxy import DataPlane
-from tests.support.proxy_harness import Client, Lab, get, pinned, request
+from egress.proxy.state.proxy import Proxy
+from tests.support.proxy_harness import Client, Harness, get, pinned, request
 
 HOST, OTHER = "api.example.com", "other.example.com"
 TOKEN = "ghp_" + "a1B2" * 9
@@ -29,7 +29,7 @@ NOTE = "X-Note: the same each time"
 
 
 @pytest.fixture
-def known(lab: Lab) -> bytes:
+def known(lab: Harness) -> bytes:
     """A request whose fields were learnt on a connection that is gone."""
     lab.publish("agent-a", [pinned(HOST, methods=["GET"]), pinned(OTHER, methods=["GET"])])
     asked = get("/x", HOST, NOTE)
@@ -40,13 +40,13 @@ def known(lab: Lab) -> bytes:
     return asked
 
 
-def anew(lab: Lab, asked: bytes, host: str = HOST) -> Client:
+def anew(lab: Harness, asked: bytes, host: str = HOST) -> Client:
     client = lab.secured(host)
     client.send(asked)
     return client
 
 
-def test_a_new_connection_sends_and_answers_the_same(lab: Lab, known: bytes) -> None:
+def test_a_new_connection_sends_and_answers_the_same(lab: Harness, known: bytes) -> None:
     for _ in range(3):
         assert anew(lab, known).answer().json["target"] == "/x"
     assert [seen.values("x-note") for seen in lab.requests] == [["the same each time"]] * 3
@@ -54,12 +54,12 @@ def test_a_new_connection_sends_and_answers_the_same(lab: Lab, known: bytes) -> 
     assert [record["path"] for record in lab.records()[-3:]] == ["/x"] * 3
 
 
-def test_what_is_known_of_one_host_is_not_true_of_another(lab: Lab, known: bytes) -> None:
+def test_what_is_known_of_one_host_is_not_true_of_another(lab: Harness, known: bytes) -> None:
     assert anew(lab, known, OTHER).answer().reason == "host-mismatch"
     assert lab.requests == []
 
 
-def test_a_new_table_counts_for_the_next_connection(lab: Lab, known: bytes) -> None:
+def test_a_new_table_counts_for_the_next_connection(lab: Harness, known: bytes) -> None:
     lab.publish("agent-a", [pinned(HOST, path_allowlist=["/elsewhere"])])
     assert anew(lab, known).answer().reason == "path"
     lab.publish("agent-a", [])
@@ -67,7 +67,7 @@ def test_a_new_table_counts_for_the_next_connection(lab: Lab, known: bytes) -> N
     assert lab.requests == []
 
 
-def test_a_secret_handed_meanwhile_is_found_in_known_fields(lab: Lab, known: bytes) -> None:
+def test_a_secret_handed_meanwhile_is_found_in_known_fields(lab: Harness, known: bytes) -> None:
     run = lab.home / "bottles" / "agent-a" / "run"
     secret_variables.add(run, {"VARIABLE": "the same each time"})
     try:
@@ -78,14 +78,14 @@ def test_a_secret_handed_meanwhile_is_found_in_known_fields(lab: Lab, known: byt
     assert lab.requests == []
 
 
-def test_a_known_answer_to_get_is_none_to_head(lab: Lab) -> None:
+def test_a_known_answer_to_get_is_none_to_head(lab: Harness) -> None:
     lab.publish("agent-a", [pinned(HOST, methods=["GET", "HEAD"])])
     for method in ("GET", "GET", "HEAD", "HEAD", "GET", "HEAD", "GET"):
         answer = lab.secured(HOST).ask(request(method, "/same-head", HOST))
         assert (answer.headers["content-length"], answer.body) == ("4", b"" if method == "HEAD" else b"here")
 
 
-def test_a_bottle_of_the_same_name_begins_anew(lab: Lab, known: bytes) -> None:
+def test_a_bottle_of_the_same_name_begins_anew(lab: Harness, known: bytes) -> None:
     files = lab.home / "bottles" / "agent-a"
     identity = (files / "identity.json").read_text()
     for name in ("identity.json", "routes.yaml", "gate.yaml"):
@@ -97,7 +97,7 @@ def test_a_bottle_of_the_same_name_begins_anew(lab: Lab, known: bytes) -> None:
     assert lab.requests == []
 
 
-def test_another_bottle_has_its_own(lab: Lab, known: bytes) -> None:
+def test_another_bottle_has_its_own(lab: Harness, known: bytes) -> None:
     client = lab.secured(HOST, slug="agent-b")
     assert client.ask(known).reason == "no-route"
     assert lab.requests == []
@@ -107,20 +107,20 @@ def test_another_bottle_has_its_own(lab: Lab, known: bytes) -> None:
     ("line", "reason"),
     [("DELETE /x", "method"), ("GET /x/../y", "bad-path"), (f"GET /x?{TOKEN}", "dlp"), ("GET x", "bad-head")],
 )
-def test_known_fields_vouch_for_no_line(lab: Lab, known: bytes, line: str, reason: str) -> None:
+def test_known_fields_vouch_for_no_line(lab: Harness, known: bytes, line: str, reason: str) -> None:
     assert anew(lab, known).answer().status == 200
     asked = f"{line} HTTP/1.1\r\n".encode() + known.partition(b"\r\n")[2]
     assert anew(lab, asked).answer().reason == reason
     assert len(lab.requests) == 1
 
 
-def test_what_differs_in_one_byte_is_searched(lab: Lab, known: bytes) -> None:
+def test_what_differs_in_one_byte_is_searched(lab: Harness, known: bytes) -> None:
     assert anew(lab, known.replace(NOTE.encode(), f"X-Note: {TOKEN}".encode())).answer().reason == "dlp"
     assert lab.requests == []
 
 
 def test_only_the_hosts_that_were_asked_last_are_kept() -> None:
-    habits = Habits()
+    habits = HeadCache()
     first = habits.of("host-0")
     first.snapshot = Snapshot("agent-a", 1, RouteTable(), "")
     for number in range(1, 64):
@@ -135,8 +135,8 @@ def test_only_the_hosts_that_were_asked_last_are_kept() -> None:
 
 
 def test_large_heads_are_kept_by_their_own_connection_only() -> None:
-    host = Habits().of(HOST)
-    small = Habit(b"x", cast(Any, None), cast(Any, None), True, ("https", HOST, ()), b"x")
+    host = HeadCache().of(HOST)
+    small = CachedRequest(b"x", cast(Any, None), cast(Any, None), True, ("https", HOST, ()), b"x")
     answer = Answer(b"x", False, 1, 200, 0, True, b"x")
     host.keep_request(small)
     host.keep_answer(answer)
@@ -158,7 +158,7 @@ async def test_a_new_connection_reads_no_fields_that_are_known(
 
     monkeypatch.setattr(fast_path, "parse_request", counted)
     for asked in (get("/x", HOST), get("/y", HOST), get("/y", HOST, NOTE)):
-        lane = fast_path.Express(plane, bottle, Wire(Doorbell(), plane.watch), HOST)
+        lane = fast_path.FastPath(plane, bottle, Connection(Wakeup(), plane.watch), HOST)
         assert not lane.take(asked), "there is no connection to send it on"
     assert read == [get("/x", HOST), get("/y", HOST, NOTE)]
     assert bottle.habits.of(HOST).request is not None
@@ -167,13 +167,13 @@ async def test_a_new_connection_reads_no_fields_that_are_known(
     assert bottle.habits.of(HOST).request is None, "what it held on to is let go"
 
 
-async def bottle_and_plane(home: Path) -> tuple[Bottle, DataPlane]:
+async def bottle_and_plane(home: Path) -> tuple[Bottle, Proxy]:
     files = home / "bottles" / "agent-a"
     files.mkdir(parents=True)
     route = Route(HOST, methods=("GET",))
     snapshot = Snapshot("agent-a", 1, RouteTable((route,), (HOST,)), datetime.now(UTC).isoformat())
     write_atomically(files / "gate.yaml", render_gate(snapshot))
     write_atomically(files / "routes.yaml", render_routes(snapshot))
-    plane = DataPlane(Config(home))
+    plane = Proxy(Config(home))
     bottle, _ = await plane.load("agent-a")
     return bottle, plane

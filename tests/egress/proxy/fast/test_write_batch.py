@@ -7,14 +7,14 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from egress.proxy.fast.write_batch import Outbox
-from egress.proxy.net.connection import Doorbell, Watch, Wire
+from egress.proxy.fast.write_batch import WriteBatch
+from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
 
 
 class Ends:
     """A wire, and what arrives at its other end."""
 
-    def __init__(self, wire: Wire, far: socket.socket) -> None:
+    def __init__(self, wire: Connection, far: socket.socket) -> None:
         self.wire = wire
         self._far = far
 
@@ -30,7 +30,7 @@ async def ends() -> AsyncIterator[Ends]:
     near, far = socket.socketpair()
     far.setblocking(False)
     loop = asyncio.get_running_loop()
-    _, wire = await loop.create_connection(lambda: Wire(Doorbell(), Watch()), sock=near)
+    _, wire = await loop.create_connection(lambda: Connection(Wakeup(), DeadlineTimer()), sock=near)
     with far:
         yield Ends(wire, far)
         wire.abort()
@@ -38,7 +38,7 @@ async def ends() -> AsyncIterator[Ends]:
 
 
 async def test_messages_leave_together_when_the_loop_has_gone_round() -> None:
-    outbox = Outbox()
+    outbox = WriteBatch()
     async with ends() as one, ends() as two:
         outbox.put(one.wire, b"a")
         outbox.put(two.wire, b"b")
@@ -52,7 +52,7 @@ async def test_messages_leave_together_when_the_loop_has_gone_round() -> None:
 
 
 async def test_what_is_written_meanwhile_comes_after_it() -> None:
-    outbox = Outbox()
+    outbox = WriteBatch()
     async with ends() as one:
         outbox.put(one.wire, b"first,")
         one.wire.write(b"second,")
@@ -62,7 +62,7 @@ async def test_what_is_written_meanwhile_comes_after_it() -> None:
 
 
 async def test_it_leaves_before_its_wire_is_closed() -> None:
-    outbox = Outbox()
+    outbox = WriteBatch()
     async with ends() as one:
         outbox.put(one.wire, b"last words")
         one.wire.close()
@@ -71,7 +71,7 @@ async def test_it_leaves_before_its_wire_is_closed() -> None:
 
 
 async def test_it_counts_as_written() -> None:
-    outbox, told = Outbox(), []
+    outbox, told = WriteBatch(), []
     async with ends() as one:
         outbox.put(one.wire, b"a")
         one.wire.when_written(lambda: told.append(one.arrived()))

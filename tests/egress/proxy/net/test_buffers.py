@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egress.proxy.config import Limits, from_environment
-from egress.proxy.net.buffers import NARROW, WIDE, Berth, Berths, shared_room
-from egress.proxy.net.connection import Doorbell, Watch, Wire
+from egress.proxy.net.buffers import NARROW, WIDE, BufferBudget, BufferLimits, shared_room
+from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
 
 CONNECTIONS = 20
 ROOM = CONNECTIONS * NARROW.most + 5 * WIDE.most
@@ -21,22 +21,22 @@ ROOM = CONNECTIONS * NARROW.most + 5 * WIDE.most
 
 @given(st.lists(st.integers(0, CONNECTIONS), max_size=200))
 def test_no_more_is_given_out_than_there_is(comings_and_goings: list[int]) -> None:
-    berths, taken = Berths(ROOM, CONNECTIONS), list[Berth]()
+    berths, taken = BufferBudget(ROOM, CONNECTIONS), list[BufferLimits]()
     for which in comings_and_goings:
         if which < len(taken):
             berths.give_back(taken.pop(which))
         elif len(taken) < CONNECTIONS:
             taken.append(berths.take())
-        assert sum(berth.most for berth in taken) <= ROOM
+        assert sum(buffer_limits.most for buffer_limits in taken) <= ROOM
 
 
 def test_few_connections_have_all_the_room_they_can_use() -> None:
-    berths = Berths(ROOM, CONNECTIONS)
+    berths = BufferBudget(ROOM, CONNECTIONS)
     assert [berths.take() for _ in range(5)] == [WIDE] * 5
 
 
 def test_who_leaves_makes_room_for_who_comes() -> None:
-    berths = Berths(ROOM, CONNECTIONS)
+    berths = BufferBudget(ROOM, CONNECTIONS)
     taken = [berths.take() for _ in range(CONNECTIONS)]
     assert berths.take() is NARROW
     berths.give_back(taken[0])
@@ -60,38 +60,40 @@ def test_more_connections_get_more_room(monkeypatch: pytest.MonkeyPatch) -> None
     assert from_environment().limits.in_flight_bytes >= 5000 * NARROW.most
 
 
-async def pair(berth: Berth) -> tuple[Wire, socket.socket]:
+async def pair(buffer_limits: BufferLimits) -> tuple[Connection, socket.socket]:
     near, far = socket.socketpair()
     far.setblocking(False)
-    wire = Wire(Doorbell(), Watch(), berth=berth)
+    wire = Connection(Wakeup(), DeadlineTimer(), buffer_limits=buffer_limits)
     await asyncio.get_running_loop().create_connection(lambda: wire, sock=near)
     return wire, far
 
 
-@pytest.mark.parametrize("berth", [NARROW, WIDE])
-async def test_a_wire_reads_no_more_than_its_room(berth: Berth) -> None:
-    wire, far = await pair(berth)
+@pytest.mark.parametrize("buffer_limits", [NARROW, WIDE])
+async def test_a_wire_reads_no_more_than_its_room(buffer_limits: BufferLimits) -> None:
+    wire, far = await pair(buffer_limits)
     with far:
         sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(far, bytes(4 * WIDE.unread)))
-        while len(wire.buffer) <= berth.unread:
+        while len(wire.buffer) <= buffer_limits.unread:
             await asyncio.sleep(0)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert len(wire.buffer) <= berth.unread + berth.read
+        assert len(wire.buffer) <= buffer_limits.unread + buffer_limits.read
         sending.cancel()
         wire.abort()
 
 
-@pytest.mark.parametrize("berth", [NARROW, WIDE])
-async def test_what_is_written_here_is_not_read_any_more_when_the_room_is_full(berth: Berth) -> None:
-    wire, far = await pair(berth)
-    source, other = await pair(berth)
+@pytest.mark.parametrize("buffer_limits", [NARROW, WIDE])
+async def test_what_is_written_here_is_not_read_any_more_when_the_room_is_full(
+    buffer_limits: BufferLimits,
+) -> None:
+    wire, far = await pair(buffer_limits)
+    source, other = await pair(buffer_limits)
     wire.feed_from(source)
     with far, other:
         while not wire.choked:
             wire.write(bytes(1024))
         assert wire.transport is not None
-        assert wire.transport.get_write_buffer_size() <= berth.unsent + 1024
+        assert wire.transport.get_write_buffer_size() <= buffer_limits.unsent + 1024
         assert source.transport is not None and not source.transport.is_reading()
         wire.abort()
         source.abort()

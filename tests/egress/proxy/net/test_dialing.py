@@ -13,7 +13,7 @@ from egress.proxy.errors import Refusal, Unreachable
 from egress.proxy.net import dialing
 from egress.proxy.net.dialing import (
     MAX_LOOKUPS,
-    Names,
+    Resolver,
     checked_addresses,
     dial,
     is_own_address,
@@ -150,7 +150,7 @@ async def test_a_name_that_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_bottle_has_few_lookups_at_once_and_others_do_not_feel_it() -> None:
     service = Slow()
-    names, greedy, modest = Names(service), Asker(), Asker()
+    names, greedy, modest = Resolver(service), Asker(), Asker()
     ask = names.lookup_for(greedy)
     waiting = [asyncio.create_task(ask(f"slow{number}.example")) for number in range(50)]
     await settled()
@@ -168,7 +168,7 @@ async def test_a_bottle_has_few_lookups_at_once_and_others_do_not_feel_it() -> N
 
 async def test_those_who_ask_for_the_same_name_share_one_lookup() -> None:
     service = Slow()
-    names, bottles = Names(service), [Asker(), Asker()]
+    names, bottles = Resolver(service), [Asker(), Asker()]
     waiting = [asyncio.create_task(names.lookup_for(bottles[n % 2])("slow.example")) for n in range(40)]
     await settled()
     service.answering.set()

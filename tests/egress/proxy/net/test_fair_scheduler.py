@@ -12,8 +12,8 @@ from egress.proxy.config import Limits
 from egress.proxy.http.heads import parse_request
 from egress.proxy.http.reader import read_body
 from egress.proxy.net import fair_scheduler as turns
-from egress.proxy.net.connection import Doorbell, Watch, Wire
-from egress.proxy.net.fair_scheduler import Turns, advance, at_once, result
+from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
+from egress.proxy.net.fair_scheduler import FairScheduler, advance, at_once, result
 
 
 @pytest.fixture(autouse=True)
@@ -37,21 +37,21 @@ class Diary:
         return lambda: advance(todo)
 
 
-async def emptied(turns: Turns) -> None:
+async def emptied(turns: FairScheduler) -> None:
     while turns._waiting:
         await asyncio.sleep(0)
 
 
 async def test_short_work_is_done_at_once() -> None:
     diary = Diary()
-    Turns().begin("a", diary.job("a", 0))
+    FairScheduler().begin("a", diary.job("a", 0))
     begun = diary.job("b", 1)
-    Turns().begin("a", begun)
+    FairScheduler().begin("a", begun)
     assert diary.lines == ["b"]
 
 
 async def test_a_bottle_with_much_work_does_not_keep_another_waiting() -> None:
-    diary, shared = Diary(), Turns()
+    diary, shared = Diary(), FairScheduler()
     for number in range(20):
         shared.begin("greedy", diary.job(f"greedy {number}", 50))
     shared.begin("modest", diary.job("modest", 2))
@@ -61,7 +61,7 @@ async def test_a_bottle_with_much_work_does_not_keep_another_waiting() -> None:
 
 
 async def test_the_loop_goes_round_between_steps() -> None:
-    diary, shared = Diary(), Turns()
+    diary, shared = Diary(), FairScheduler()
     shared.begin("a", diary.job("a", 100))
     rounds = 0
     while shared._waiting:
@@ -73,7 +73,7 @@ async def test_the_loop_goes_round_between_steps() -> None:
 
 
 async def test_short_works_of_one_round_are_not_all_done_in_it() -> None:
-    diary, shared = Diary(), Turns()
+    diary, shared = Diary(), FairScheduler()
     for number in range(10):
         shared.begin("greedy", diary.job(str(number), 1))
     assert diary.lines == ["0"]
@@ -89,7 +89,7 @@ async def test_a_task_gets_the_result_or_the_error() -> None:
         yield
         return b"done"
 
-    shared = Turns()
+    shared = FairScheduler()
 
     def begin(step: turns.Step) -> None:
         shared.begin("a", step)
@@ -128,8 +128,8 @@ class Line:
 
     def __init__(self) -> None:
         self.taken: list[bytes] = []
-        self.turns = Turns()
-        self.wire = Wire(Doorbell(), Watch())
+        self.turns = FairScheduler()
+        self.wire = Connection(Wakeup(), DeadlineTimer())
         self.transport = Transport()
         self.wire.connection_made(self.transport)  # type: ignore[arg-type]
         self.wire.drain_into(self._sink, lambda step: self.turns.begin(self, step))
@@ -199,7 +199,7 @@ async def test_a_mistake_in_the_work_ends_the_connection(caplog: pytest.LogCaptu
 
 async def test_a_body_of_tiny_chunks_is_read_a_little_at_a_time() -> None:
     """Also where all of it has to be here before anything is sent."""
-    wire, diary, shared = Wire(Doorbell(), Watch()), Diary(), Turns()
+    wire, diary, shared = Connection(Wakeup(), DeadlineTimer()), Diary(), FairScheduler()
     wire.buffer += b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n"
     head = parse_request(
         b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n", max_fields=10

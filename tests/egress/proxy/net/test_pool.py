@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.proxy_harness import ADDRESSES, TOKENS, Client, Lab, eventually, get, pinned
+from tests.support.proxy_harness import ADDRESSES, TOKENS, Client, Harness, eventually, get, pinned
 
 pytestmark = pytest.mark.process
 WAYS = {
@@ -18,7 +18,7 @@ WAYS = {
 class Asking:
     """Each bottle through a connection of its own, to a host that nobody has asked for before."""
 
-    def __init__(self, lab: Lab, way: str) -> None:
+    def __init__(self, lab: Harness, way: str) -> None:
         self._lab = lab
         self._host = f"{way}.api.example.com"
         self._start = f"http://{self._host}" if way == "plain" else ""
@@ -45,7 +45,7 @@ class Asking:
 
 
 @pytest.fixture
-def quiet(lab: Lab) -> Lab:
+def quiet(lab: Harness) -> Harness:
     """Nothing is kept of what other tests asked for."""
     for host in ADDRESSES:
         lab.origins.speak(host, b"!")
@@ -55,7 +55,7 @@ def quiet(lab: Lab) -> Lab:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_two_bottles_never_share_a_connection_to_an_origin(quiet: Lab, way: str) -> None:
+def test_two_bottles_never_share_a_connection_to_an_origin(quiet: Harness, way: str) -> None:
     asking = Asking(quiet, way)
     for slug in ("agent-a", "agent-b", "agent-b", "agent-a"):
         asking.ask(slug)

@@ -19,8 +19,8 @@ from egress.policy.decide import Request
 from egress.policy.routes import Route
 from egress.proxy.config import Limits
 from egress.proxy.net import splice
-from egress.proxy.net.buffers import NARROW, WIDE, Berth
-from egress.proxy.net.connection import Doorbell, Watch, Wire
+from egress.proxy.net.buffers import NARROW, WIDE, BufferLimits
+from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
 from egress.proxy.net.splice import Pipes
 from egress.proxy.request.tunnel import Tunnel
 from egress.proxy.state.records import Record, blank_record
@@ -56,12 +56,14 @@ def pair(kind: str) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-async def open_tunnel(kind: str, pipes: Pipes | None = None, berth: Berth = WIDE) -> Ends:
-    loop, watch, bell = asyncio.get_running_loop(), Watch(), Doorbell()
+async def open_tunnel(kind: str, pipes: Pipes | None = None, buffer_limits: BufferLimits = WIDE) -> Ends:
+    loop, watch, bell = asyncio.get_running_loop(), DeadlineTimer(), Wakeup()
     (client, near_client), (origin, near_origin) = pair(kind), pair("tcp")
     wires = []
     for near in (near_client, near_origin):
-        _, wire = await loop.create_connection(lambda: Wire(bell, watch, berth=berth), sock=near)
+        _, wire = await loop.create_connection(
+            lambda: Connection(bell, watch, buffer_limits=buffer_limits), sock=near
+        )
         wires.append(wire)
     record = blank_record("agent-a")
     request = Request("https", "bare.example.com", 443, "CONNECT", "/")
@@ -265,7 +267,7 @@ def test_a_bottle_has_no_more_pipes_than_it_leaves_to_others(monkeypatch: pytest
 
 def test_a_narrow_room_has_no_pipe_in_it(spliced: list[int]) -> None:
     async def scenario() -> None:
-        ends = await open_tunnel("tcp", berth=NARROW)
+        ends = await open_tunnel("tcp", buffer_limits=NARROW)
         first = b"x" * (NARROW.unread + NARROW.read)  # as much as may have come before it was asked for
         ends.tunnel._upstream.data_received(first)
         _, received = await asyncio.gather(send(ends.origin, b"y" * MEGABYTE), everything(ends.client))

@@ -15,7 +15,7 @@ import uvloop
 
 from egress.contract import sharding
 from egress.proxy.process import tcp
-from egress.proxy.process.acceptor import Porch
+from egress.proxy.process.acceptor import SharedAcceptor
 from egress.proxy.process.prefork import Sockets
 from tests.egress.proxy.process.test_socket_passing import Neighbour, fill, plane
 
@@ -42,7 +42,7 @@ class Arrivals:
         ours = plane(sockets)
         ours.config = Config()
         self.taken_in: asyncio.Queue[tuple[socket.socket, bytes]] = asyncio.Queue()
-        self.porch = Porch(ours, listening, lambda *arrived: self.taken_in.put_nowait(arrived))
+        self.porch = SharedAcceptor(ours, listening, lambda *arrived: self.taken_in.put_nowait(arrived))
         self.porch.open()
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from egress.proxy.errors import Unreachable
-from egress.proxy.net.connection import Doorbell, Watch, Wire
-from egress.proxy.net.pool import open_wire
+from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
+from egress.proxy.net.pool import open_connection
 from egress.proxy.process import subordinate_epoll
 from egress.proxy.process.event_loop import Loop
 from tests.support.timeouts import PATIENCE
@@ -55,11 +55,13 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], None]:
     return run
 
 
-async def accepted(watch: Watch, path: Path, kernel: Kernel, *, is_full: bool) -> tuple[socket.socket, Wire]:
+async def accepted(
+    watch: DeadlineTimer, path: Path, kernel: Kernel, *, is_full: bool
+) -> tuple[socket.socket, Connection]:
     """A connection to a server of wires, after its wire was told of it."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
 
-    class Told(Wire):
+    class Told(Connection):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             kernel.is_full = is_full
             super().connection_made(transport)
@@ -67,8 +69,8 @@ async def accepted(watch: Watch, path: Path, kernel: Kernel, *, is_full: bool) -
             wires.append(self)
             arrived.set()
 
-    wires: list[Wire] = []
-    server = await loop.create_unix_server(lambda: Told(Doorbell(), watch), str(path))
+    wires: list[Connection] = []
+    server = await loop.create_unix_server(lambda: Told(Wakeup(), watch), str(path))
     client = socket.socket(socket.AF_UNIX)
     client.connect(str(path))
     client.setblocking(False)
@@ -81,7 +83,7 @@ def test_an_accepted_connection_is_closed_and_the_next_one_is_served(
     run: Callable[[Scene], None], tmp_path: Path
 ) -> None:
     async def scene(kernel: Kernel) -> None:
-        loop, watch = asyncio.get_running_loop(), Watch()
+        loop, watch = asyncio.get_running_loop(), DeadlineTimer()
         for is_full, answer in ((True, b""), (False, b"y")):
             client, wire = await accepted(watch, tmp_path / "s", kernel, is_full=is_full)
             wire.write(b"y")
@@ -99,9 +101,9 @@ def test_a_connection_to_an_origin_is_refused(run: Callable[[Scene], None]) -> N
         near, far = socket.socketpair()
         near.setblocking(False)
         kernel.is_full = True
-        watch = Watch()
+        watch = DeadlineTimer()
         with pytest.raises(Unreachable):
-            await open_wire(near, Wire(Doorbell(), watch), watch)
+            await open_connection(near, Connection(Wakeup(), watch), watch)
         far.close()
 
     run(scene)
@@ -138,14 +140,14 @@ def test_a_connection_that_was_not_read_for_a_while_ends_alone(
     """The loop lets go of a descriptor on which something arrives while nobody reads it."""
 
     async def scene(kernel: Kernel) -> None:
-        loop, watch = asyncio.get_running_loop(), Watch()
+        loop, watch = asyncio.get_running_loop(), DeadlineTimer()
         ends = [await accepted(watch, tmp_path / name, kernel, is_full=False) for name in "ab"]
         (held_client, held), (client, wire) = ends
-        held.lend()
+        held.pause_for_splice()
         held_client.send(b"x")
         await asyncio.sleep(0)
         kernel.is_full = True
-        held.take_back()
+        held.resume_after_splice()
         kernel.is_full = False
         with pytest.raises(ConnectionResetError):  # it was not read
             await loop.sock_recv(held_client, 1)

@@ -20,7 +20,7 @@ from tests.support import ROOT
 from tests.support.proxy_harness import (
     USUAL_ROUTES,
     Client,
-    Lab,
+    Harness,
     connect,
     eventually,
     get,
@@ -35,7 +35,7 @@ STREAMS = pinned("api.example.com", path_allowlist=["/events"])
 BARE = pinned("bare.example.com")
 
 
-def events(lab: Lab, host: str) -> Client:
+def events(lab: Harness, host: str) -> Client:
     """A stream of events under way."""
     client = lab.secured(host)
     client.send(get("/events", host))
@@ -56,7 +56,7 @@ def is_cut(client: Client) -> bool:
     return False
 
 
-def test_an_addition_disturbs_nothing(lab: Lab) -> None:
+def test_an_addition_disturbs_nothing(lab: Harness) -> None:
     lab.publish("agent-a", [STREAMS, BARE])
     inspected, tunnelled = events(lab, "api.example.com"), events(lab, "bare.example.com")
     lab.publish("agent-a", [STREAMS, BARE, pinned("other.example.com")])
@@ -65,7 +65,7 @@ def test_an_addition_disturbs_nothing(lab: Lab) -> None:
         tunnelled.event()
 
 
-def test_a_revoke_cuts_the_flows_of_that_route_and_no_others(lab: Lab) -> None:
+def test_a_revoke_cuts_the_flows_of_that_route_and_no_others(lab: Harness) -> None:
     lab.publish("agent-a", [STREAMS, BARE])
     inspected, tunnelled = events(lab, "api.example.com"), events(lab, "bare.example.com")
     lab.publish("agent-a", [BARE])
@@ -75,7 +75,7 @@ def test_a_revoke_cuts_the_flows_of_that_route_and_no_others(lab: Lab) -> None:
     assert is_cut(tunnelled)
 
 
-def test_a_revoke_stops_a_request_whose_connection_is_still_being_opened(lab: Lab) -> None:
+def test_a_revoke_stops_a_request_whose_connection_is_still_being_opened(lab: Harness) -> None:
     host, received = "slow.example.com", b""
     with socket.create_server(("127.0.0.12", lab.origins.tls_port)) as listening:
         listening.settimeout(PATIENCE)
@@ -93,7 +93,7 @@ def test_a_revoke_stops_a_request_whose_connection_is_still_being_opened(lab: La
     assert received == b""
 
 
-def test_a_narrower_path_cuts_what_is_outside_of_it(lab: Lab) -> None:
+def test_a_narrower_path_cuts_what_is_outside_of_it(lab: Harness) -> None:
     lab.publish("agent-a", [STREAMS])
     client = events(lab, "api.example.com")
     lab.publish("agent-a", [pinned("api.example.com", path_allowlist=["/elsewhere"])])
@@ -111,7 +111,7 @@ def test_a_narrower_path_cuts_what_is_outside_of_it(lab: Lab) -> None:
     ],
 )
 def test_a_flow_ends_when_its_request_would_now_be_made_on_other_terms(
-    lab: Lab, change: dict[str, Any]
+    lab: Harness, change: dict[str, Any]
 ) -> None:
     route = pinned("secret.example.com", auth={"scheme": "Bearer", "token_ref": "CANARY"})
     lab.publish("agent-a", [route])
@@ -120,7 +120,7 @@ def test_a_flow_ends_when_its_request_would_now_be_made_on_other_terms(
     assert is_cut(client)
 
 
-def test_a_flow_goes_on_when_another_route_allows_it_on_the_same_terms(lab: Lab) -> None:
+def test_a_flow_goes_on_when_another_route_allows_it_on_the_same_terms(lab: Harness) -> None:
     lab.publish("agent-a", [STREAMS])
     client = events(lab, "api.example.com")
     lab.publish("agent-a", [{**STREAMS, "host": "*.example.com", "methods": ["GET"]}])
@@ -128,28 +128,28 @@ def test_a_flow_goes_on_when_another_route_allows_it_on_the_same_terms(lab: Lab)
         client.event()
 
 
-def test_a_tunnel_ends_when_its_route_needs_a_look_inside(lab: Lab) -> None:
+def test_a_tunnel_ends_when_its_route_needs_a_look_inside(lab: Harness) -> None:
     lab.publish("agent-a", [BARE])
     client = events(lab, "bare.example.com")
     lab.publish("agent-a", [pinned("bare.example.com", methods=["GET"])])
     assert is_cut(client)
 
 
-def test_a_revoke_of_one_bottle_leaves_the_other_alone(lab: Lab) -> None:
+def test_a_revoke_of_one_bottle_leaves_the_other_alone(lab: Harness) -> None:
     lab.publish("agent-a", [STREAMS])
     client = events(lab, "api.example.com")
     lab.publish("agent-b", [])
     assert client.event()
 
 
-def test_an_idle_connection_obeys_the_new_table(lab: Lab) -> None:
+def test_an_idle_connection_obeys_the_new_table(lab: Harness) -> None:
     client = lab.secured("api.example.com")
     assert client.ask(get("/allowed", "api.example.com")).status == 200
     lab.publish("agent-a", [])
     assert client.ask(get("/allowed", "api.example.com")).reason == "no-route"
 
 
-def test_the_end_of_a_lease_cuts_its_flows(lab: Lab) -> None:
+def test_the_end_of_a_lease_cuts_its_flows(lab: Harness) -> None:
     end = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()  # both have to be open by then
     lab.publish("agent-a", [{**STREAMS, "lease": {"expires_at": end}}, BARE])
     leased, permanent = events(lab, "api.example.com"), events(lab, "bare.example.com")
@@ -158,7 +158,7 @@ def test_the_end_of_a_lease_cuts_its_flows(lab: Lab) -> None:
     assert lab.client().ask(get("http://api.example.com/events", "api.example.com")).reason == "expired"
 
 
-def test_a_lease_that_came_later_cuts_what_was_open_before_it(lab: Lab) -> None:
+def test_a_lease_that_came_later_cuts_what_was_open_before_it(lab: Harness) -> None:
     lab.publish("agent-a", [STREAMS])
     client = events(lab, "api.example.com")
     end = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
@@ -207,7 +207,9 @@ def test_a_lease_counts_requests_and_tunnels_also_over_a_restart(tmp_path: Path)
         ),
     ],
 )
-def test_a_bad_file_keeps_the_last_good_table(lab: Lab, file: str, content: str | None, word: str) -> None:
+def test_a_bad_file_keeps_the_last_good_table(
+    lab: Harness, file: str, content: str | None, word: str
+) -> None:
     path = lab.home / "bottles" / "agent-a" / file
     good = path.read_text()
     version = lab.control("GET", "/status")["bottles"]["agent-a"]["version"]
@@ -222,7 +224,7 @@ def test_a_bad_file_keeps_the_last_good_table(lab: Lab, file: str, content: str 
     assert lab.control("POST", "/reload/agent-a")["problem"] is None
 
 
-def test_another_broken_file_keeps_no_route_alive(lab: Lab) -> None:
+def test_another_broken_file_keeps_no_route_alive(lab: Harness) -> None:
     identity = lab.home / "bottles" / "agent-a" / "identity.json"
     good = identity.read_text()
     try:
@@ -235,7 +237,7 @@ def test_another_broken_file_keeps_no_route_alive(lab: Lab) -> None:
         identity.write_text(good)
 
 
-def test_a_torn_table_is_refused(lab: Lab) -> None:
+def test_a_torn_table_is_refused(lab: Harness) -> None:
     path = lab.home / "bottles" / "agent-a" / "routes.yaml"
     good = path.read_text()
     try:
@@ -246,7 +248,7 @@ def test_a_torn_table_is_refused(lab: Lab) -> None:
         path.write_text(good)
 
 
-def test_another_bottles_table_is_refused(lab: Lab) -> None:
+def test_another_bottles_table_is_refused(lab: Harness) -> None:
     mine, theirs = (lab.home / "bottles" / slug for slug in ("agent-a", "agent-b"))
     kept = {name: (mine / name).read_text() for name in ("routes.yaml", "gate.yaml")}
     try:
@@ -258,7 +260,7 @@ def test_another_bottles_table_is_refused(lab: Lab) -> None:
             (mine / name).write_text(text)
 
 
-def test_an_older_table_is_refused(lab: Lab) -> None:
+def test_an_older_table_is_refused(lab: Harness) -> None:
     directory = lab.home / "bottles" / "agent-a"
     kept = {name: (directory / name).read_text() for name in ("routes.yaml", "gate.yaml")}
     version = lab.publish("agent-a", [])
@@ -268,7 +270,7 @@ def test_an_older_table_is_refused(lab: Lab) -> None:
     assert (ack["version"], "older" in ack["problem"]) == (version, True)
 
 
-def test_without_any_table_everything_is_denied(lab: Lab) -> None:
+def test_without_any_table_everything_is_denied(lab: Harness) -> None:
     directory = lab.home / "bottles" / "agent-new"
     directory.mkdir()
     try:
@@ -285,7 +287,7 @@ def test_without_any_table_everything_is_denied(lab: Lab) -> None:
     assert not (directory / "sockets" / "proxy.sock").exists()
 
 
-def test_the_open_connections_of_a_bottle_end_with_it(lab: Lab) -> None:
+def test_the_open_connections_of_a_bottle_end_with_it(lab: Harness) -> None:
     directory = lab.home / "bottles" / "agent-old"
     directory.mkdir()
     (directory / "identity.json").write_text(f'{{"slug": "agent-old", "token_sha256": "{"0" * 64}"}}')
@@ -299,7 +301,7 @@ def test_the_open_connections_of_a_bottle_end_with_it(lab: Lab) -> None:
     assert [client.everything() for client in clients] == [b""] * len(clients)
 
 
-def test_the_bottle_reads_its_live_table_as_files_without_any_secrets_name(lab: Lab) -> None:
+def test_the_bottle_reads_its_live_table_as_files_without_any_secrets_name(lab: Harness) -> None:
     config = lab.home / "bottles" / "agent-a" / "current-config"
     auth = {"scheme": "Bearer", "token_ref": "CANARY_TOKEN"}
     version = lab.publish("agent-a", [pinned("api.example.com", auth=auth), pinned("unmirrored.example.com")],
@@ -313,7 +315,7 @@ def test_the_bottle_reads_its_live_table_as_files_without_any_secrets_name(lab: 
 
 
 @pytest.mark.parametrize("by", ["time", "use"])
-def test_a_route_whose_lease_has_ended_is_no_longer_in_those_files(lab: Lab, by: str) -> None:
+def test_a_route_whose_lease_has_ended_is_no_longer_in_those_files(lab: Harness, by: str) -> None:
     config = lab.home / "bottles" / "agent-a" / "current-config"
     granted = datetime.now(UTC)
     ends = {"time": {"expires_at": (granted + timedelta(seconds=6)).isoformat()}, "use": {"max_uses": 1}}
@@ -326,7 +328,7 @@ def test_a_route_whose_lease_has_ended_is_no_longer_in_those_files(lab: Lab, by:
     assert (live["version"], [route["host"] for route in live["routes"]]) == (version, ["bare.example.com"])
 
 
-def test_a_missing_secret_is_a_problem_only_while_a_route_wants_it(lab: Lab) -> None:
+def test_a_missing_secret_is_a_problem_only_while_a_route_wants_it(lab: Harness) -> None:
     def problems() -> list[str]:
         return list(lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"])
 
@@ -342,7 +344,7 @@ def test_a_missing_secret_is_a_problem_only_while_a_route_wants_it(lab: Lab) -> 
     assert len(problems()) == 1, "also when the process is another"
 
 
-def test_a_secret_that_is_no_key_for_aws_is_a_problem(lab: Lab) -> None:
+def test_a_secret_that_is_no_key_for_aws_is_a_problem(lab: Harness) -> None:
     host = "s3.eu-west-1.amazonaws.com"
     lab.publish("agent-a", [pinned(host, auth={"scheme": "SigV4", "token_ref": "CANARY"})])
     assert lab.secured(host).ask(get("/", host)).reason == "credential-missing"
@@ -350,7 +352,7 @@ def test_a_secret_that_is_no_key_for_aws_is_a_problem(lab: Lab) -> None:
     assert problem.startswith("The secret CANARY is no key for AWS: ")
 
 
-def test_a_version_is_live_since_it_was_first_loaded(lab: Lab) -> None:
+def test_a_version_is_live_since_it_was_first_loaded(lab: Harness) -> None:
     lab.publish("agent-a", [])
     first, again = (lab.control("POST", "/reload/agent-a") for _ in range(2))
     assert first["loaded_at"] == again["loaded_at"]
@@ -358,7 +360,7 @@ def test_a_version_is_live_since_it_was_first_loaded(lab: Lab) -> None:
     assert lab.control("POST", "/reload/agent-a")["loaded_at"] > again["loaded_at"]
 
 
-def test_sighup_reads_every_table_again(lab: Lab) -> None:
+def test_sighup_reads_every_table_again(lab: Harness) -> None:
     version = lab.write("agent-a", [])
     lab.process.send_signal(signal.SIGHUP)
     eventually(
@@ -374,7 +376,7 @@ def test_the_process_starts_again_with_the_last_good_table_after_a_kill(tmp_path
         assert lab.control("GET", "/status")["bottles"]["agent-a"]["problem"] is None
 
 
-def test_a_second_process_on_the_same_home_does_not_start(lab: Lab) -> None:
+def test_a_second_process_on_the_same_home_does_not_start(lab: Harness) -> None:
     finished = subprocess.run(
         [sys.executable, "manage.py", "egress"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
         env={"BOTTLE_HOME": str(lab.home), "EGRESS_PORT": "0", "PATH": "/usr/bin"}, check=False,
@@ -396,7 +398,7 @@ def test_a_stop_lets_requests_finish(tmp_path: Path) -> None:
         assert not list((lab.home / "bottles").glob("*/sockets/*"))
 
 
-def test_the_usual_tables_are_live(lab: Lab) -> None:
+def test_the_usual_tables_are_live(lab: Harness) -> None:
     bottle = lab.control("GET", "/status")["bottles"]["agent-a"]
     assert (bottle["problem"], bottle["loaded_at"] is not None) == (None, True)
     public = lab.control("GET", "/bottles/agent-a/routes")

@@ -12,7 +12,7 @@ import pytest
 from bench.outbound.damage import DAMAGES, Files
 from tests.support import request_load as load
 from tests.support.origins import big
-from tests.support.proxy_harness import Client, Lab, eventually, get, pinned, running_lab
+from tests.support.proxy_harness import Client, Harness, eventually, get, pinned, running_lab
 
 pytestmark = pytest.mark.process
 RELOADS = 40  # each kind of damage more than once
@@ -33,7 +33,7 @@ WEBSOCKET = (
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path) -> Iterator[Harness]:
     with running_lab(tmp_path / "h", EGRESS_STOP_SECONDS="0.5") as lab:
         lab.publish("agent-a", routes("first"))
         yield lab
@@ -48,7 +48,7 @@ def routes(latest: str) -> list[dict[str, Any]]:
 class Download:
     """Read a little at a time, so that it is under way all the time, and compared to its last byte."""
 
-    def __init__(self, lab: Lab, host: str) -> None:
+    def __init__(self, lab: Harness, host: str) -> None:
         self._client = lab.secured(host)
         self._client.send(get(f"/big/{SIZE}", host))
         while self._client.line():
@@ -66,7 +66,7 @@ class Download:
 class Stream:
     """Of numbered events, none of which may be missing."""
 
-    def __init__(self, lab: Lab, host: str) -> None:
+    def __init__(self, lab: Harness, host: str) -> None:
         self._client = lab.secured(host)
         self._client.send(get("/events", host))
         while self._client.line():
@@ -82,7 +82,7 @@ class Stream:
         return self._read.startswith(expected)
 
 
-def open_websocket(lab: Lab, host: str) -> Client:
+def open_websocket(lab: Harness, host: str) -> Client:
     client = lab.secured(host)
     assert client.ask(get("/websocket", host, *WEBSOCKET)).status == 101
     return client
@@ -91,7 +91,7 @@ def open_websocket(lab: Lab, host: str) -> Client:
 class Table:
     """Reloads the table, good and bad in turn, and looks at what is live through a connection of its own."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Harness) -> None:
         self._lab = lab
         self._files = Files(lab.home / "bottles" / "agent-a", another=lab.home / "bottles" / "agent-b")
         self._client = lab.secured(load.HOST)
@@ -113,7 +113,7 @@ class Table:
         return [answer.status for answer in answers] == [200, 403]
 
 
-def test_nothing_is_dropped_or_wrong(lab: Lab, record_property: Callable[[str, object], None]) -> None:
+def test_nothing_is_dropped_or_wrong(lab: Harness, record_property: Callable[[str, object], None]) -> None:
     streams = [Stream(lab, host) for host in HOSTS]
     downloads = [Download(lab, host) for host in HOSTS]
     websockets = [open_websocket(lab, host) for host in HOSTS]

@@ -21,7 +21,7 @@ from tests.support.proxy_harness import (
     TOKENS,
     USUAL_ROUTES,
     Client,
-    Lab,
+    Harness,
     connect,
     eventually,
     get,
@@ -40,13 +40,13 @@ NUMBERS = {slug: owner(slug, 2) for slug in TOKENS}
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     with running_lab(tmp_path_factory.mktemp("several") / "h", EGRESS_PROCESSES="2") as lab:
         yield lab
 
 
 @pytest.fixture
-def lab(shared: Lab) -> Iterator[Lab]:
+def lab(shared: Harness) -> Iterator[Harness]:
     shared.publish("agent-a", USUAL_ROUTES)
     shared.publish("agent-b", [pinned("other.example.com", path_allowlist=["/allowed"])])
     shared.reset()
@@ -56,7 +56,7 @@ def lab(shared: Lab) -> Iterator[Lab]:
     assert "Traceback" not in shared.log(), shared.log()
 
 
-def processes(lab: Lab) -> dict[int, int]:
+def processes(lab: Harness) -> dict[int, int]:
     return numbered(lab.process.pid)
 
 
@@ -70,7 +70,7 @@ def ask(slug: str, path: str = "/allowed", *headers: str) -> bytes:
     return signed(get(f"http://{host}{path}", host, *headers), slug)
 
 
-def handed_over(lab: Lab, slug: str, message: bytes) -> Client:
+def handed_over(lab: Harness, slug: str, message: bytes) -> Client:
     """A connection that the other process accepted, with all of this sent to it."""
     other = next(each for each in TOKENS if each != slug)
     with lab.held(slug):
@@ -85,7 +85,7 @@ def handed_over(lab: Lab, slug: str, message: bytes) -> Client:
 # --- who serves whom
 
 
-def test_each_process_has_its_own_bottles(lab: Lab) -> None:
+def test_each_process_has_its_own_bottles(lab: Harness) -> None:
     found = [set(lab.control_of(number, "GET", "/status")["bottles"]) for number in (0, 1)]
     assert found[NUMBERS["agent-a"]] == {"agent-a"} and found[NUMBERS["agent-b"]] == {"agent-b"}
     for slug, host in HOSTS.items():
@@ -93,7 +93,7 @@ def test_each_process_has_its_own_bottles(lab: Lab) -> None:
         assert lab.secured(host, slug=slug).ask(get("/allowed", host)).status == 200
 
 
-def test_over_tcp_every_bottle_is_served_by_its_own_process(lab: Lab) -> None:
+def test_over_tcp_every_bottle_is_served_by_its_own_process(lab: Harness) -> None:
     for number in range(20):
         for slug in TOKENS:
             assert lab.tcp_client().ask(ask(slug, f"/allowed/{number}")).status == 200
@@ -103,20 +103,20 @@ def test_over_tcp_every_bottle_is_served_by_its_own_process(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("slug", sorted(TOKENS))
-def test_a_connection_that_the_other_process_accepted_is_handed_over(lab: Lab, slug: str) -> None:
+def test_a_connection_that_the_other_process_accepted_is_handed_over(lab: Harness, slug: str) -> None:
     client = handed_over(lab, slug, ask(slug))
     assert client.answer().status == 200
     assert client.ask(ask(slug)).status == 200, "and it is kept"
 
 
 @pytest.mark.parametrize("slug", sorted(TOKENS))
-def test_tls_begins_where_it_would_have_begun(lab: Lab, slug: str) -> None:
+def test_tls_begins_where_it_would_have_begun(lab: Harness, slug: str) -> None:
     client = handed_over(lab, slug, signed(connect(HOSTS[slug]), slug))
     assert client.answer(to=b"CONNECT").status == 200
     assert lab.wrap(client, HOSTS[slug], slug=slug).ask(get("/allowed", HOSTS[slug])).status == 200
 
 
-def test_what_was_sent_along_with_the_first_head_is_handed_over_too(lab: Lab) -> None:
+def test_what_was_sent_along_with_the_first_head_is_handed_over_too(lab: Harness) -> None:
     both = handed_over(lab, "agent-a", ask("agent-a", "/allowed/1") + ask("agent-a", "/allowed/2"))
     assert [both.answer().status, both.answer().status] == [200, 200]
     body = os.urandom(400_000)
@@ -131,7 +131,7 @@ def test_what_was_sent_along_with_the_first_head_is_handed_over_too(lab: Lab) ->
     assert lab.requests[-1].body == body
 
 
-def test_a_hello_right_behind_connect_is_refused_as_ever(lab: Lab) -> None:
+def test_a_hello_right_behind_connect_is_refused_as_ever(lab: Harness) -> None:
     """It could be meant for another host: here the bytes must not get lost, or they would not be seen."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="api.example.com")
@@ -147,19 +147,19 @@ def test_a_hello_right_behind_connect_is_refused_as_ever(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKENS["agent-b"]])
-def test_the_process_that_takes_it_checks_the_token(lab: Lab, token: str) -> None:
+def test_the_process_that_takes_it_checks_the_token(lab: Harness, token: str) -> None:
     message = signed(get("http://api.example.com/allowed", "api.example.com"), "agent-a", token)
     assert handed_over(lab, "agent-a", message).answer().status == 407
     assert [seen for seen in lab.requests if seen.origin == "api.example.com"] == []
 
 
 @pytest.mark.parametrize("slug", ["nobody", "nobody-1", "nobody-2", "NOBODY", "../agent-a", "", "-"])
-def test_a_name_that_no_bottle_has_is_refused_by_whoever_hears_it(lab: Lab, slug: str) -> None:
+def test_a_name_that_no_bottle_has_is_refused_by_whoever_hears_it(lab: Harness, slug: str) -> None:
     message = signed(get("http://api.example.com/allowed", "api.example.com"), slug, "token-of-a")
     assert [lab.tcp_client().ask(message).status for _ in range(4)] == [407] * 4
 
 
-def test_a_connection_stays_with_the_bottle_it_began_with(lab: Lab) -> None:
+def test_a_connection_stays_with_the_bottle_it_began_with(lab: Harness) -> None:
     for first, second in (("agent-a", "agent-b"), ("agent-b", "agent-a")):
         for client in (lab.tcp_client(), lab.tcp_client(), handed_over(lab, first, b"")):
             assert client.ask(ask(first)).status == 200
@@ -170,7 +170,7 @@ def test_a_connection_stays_with_the_bottle_it_began_with(lab: Lab) -> None:
 # --- tables
 
 
-def test_an_ack_comes_from_the_bottles_own_process_only(lab: Lab) -> None:
+def test_an_ack_comes_from_the_bottles_own_process_only(lab: Harness) -> None:
     for slug, number in NUMBERS.items():
         assert lab.control_of(number, "POST", f"/reload/{slug}")["bottle"] == slug
         told = lab.control_of(1 - number, "POST", f"/reload/{slug}")
@@ -178,7 +178,7 @@ def test_an_ack_comes_from_the_bottles_own_process_only(lab: Lab) -> None:
         assert slug not in lab.control_of(1 - number, "GET", "/status")["bottles"]
 
 
-def test_sighup_has_every_process_read_its_tables_again(lab: Lab) -> None:
+def test_sighup_has_every_process_read_its_tables_again(lab: Harness) -> None:
     versions = {slug: lab.write(slug, []) for slug in TOKENS}
     lab.process.send_signal(signal.SIGHUP)
     for slug, version in versions.items():
@@ -215,7 +215,7 @@ def test_the_gates_file_has_the_hosts_of_all(tmp_path: Path) -> None:
 # --- coming and going
 
 
-def test_a_killed_process_comes_back_and_the_others_never_notice(lab: Lab) -> None:
+def test_a_killed_process_comes_back_and_the_others_never_notice(lab: Harness) -> None:
     before = processes(lab)
     kept, lost = lab.tcp_client(), lab.tcp_client()
     assert kept.ask(ask("agent-b")).status == 200 and lost.ask(ask("agent-a")).status == 200

@@ -15,9 +15,9 @@ import uvloop
 
 from egress.proxy.config import Limits
 from egress.proxy.errors import Gone, Refusal
-from egress.proxy.net.connection import Doorbell, Watch, Wire
+from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
 from egress.proxy.process.prefork import Sockets
-from egress.proxy.process.socket_passing import Reception, hand_over
+from egress.proxy.process.socket_passing import SocketReceiver, pass_socket
 from tests.support.timeouts import PATIENCE
 
 Scene = Callable[[Sockets], Awaitable[None]]
@@ -54,16 +54,16 @@ def plane(sockets: Sockets, *, patience: float = 10) -> Any:
 
 
 @asynccontextmanager
-async def accepted() -> AsyncIterator[tuple[socket.socket, Wire]]:
+async def accepted() -> AsyncIterator[tuple[socket.socket, Connection]]:
     """A client, and our end of its connection."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-    wires: list[Wire] = []
+    wires: list[Connection] = []
 
-    def opened(wire: Wire) -> None:
+    def opened(wire: Connection) -> None:
         wires.append(wire)
         arrived.set()
 
-    server = await loop.create_server(lambda: Wire(Doorbell(), Watch(), opened), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Connection(Wakeup(), DeadlineTimer(), opened), "127.0.0.1", 0)
     client = socket.create_connection(server.sockets[0].getsockname())
     client.setblocking(False)
     await arrived.wait()
@@ -80,7 +80,7 @@ class Neighbour:
 
     def __init__(self, sockets: Sockets) -> None:
         self.got: asyncio.Queue[tuple[socket.socket, bytes]] = asyncio.Queue()
-        self.reception = Reception(self._take)
+        self.reception = SocketReceiver(self._take)
         self.reception.open(sockets.incoming[1].dup())
 
     def _take(self, connection: socket.socket, seen: bytes) -> None:
@@ -93,7 +93,7 @@ def test_the_neighbour_gets_the_connection_and_every_byte_of_it(play: Any, waiti
         loop, neighbour = asyncio.get_running_loop(), Neighbour(sockets)
         async with accepted() as (client, wire):
             wire.buffer += waiting
-            await hand_over(plane(sockets), 1, wire, b"HEAD")
+            await pass_socket(plane(sockets), 1, wire, b"HEAD")
             connection, seen = await neighbour.got.get()
             assert seen == b"HEAD" + waiting
             connection.setblocking(False)
@@ -111,7 +111,7 @@ def test_the_neighbour_gets_the_connection_and_every_byte_of_it(play: Any, waiti
 def test_a_neighbour_that_is_just_being_restarted_finds_it_afterwards(play: Any) -> None:
     async def scene(sockets: Sockets) -> None:
         async with accepted() as (_, wire):
-            await hand_over(plane(sockets), 1, wire, b"HEAD")
+            await pass_socket(plane(sockets), 1, wire, b"HEAD")
             neighbour = Neighbour(sockets)
             connection, seen = await neighbour.got.get()
             assert seen == b"HEAD"
@@ -156,7 +156,7 @@ def test_a_neighbour_with_a_full_queue_is_waited_for(play: Any) -> None:
         async with accepted() as (_, wire):
             ours, crowded = plane(sockets), Crowded(sockets)
             ours.neighbours = {1: crowded}
-            handing = asyncio.create_task(hand_over(ours, 1, wire, b"HEAD"))
+            handing = asyncio.create_task(pass_socket(ours, 1, wire, b"HEAD"))
             await asyncio.wait_for(crowded.is_tried_again(), PATIENCE)
             assert not handing.done()
             neighbour = Neighbour(sockets)
@@ -175,7 +175,7 @@ def test_a_neighbour_that_takes_nothing_is_told_to_the_client(play: Any) -> None
         async with accepted() as (client, wire):
             fill(sockets)
             with pytest.raises(Refusal) as refused:
-                await hand_over(plane(sockets, patience=0.1), 1, wire, b"HEAD")
+                await pass_socket(plane(sockets, patience=0.1), 1, wire, b"HEAD")
             assert (refused.value.reason, refused.value.status) == ("restarting", 503)
             wire.write(b"sorry")
             assert await loop.sock_recv(client, 100) == b"sorry"
@@ -192,7 +192,7 @@ def test_nobody_waits_for_a_neighbour_in_vain(play: Any, why: str) -> None:
         async with accepted() as (client, wire):
             ours, crowded = plane(sockets), Crowded(sockets)
             ours.neighbours = {1: crowded}
-            handing = asyncio.create_task(hand_over(ours, 1, wire, b"HEAD"))
+            handing = asyncio.create_task(pass_socket(ours, 1, wire, b"HEAD"))
             await asyncio.wait_for(crowded.is_tried_again(), PATIENCE)
             if why == "we stop":
                 ours.stopping = True

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from egress.policy.asks import parse_egress_ask, parse_gate_ask
-from tests.support.proxy_harness import Client, Lab, connect, get, pinned, request
+from tests.support.proxy_harness import Client, Harness, connect, get, pinned, request
 
 pytestmark = pytest.mark.process
 CREDENTIALS = "Proxy-Authorization: Basic YWdlbnQtYTp0b2tlbi1vZi1h"  # agent-a:token-of-a
@@ -34,7 +34,7 @@ CREDENTIALS = "Proxy-Authorization: Basic YWdlbnQtYTp0b2tlbi1vZi1h"  # agent-a:t
     ],
 )
 def test_a_refusal_carries_the_arguments_to_ask_with(
-    lab: Lab, method: str, url: str, reason: str, ask: dict[str, object]
+    lab: Harness, method: str, url: str, reason: str, ask: dict[str, object]
 ) -> None:
     host = url.split("/")[2]
     answer = lab.client().ask(request(method, url, host))
@@ -47,7 +47,7 @@ def test_a_refusal_carries_the_arguments_to_ask_with(
     assert "token=1" not in answer.body.decode()
 
 
-def test_a_refusal_inside_tls_names_method_and_path(lab: Lab) -> None:
+def test_a_refusal_inside_tls_names_method_and_path(lab: Harness) -> None:
     client = lab.secured("new.example.org")
     answer = client.ask(request("POST", "/v1/x", "new.example.org", "Content-Length: 2", body=b"{}"))
     assert answer.status == 403
@@ -55,7 +55,7 @@ def test_a_refusal_inside_tls_names_method_and_path(lab: Lab) -> None:
     assert lab.asked_names() == []
 
 
-def test_a_host_missing_at_the_gate_points_to_its_own_tool(lab: Lab) -> None:
+def test_a_host_missing_at_the_gate_points_to_its_own_tool(lab: Harness) -> None:
     lab.publish("agent-a", [pinned("api.example.com")], gate=[])
     answer = lab.secured("api.example.com").ask(get("/x", "api.example.com"))
     assert (answer.reason, answer.json["ask"]["tool"]) == ("gate", "pipelock-block")
@@ -72,7 +72,7 @@ def test_a_host_missing_at_the_gate_points_to_its_own_tool(lab: Lab) -> None:
         ["User-Agent: Go-http-client/1.1"],
     ],
 )
-def test_a_refusal_is_text_for_those_who_show_only_text(lab: Lab, headers: list[str]) -> None:
+def test_a_refusal_is_text_for_those_who_show_only_text(lab: Harness, headers: list[str]) -> None:
     answer = lab.client().ask(get("http://new.example.org/", "new.example.org", *headers))
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert b'call the tool egress-block with {"host": "new.example.org"' in answer.body
@@ -88,13 +88,13 @@ def test_a_refusal_is_text_for_those_who_show_only_text(lab: Lab, headers: list[
         ["Accept: application/vnd.git-lfs+json", "User-Agent: git-lfs/3.4.0"],
     ],
 )
-def test_a_refusal_is_json_for_all_others(lab: Lab, headers: list[str]) -> None:
+def test_a_refusal_is_json_for_all_others(lab: Harness, headers: list[str]) -> None:
     answer = lab.client().ask(get("http://new.example.org/", "new.example.org", *headers))
     assert answer.headers["content-type"] == "application/json"
     assert answer.json["ask"]["arguments"]["host"] == "new.example.org"
 
 
-def test_nothing_is_suggested_where_asking_cannot_help(lab: Lab) -> None:
+def test_nothing_is_suggested_where_asking_cannot_help(lab: Harness) -> None:
     for url in ("http://printer.local/", "http://localhost/", "http://metadata.google.internal/"):
         answer = lab.client().ask(get(url, url.split("/")[2]))
         assert (answer.status, "ask" in answer.json) == (403, False)
@@ -102,7 +102,7 @@ def test_nothing_is_suggested_where_asking_cannot_help(lab: Lab) -> None:
         assert b"-block" not in answer.body
 
 
-def test_the_allowlist_is_the_live_table_without_secrets(lab: Lab) -> None:
+def test_the_allowlist_is_the_live_table_without_secrets(lab: Harness) -> None:
     answer = lab.client().ask(get("http://_egress.local/allowlist", "_egress.local"))
     hosts = {route["host"]: route for route in answer.json["routes"]}
     assert set(hosts) == {"api.example.com", "bare.example.com", "secret.example.com"}
@@ -110,13 +110,13 @@ def test_the_allowlist_is_the_live_table_without_secrets(lab: Lab) -> None:
     assert b"CANARY" not in answer.body
 
 
-def test_health_tells_the_live_version(lab: Lab) -> None:
+def test_health_tells_the_live_version(lab: Harness) -> None:
     version = lab.publish("agent-a", [])
     answer = lab.client().ask(get("http://_egress.local/health", "_egress.local"))
     assert (answer.json["ok"], answer.json["version"]) == (True, version)
 
 
-def test_a_used_up_lease_can_be_asked_for_again(lab: Lab) -> None:
+def test_a_used_up_lease_can_be_asked_for_again(lab: Harness) -> None:
     lease = {"max_uses": 1, "granted_at": "2099-01-01T00:00:00Z", "expires_at": "2099-01-01T01:00:00Z"}
     hosts = ("api.example.com", "bare.example.com")
     lab.publish("agent-a", [pinned(hosts[0], methods=["GET"], lease=lease), pinned(hosts[1], lease=lease)])
@@ -139,12 +139,12 @@ def test_a_used_up_lease_can_be_asked_for_again(lab: Lab) -> None:
     "target",
     ["http://_egress.local/", "http://_egress.local/why", "http://_egress.local:81/health"],
 )
-def test_other_local_addresses_are_explained(lab: Lab, target: str) -> None:
+def test_other_local_addresses_are_explained(lab: Harness, target: str) -> None:
     host = target.split("/")[2]
     assert lab.client().ask(get(target, host)).status in (400, 404)
 
 
-def test_an_unknown_token_gets_407(lab: Lab) -> None:
+def test_an_unknown_token_gets_407(lab: Harness) -> None:
     answer = lab.tcp_client().ask(get("http://_egress.local/health", "_egress.local"))
     assert (answer.status, answer.headers["proxy-authenticate"]) == (407, 'Basic realm="bottle"')
 
@@ -184,7 +184,7 @@ class Web:
 
 
 @pytest.fixture
-def web(lab: Lab) -> Iterator[Web]:
+def web(lab: Harness) -> Iterator[Web]:
     path = lab.home / "run" / "relay.sock"
     path.unlink(missing_ok=True)
     web = Web(str(path))
@@ -193,7 +193,7 @@ def web(lab: Lab) -> Iterator[Web]:
     path.unlink()
 
 
-def ask_supervisor(lab: Lab, way: str, *headers: str) -> Client:
+def ask_supervisor(lab: Harness, way: str, *headers: str) -> Client:
     if way == "agent.sock":
         client = lab.client(name="agent.sock")
         client.send(get("/mcp?x=1", "localhost", *headers))
@@ -204,7 +204,9 @@ def ask_supervisor(lab: Lab, way: str, *headers: str) -> Client:
 
 
 @pytest.mark.parametrize("way", ["agent.sock", "supervise"])
-def test_the_relay_stamps_the_bottles_identity_and_drops_forged_ones(lab: Lab, web: Web, way: str) -> None:
+def test_the_relay_stamps_the_bottles_identity_and_drops_forged_ones(
+    lab: Harness, web: Web, way: str
+) -> None:
     forged = [
         "X-Bottle-Identity: agent-b",
         "x-bottle-identity: agent-b",
@@ -219,7 +221,7 @@ def test_the_relay_stamps_the_bottles_identity_and_drops_forged_ones(lab: Lab, w
     assert "\r\nx-bottle-identity: agent-a\r\n" in head
 
 
-def test_what_the_supervisor_streams_arrives_at_once(lab: Lab, web: Web) -> None:
+def test_what_the_supervisor_streams_arrives_at_once(lab: Harness, web: Web) -> None:
     web.answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n<wait>0\r\n\r\n"
     client = ask_supervisor(lab, "agent.sock")
     while client.line():
@@ -229,13 +231,13 @@ def test_what_the_supervisor_streams_arrives_at_once(lab: Lab, web: Web) -> None
     assert client.line() == b"0"
 
 
-def test_a_supervisor_that_is_down_is_told_apart_from_a_refusal(lab: Lab) -> None:
+def test_a_supervisor_that_is_down_is_told_apart_from_a_refusal(lab: Harness) -> None:
     answer = ask_supervisor(lab, "agent.sock").answer()
     assert (answer.status, answer.reason) == (503, "supervisor-down")
 
 
 @pytest.fixture
-def nobody_to_ask(lab: Lab) -> Iterator[Lab]:
+def nobody_to_ask(lab: Harness) -> Iterator[Harness]:
     """agent-a, while its manifest says `supervise: false`."""
     lab.identify("agent-a", supervise=False)
     lab.control("POST", "/reload/agent-a")
@@ -245,7 +247,7 @@ def nobody_to_ask(lab: Lab) -> Iterator[Lab]:
     assert lab.client(name="agent.sock").ask(get("/mcp", "localhost")).status == 503, "it may ask again"
 
 
-def test_a_bottle_without_a_supervisor_reaches_none_by_any_way(nobody_to_ask: Lab, web: Web) -> None:
+def test_a_bottle_without_a_supervisor_reaches_none_by_any_way(nobody_to_ask: Harness, web: Web) -> None:
     lab = nobody_to_ask
     sockets = lab.home / "bottles" / "agent-a" / "sockets"
     assert [path.name for path in sockets.iterdir()] == ["proxy.sock"]
@@ -260,7 +262,7 @@ def test_a_bottle_without_a_supervisor_reaches_none_by_any_way(nobody_to_ask: La
     assert lab.client(slug="agent-b", name="agent.sock").ask(get("/mcp", "localhost")).body == b"ok"
 
 
-def test_a_connection_from_before_is_refused_too(lab: Lab, web: Web) -> None:
+def test_a_connection_from_before_is_refused_too(lab: Harness, web: Web) -> None:
     client = lab.client(name="agent.sock")
     assert client.ask(get("/mcp", "localhost")).body == b"ok"
     web.received.clear()
@@ -272,7 +274,7 @@ def test_a_connection_from_before_is_refused_too(lab: Lab, web: Web) -> None:
     lab.control("POST", "/reload/agent-a")
 
 
-def test_the_agent_socket_is_not_a_proxy(lab: Lab, web: Web) -> None:
+def test_the_agent_socket_is_not_a_proxy(lab: Harness, web: Web) -> None:
     for message in (get("http://api.example.com/allowed", "api.example.com"), connect("bare.example.com")):
         assert lab.client(name="agent.sock").ask(message).status == 400
     assert lab.requests == []

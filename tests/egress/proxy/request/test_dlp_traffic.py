@@ -17,7 +17,7 @@ import zstandard
 
 from egress.dlp.scanner import memory_of_scan
 from tests.support.git_packs import Pack, named
-from tests.support.proxy_harness import SECRET, Client, Lab, connect, eventually, get, pinned, request
+from tests.support.proxy_harness import SECRET, Client, Harness, connect, eventually, get, pinned, request
 from tests.support.token_examples import EXAMPLES
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("canary_stays")]
@@ -50,7 +50,7 @@ PACKED_UNANNOUNCED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.fixture
-def api(lab: Lab) -> Client:
+def api(lab: Harness) -> Client:
     lab.publish("agent-a", ROUTES)
     return lab.secured("api.example.com")
 
@@ -58,7 +58,7 @@ def api(lab: Lab) -> Client:
 class Stopped:
     """Checks that a request was stopped, and that it is on record as such."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Harness) -> None:
         self._lab = lab
         self._before = len(lab.records())
 
@@ -80,7 +80,7 @@ class Stopped:
 
 
 @pytest.fixture
-def stopped(lab: Lab) -> Stopped:
+def stopped(lab: Harness) -> Stopped:
     return Stopped(lab)
 
 
@@ -102,7 +102,7 @@ def test_a_secret_does_not_leave_in_a_url(stopped: Stopped, api: Client, disguis
 
 @AS
 @pytest.mark.parametrize("host", ["api.example.com", "unknown.example.com"])
-def test_a_secret_in_a_path_is_not_repeated(lab: Lab, stopped: Stopped, disguise: str, host: str) -> None:
+def test_a_secret_in_a_path_is_not_repeated(lab: Harness, stopped: Stopped, disguise: str, host: str) -> None:
     """Not to the agent, not in a tool call that would ask for it, not in the record."""
     lab.publish("agent-a", ROUTES)
     client = lab.secured(host)
@@ -112,7 +112,7 @@ def test_a_secret_in_a_path_is_not_repeated(lab: Lab, stopped: Stopped, disguise
     assert client.ask(get("/in", host)).reason != "dlp"  # and the connection is still good
 
 
-def test_a_token_in_an_unsearched_path_is_not_on_record(lab: Lab) -> None:
+def test_a_token_in_an_unsearched_path_is_not_on_record(lab: Harness) -> None:
     lab.publish("agent-a", [pinned("api.example.com", path_allowlist=["/in"], dlp={"out": False})])
     before = len(lab.records())
     client = lab.secured("api.example.com")
@@ -148,7 +148,7 @@ def test_a_secret_does_not_leave_in_what_may_be_a_form(stopped: Stopped, api: Cl
     [(f"?q={SECRET}", "A: b", b""), ("", f"{SECRET}: x", b""), ("", "A: b", SECRET.encode())],
 )
 def test_a_secret_does_not_leave_over_plain_http(
-    lab: Lab, api: Client, query: str, header: str, body: bytes
+    lab: Harness, api: Client, query: str, header: str, body: bytes
 ) -> None:
     target, length = f"http://api.example.com/in{query}", f"Content-Length: {len(body)}"
     answer = lab.client().ask(request("POST", target, "api.example.com", header, length, body=body))
@@ -156,7 +156,7 @@ def test_a_secret_does_not_leave_over_plain_http(
     assert lab.requests == []
 
 
-def test_a_secret_does_not_leave_to_its_own_host_either(lab: Lab, stopped: Stopped) -> None:
+def test_a_secret_does_not_leave_to_its_own_host_either(lab: Harness, stopped: Stopped) -> None:
     lab.publish("agent-a", ROUTES)
     message = post(SECRET.encode(), host="secret.example.com")
     stopped(lab.secured("secret.example.com"), message, "provisioned-secret", "body")
@@ -183,7 +183,7 @@ def test_a_secret_does_not_leave_in_a_container(stopped: Stopped, api: Client, n
     stopped(api, chunked_post(body, chunk) if chunk else post(body), "provisioned-secret", "body")
 
 
-def test_a_secret_deep_in_an_archive_cuts_it_off(lab: Lab, stopped: Stopped, api: Client) -> None:
+def test_a_secret_deep_in_an_archive_cuts_it_off(lab: Harness, stopped: Stopped, api: Client) -> None:
     body = gzip.compress(random.Random(3).randbytes(3_000_000) + SECRET.encode() + b"the end")
     api.send(chunked_post(body, 70_000))
     assert api.answer().reason == "dlp"
@@ -202,7 +202,7 @@ def test_a_secret_does_not_leave_in_a_git_pack(stopped: Stopped, api: Client) ->
 
 
 def test_a_push_that_is_stopped_is_recorded_though_it_is_never_sent_whole(
-    lab: Lab, stopped: Stopped, api: Client
+    lab: Harness, stopped: Stopped, api: Client
 ) -> None:
     body = b"0000" + Pack().blob(SECRET.encode()).blob(random.Random(3).randbytes(200_000)).bytes
     message = post(body, "Content-Type: application/x-git-receive-pack-request")
@@ -236,7 +236,7 @@ def test_a_secret_does_not_leave_in_a_trailer(stopped: Stopped, api: Client, dis
     stopped(api, message, "provisioned-secret", "trailer")
 
 
-def test_a_secret_does_not_leave_after_100_continue(lab: Lab, api: Client) -> None:
+def test_a_secret_does_not_leave_after_100_continue(lab: Harness, api: Client) -> None:
     api.send(request("POST", "/in", "api.example.com", "Content-Length: 17", "Expect: 100-continue"))
     assert api.answer().status == 100
     api.send(SECRET.encode())
@@ -246,7 +246,7 @@ def test_a_secret_does_not_leave_after_100_continue(lab: Lab, api: Client) -> No
 
 @pytest.mark.parametrize("in_chunks", [True, False])
 def test_a_secret_deep_in_an_upload_cuts_it_off(
-    lab: Lab, stopped: Stopped, api: Client, in_chunks: bool
+    lab: Harness, stopped: Stopped, api: Client, in_chunks: bool
 ) -> None:
     body = b"x" * 5_000_000 + SECRET.encode() + b"x" * 1000
     api.send(chunked_post(body, 70_000) if in_chunks else post(body))
@@ -258,13 +258,13 @@ def test_a_secret_deep_in_an_upload_cuts_it_off(
     assert set(seen.body) == {ord("x")}
 
 
-def test_a_secret_does_not_leave_in_the_name_of_a_tunnel(lab: Lab, api: Client) -> None:
+def test_a_secret_does_not_leave_in_the_name_of_a_tunnel(lab: Harness, api: Client) -> None:
     answer = lab.client().ask(connect(f"{SECRET.encode().hex()}.bare.example.com"))
     assert (answer.status, answer.reason) == (403, "dlp")
     assert lab.origins.connections == []
 
 
-def test_a_secret_does_not_leave_behind_a_websocket_mask(lab: Lab, stopped: Stopped, api: Client) -> None:
+def test_a_secret_does_not_leave_behind_a_websocket_mask(lab: Harness, stopped: Stopped, api: Client) -> None:
     api.send(
         get(
             "/websocket", "api.example.com", "Connection: Upgrade", "Upgrade: websocket",
@@ -298,13 +298,15 @@ def frame(payload: bytes, mask: bytes = b"\x01\xfe\x33\x80") -> bytes:
     ],
     ids=["unknown coding", "not gzip", "cut short", "too many layers", "a bomb"],
 )
-def test_a_body_that_cannot_be_read_does_not_leave(lab: Lab, api: Client, coding: str, body: bytes) -> None:
+def test_a_body_that_cannot_be_read_does_not_leave(
+    lab: Harness, api: Client, coding: str, body: bytes
+) -> None:
     answer = api.ask(post(body, f"Content-Encoding: {coding}"))
     assert (answer.status, answer.reason) == (403, "dlp-unreadable")
     assert lab.requests == []
 
 
-def test_open_uploads_get_only_so_much_memory_for_decoding(lab: Lab, api: Client) -> None:
+def test_open_uploads_get_only_so_much_memory_for_decoding(lab: Harness, api: Client) -> None:
     body = PACKED["br"](b"some text " * 50)
     message, each = post(body, "Content-Encoding: br"), memory_of_scan(["br"], len(body))
     held = [lab.secured("api.example.com") for _ in range(128 * 1024 * 1024 // each)]
@@ -321,7 +323,7 @@ def test_open_uploads_get_only_so_much_memory_for_decoding(lab: Lab, api: Client
     eventually(lambda: _held_bytes(lab) == 0, "their end")
 
 
-def _held_bytes(lab: Lab) -> int:
+def _held_bytes(lab: Harness) -> int:
     return int(lab.control("GET", "/status")["bottles"]["agent-a"]["held_bytes"])
 
 
@@ -333,7 +335,7 @@ def test_a_refusal_points_to_no_allowlist(api: Client, accept: str, body: bytes,
     assert not any(word in told for word in ("egress-block", "pipelock", "block", "tool", "ask", "allowlist"))
 
 
-def test_a_refusal_costs_no_use_of_a_lease(lab: Lab) -> None:
+def test_a_refusal_costs_no_use_of_a_lease(lab: Harness) -> None:
     lab.publish("agent-a", [*ROUTES[1:], pinned("api.example.com", methods=["GET"], lease={"max_uses": 1})])
     client = lab.secured("api.example.com")
     assert client.ask(get(f"/in?q={SECRET}", "api.example.com")).reason == "dlp"
@@ -341,13 +343,13 @@ def test_a_refusal_costs_no_use_of_a_lease(lab: Lab) -> None:
     assert client.ask(get("/in", "api.example.com")).reason == "used-up"
 
 
-def test_the_switch_turns_it_off(lab: Lab) -> None:
+def test_the_switch_turns_it_off(lab: Harness) -> None:
     lab.publish("agent-a", [pinned("api.example.com", methods=["POST"], dlp={"out": False})])
     answer = lab.secured("api.example.com").ask(post(TOKEN.encode(), f"X-Token: {TOKEN}"))
     assert answer.json["body"] == TOKEN
 
 
-def test_the_switch_makes_a_route_that_would_be_tunnelled_readable(lab: Lab, stopped: Stopped) -> None:
+def test_the_switch_makes_a_route_that_would_be_tunnelled_readable(lab: Harness, stopped: Stopped) -> None:
     lab.publish("agent-a", [pinned("bare.example.com", dlp={"out": True})])
     stopped(
         lab.secured("bare.example.com"),
@@ -357,7 +359,7 @@ def test_the_switch_makes_a_route_that_would_be_tunnelled_readable(lab: Lab, sto
     )
 
 
-def test_a_replaced_credential_is_not_a_leak(lab: Lab) -> None:
+def test_a_replaced_credential_is_not_a_leak(lab: Harness) -> None:
     lab.publish("agent-a", ROUTES)
     client = lab.secured("secret.example.com")
     answer = client.ask(
@@ -370,7 +372,7 @@ def test_a_replaced_credential_is_not_a_leak(lab: Lab) -> None:
 @pytest.mark.parametrize("coding", ["", "gzip", "zstd"])
 @pytest.mark.parametrize("in_chunks", [True, False])
 def test_a_large_harmless_upload_arrives_unchanged(
-    lab: Lab, api: Client, coding: str, in_chunks: bool
+    lab: Harness, api: Client, coding: str, in_chunks: bool
 ) -> None:
     body = random.Random(3).randbytes(2_000_000) + b"lorem ipsum\n" * 700_000
     body = PACKED[coding](body) if coding else body

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from egress.dlp.scanner import Scanner
-from tests.support.proxy_harness import SECRET, Answer, Lab, get, pinned, request, running_lab
+from tests.support.proxy_harness import SECRET, Answer, Harness, get, pinned, request, running_lab
 from tests.support.token_examples import EXAMPLES
 
 pytestmark = pytest.mark.process
@@ -28,14 +28,14 @@ ROUTES = [
 GATE = [route["host"] for route in ROUTES if route["host"] != "gated.example.com"]
 
 
-def ask_why(lab: Lab, url: str, **more: str) -> Answer:
+def ask_why(lab: Harness, url: str, **more: str) -> Answer:
     query = "".join(f"&{name}={quote(value, safe='')}" for name, value in more.items())
     return lab.client().ask(
         get(f"http://_egress.local/why?url={quote(url, safe='')}{query}", "_egress.local")
     )
 
 
-def really(lab: Lab, method: str, url: str) -> Answer:
+def really(lab: Harness, method: str, url: str) -> Answer:
     """The request itself, byte for byte as it is written."""
     parts = urlsplit(url)
     path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
@@ -93,7 +93,7 @@ def shown(told: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 @pytest.mark.usefixtures("canary_stays")
-def test_it_says_what_the_real_request_is_told(lab: Lab, method: str, url: str, reason: str) -> None:
+def test_it_says_what_the_real_request_is_told(lab: Harness, method: str, url: str, reason: str) -> None:
     lab.publish("agent-a", ROUTES, gate=GATE)
     told = ask_why(lab, url, method=method).json
     assert (lab.requests, lab.asked_names(), lab.dialled()) == ([], [], []), "nothing is sent"
@@ -119,7 +119,7 @@ def test_it_says_what_the_real_request_is_told(lab: Lab, method: str, url: str, 
     ],
 )
 @pytest.mark.usefixtures("canary_stays")
-def test_it_repeats_no_secret(lab: Lab, url: str, reason: str) -> None:
+def test_it_repeats_no_secret(lab: Harness, url: str, reason: str) -> None:
     lab.publish("agent-a", ROUTES, gate=GATE)
     answer = ask_why(lab, url)
     assert (answer.status, answer.json["reason"]) == (200, reason)
@@ -140,7 +140,7 @@ def test_it_repeats_no_secret(lab: Lab, url: str, reason: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("canary_stays")
-def test_who_guesses_a_secret_by_asking_is_seen(lab: Lab, url: str) -> None:
+def test_who_guesses_a_secret_by_asking_is_seen(lab: Harness, url: str) -> None:
     lab.publish("agent-a", ROUTES, gate=GATE)
     refused = refused_so_far(lab)
     for each in ("https://api.example.com/allowed?q=canary-nope", url):
@@ -156,7 +156,7 @@ def test_who_guesses_a_secret_by_asking_is_seen(lab: Lab, url: str) -> None:
     assert refused_so_far(lab) == refused + (not is_let_out)
 
 
-def test_what_an_operator_lets_out_is_noted_as_no_refusal(lab: Lab) -> None:
+def test_what_an_operator_lets_out_is_noted_as_no_refusal(lab: Harness) -> None:
     lab.publish("agent-a", [pinned("api.example.com", path_allowlist=["/allowed"], dlp={"out": False})])
     refused = refused_so_far(lab)
     assert ask_why(lab, f"https://api.example.com/allowed?q={TOKEN}").json["allowed"] is True
@@ -164,16 +164,16 @@ def test_what_an_operator_lets_out_is_noted_as_no_refusal(lab: Lab) -> None:
     assert (noted["verdict"], noted["reason"], refused_so_far(lab)) == ("local", "dlp", refused)
 
 
-def refused_so_far(lab: Lab) -> int:
+def refused_so_far(lab: Harness) -> int:
     return int(lab.control("GET", "/status")["bottles"]["agent-a"]["counters"].get("refused", 0))
 
 
-def test_a_credential_that_is_no_known_secret_is_not_repeated_either(lab: Lab) -> None:
+def test_a_credential_that_is_no_known_secret_is_not_repeated_either(lab: Harness) -> None:
     for url in ("https://secret.example.com/allowed?access_token=hush", "https://me:hush@api.example.com/"):
         assert b"hush" not in ask_why(lab, url).body
 
 
-def test_it_knows_that_a_credential_is_missing(lab: Lab) -> None:
+def test_it_knows_that_a_credential_is_missing(lab: Harness) -> None:
     late = {"scheme": "Bearer", "token_ref": "SET_LATER"}
     lab.publish("agent-a", [pinned("secret.example.com", auth=late)])
     url, file = "https://secret.example.com/", lab.home / "secrets" / "SET_LATER"
@@ -201,7 +201,7 @@ def test_it_knows_that_the_authority_of_the_bottle_cannot_be_read(tmp_path: Path
             assert ask_why(lab, url).json["allowed"], "where nobody looks inside TLS, none is needed"
 
 
-def test_it_knows_that_a_lease_is_used_up_and_uses_none(lab: Lab) -> None:
+def test_it_knows_that_a_lease_is_used_up_and_uses_none(lab: Harness) -> None:
     lease = {"max_uses": 1, "granted_at": "2099-01-02T00:00:00Z"}
     hosts = {"api.example.com": ["GET"], "bare.example.com": []}
     lab.publish("agent-a", [pinned(host, methods=hosts[host], lease=lease) for host in hosts])
@@ -234,12 +234,12 @@ def test_it_knows_that_a_lease_is_used_up_and_uses_none(lab: Lab) -> None:
         ("?url=https://SUPERVISE.:443/mcp", "needs no route"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_answered_400(lab: Lab, question: str, because: str) -> None:
+def test_a_question_that_makes_no_sense_is_answered_400(lab: Harness, question: str, because: str) -> None:
     answer = lab.client().ask(get(f"http://_egress.local/why{question}", "_egress.local"))
     assert (answer.status, answer.reason) == (400, "bad-url")
     assert because in answer.json["message"]
 
 
-def test_it_looks_at_no_more_parameters_than_anybody_needs(lab: Lab) -> None:
+def test_it_looks_at_no_more_parameters_than_anybody_needs(lab: Harness) -> None:
     answer = lab.client().ask(get("http://_egress.local/why?" + "&a=b" * 1000, "_egress.local"))
     assert (answer.status, answer.reason) == (400, "too-many-parameters")

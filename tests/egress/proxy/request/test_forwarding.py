@@ -11,20 +11,20 @@ import pytest
 
 from tests.support import origins
 from tests.support.origins import Seen, Send, big
-from tests.support.proxy_harness import Client, Lab, at_rest, connect, eventually, get, pinned, request
+from tests.support.proxy_harness import Client, Harness, at_rest, connect, eventually, get, pinned, request
 
 pytestmark = pytest.mark.process
 WIDE = [pinned("api.example.com", dlp={"out": False, "in": True})]
 
 
 @pytest.fixture
-def inside(lab: Lab) -> Client:
+def inside(lab: Harness) -> Client:
     """A connection on which every path of one inspected host is open."""
     lab.publish("agent-a", WIDE)
     return lab.secured("api.example.com")
 
 
-def test_it_forwards_a_plain_request(lab: Lab) -> None:
+def test_it_forwards_a_plain_request(lab: Harness) -> None:
     answer = lab.client().ask(get("http://api.example.com/allowed?q=a%20b", "api.example.com", "X-Mine: yes"))
     assert answer.status == 200
     [seen] = lab.requests
@@ -33,20 +33,20 @@ def test_it_forwards_a_plain_request(lab: Lab) -> None:
     assert seen.values("host") == ["api.example.com"]
 
 
-def test_it_forwards_an_inspected_request(lab: Lab) -> None:
+def test_it_forwards_an_inspected_request(lab: Harness) -> None:
     answer = lab.secured("api.example.com").ask(get("/allowed/x", "api.example.com"))
     assert answer.json["target"] == "/allowed/x"
     assert lab.requests[0].tls
 
 
-def test_it_tunnels_a_bare_route_without_looking_inside(lab: Lab) -> None:
+def test_it_tunnels_a_bare_route_without_looking_inside(lab: Harness) -> None:
     client = lab.secured("bare.example.com")
     certificate = client.socket.getpeercert()
     assert dict(pair for [pair] in certificate["issuer"])["commonName"] == "test origins"
     assert client.ask(get("/anything", "bare.example.com")).json["target"] == "/anything"
 
 
-def test_it_serves_many_requests_on_one_connection(lab: Lab, inside: Client) -> None:
+def test_it_serves_many_requests_on_one_connection(lab: Harness, inside: Client) -> None:
     for number in range(20):
         assert inside.ask(get(f"/n/{number}", "api.example.com")).json["target"] == f"/n/{number}"
     assert len(lab.origins.connections) <= 1
@@ -57,7 +57,7 @@ def test_it_answers_pipelined_requests_in_order(inside: Client) -> None:
     assert [inside.answer().json["target"] for _ in range(10)] == [f"/n/{number}" for number in range(10)]
 
 
-def test_a_pipelined_refusal_does_not_overtake(lab: Lab) -> None:
+def test_a_pipelined_refusal_does_not_overtake(lab: Harness) -> None:
     client = lab.secured("api.example.com")
     paths = ["/allowed/1", "/forbidden", "/allowed/2"]
     client.send(b"".join(get(path, "api.example.com") for path in paths))
@@ -128,7 +128,7 @@ def test_an_answer_until_close_is_passed_on_whole(inside: Client) -> None:
     assert (answer.body, answer.headers["connection"]) == (b"all of it", "close")
 
 
-def test_events_arrive_one_by_one(lab: Lab, inside: Client) -> None:
+def test_events_arrive_one_by_one(lab: Harness, inside: Client) -> None:
     inside.send(get("/events-in-turn", "api.example.com"))
     while inside.line():
         pass
@@ -143,7 +143,7 @@ def test_a_large_download_is_whole(inside: Client) -> None:
     assert body == b"".join(big(20_000_000))
 
 
-def test_a_large_upload_is_whole(lab: Lab, inside: Client) -> None:
+def test_a_large_upload_is_whole(lab: Harness, inside: Client) -> None:
     body = bytes(range(256)) * 40_000
     inside.send(
         request("PUT", "/silent/upload", "api.example.com", f"Content-Length: {len(body)}", body=body)
@@ -158,7 +158,7 @@ def test_an_early_answer_stops_an_upload(inside: Client) -> None:
     assert (answer.status, answer.body, answer.headers["connection"]) == (413, b"big", "close")
 
 
-def test_an_early_answer_reaches_who_is_still_sending(lab: Lab, inside: Client) -> None:
+def test_an_early_answer_reaches_who_is_still_sending(lab: Harness, inside: Client) -> None:
     inside.send(request("PUT", "/early", "api.example.com", "Content-Length: 1000000", body=b"x" * 1000))
     eventually(lambda: lab.requests, "the request, which is answered at once")
     other = lab.client()
@@ -168,7 +168,7 @@ def test_an_early_answer_reaches_who_is_still_sending(lab: Lab, inside: Client) 
     assert inside.answer().status == 413
 
 
-def test_a_websocket_carries_bytes_both_ways(lab: Lab, inside: Client) -> None:
+def test_a_websocket_carries_bytes_both_ways(lab: Harness, inside: Client) -> None:
     key = "dGhlIHNhbXBsZSBub25jZQ=="
     inside.send(
         get(
@@ -183,7 +183,7 @@ def test_a_websocket_carries_bytes_both_ways(lab: Lab, inside: Client) -> None:
         assert inside.take(len(message)) == message
 
 
-def test_a_slow_reader_holds_the_origin_back(lab: Lab, inside: Client) -> None:
+def test_a_slow_reader_holds_the_origin_back(lab: Harness, inside: Client) -> None:
     inside.send(get("/big/1000000000", "api.example.com"))
     inside.take(1000)
     assert at_rest(lambda: lab.requests[0].sent) < 150_000_000  # what the kernel keeps for three sockets
@@ -204,7 +204,7 @@ WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["sized", "chunked"])
 @pytest.mark.parametrize("way", WAYS)
-def test_an_origin_that_does_not_read_holds_an_upload_back(lab: Lab, way: str, chunked: bool) -> None:
+def test_an_origin_that_does_not_read_holds_an_upload_back(lab: Harness, way: str, chunked: bool) -> None:
     host, start, fields = WAYS[way]
     lab.publish("agent-a", [pinned(host, **fields)])
     clients = [lab.client() if start else lab.secured(host) for _ in range(UPLOADS)]
@@ -230,7 +230,7 @@ def megabytes_taken(client: Client, chunked: bool) -> int:
     return MUCH
 
 
-def test_it_repeats_a_request_when_a_kept_connection_was_stale(lab: Lab) -> None:
+def test_it_repeats_a_request_when_a_kept_connection_was_stale(lab: Harness) -> None:
     lab.publish("agent-a", WIDE)
     first = lab.secured("api.example.com")
     assert first.ask(get("/x", "api.example.com")).status == 200
@@ -241,12 +241,12 @@ def test_it_repeats_a_request_when_a_kept_connection_was_stale(lab: Lab) -> None
         assert first.ask(get("/x", "api.example.com")).status == 200
 
 
-def test_a_request_that_asks_to_close_is_the_last(lab: Lab, inside: Client) -> None:
+def test_a_request_that_asks_to_close_is_the_last(lab: Harness, inside: Client) -> None:
     assert inside.ask(get("/x", "api.example.com", "Connection: close")).headers["connection"] == "close"
     assert inside.everything() == b""
 
 
-def test_hop_by_hop_headers_stay_behind(lab: Lab) -> None:
+def test_hop_by_hop_headers_stay_behind(lab: Harness) -> None:
     lab.client().ask(
         get(
             "http://api.example.com/allowed", "api.example.com", "Connection: x-private, keep-alive",
@@ -257,14 +257,14 @@ def test_hop_by_hop_headers_stay_behind(lab: Lab) -> None:
     assert {name for name, _ in lab.requests[0].headers} == {"host"}
 
 
-def test_a_connect_of_http_1_0_is_understood(lab: Lab) -> None:
+def test_a_connect_of_http_1_0_is_understood(lab: Harness) -> None:
     client = lab.client()
     assert client.ask(b"CONNECT bare.example.com:443 HTTP/1.0\r\n\r\n").status == 200
     inside = lab.wrap(client, "bare.example.com")
     assert inside.ask(get("/x", "bare.example.com")).status == 200
 
 
-def test_the_tcp_port_knows_a_bottle_by_its_token(lab: Lab) -> None:
+def test_the_tcp_port_knows_a_bottle_by_its_token(lab: Harness) -> None:
     client = lab.tcp_client()
     credentials = "Proxy-Authorization: Basic YWdlbnQtYTp0b2tlbi1vZi1h"  # agent-a:token-of-a
     answer = client.ask(get("http://api.example.com/allowed", "api.example.com", credentials))
@@ -272,7 +272,7 @@ def test_the_tcp_port_knows_a_bottle_by_its_token(lab: Lab) -> None:
     assert lab.requests[0].values("proxy-authorization") == []
 
 
-def test_a_tunnel_passes_the_end_of_one_direction(lab: Lab) -> None:
+def test_a_tunnel_passes_the_end_of_one_direction(lab: Harness) -> None:
     client = lab.client()
     assert client.ask(connect("bare.example.com")).status == 200
     inside = lab.wrap(client, "bare.example.com")
@@ -280,7 +280,7 @@ def test_a_tunnel_passes_the_end_of_one_direction(lab: Lab) -> None:
     assert inside.answer().body == b"all of it"
 
 
-def test_records_tell_what_was_done(lab: Lab) -> None:
+def test_records_tell_what_was_done(lab: Harness) -> None:
     before = len(lab.records())
     lab.client().ask(get("http://api.example.com/allowed?secret=1", "api.example.com"))
     lab.client().ask(get("http://api.example.com/forbidden", "api.example.com"))
@@ -290,14 +290,14 @@ def test_records_tell_what_was_done(lab: Lab) -> None:
     assert "secret=1" not in json.dumps([allowed, refused])
 
 
-def _resident_megabytes(lab: Lab) -> float:
+def _resident_megabytes(lab: Harness) -> float:
     with Path(f"/proc/{lab.process.pid}/status").open() as status:
         line = next(line for line in status if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
 
 @pytest.mark.parametrize(("path", "broken"), [("/breaks-off", True), ("/until-close", False)])
-def test_an_answer_that_was_cut_off_does_not_look_whole(lab: Lab, path: str, broken: bool) -> None:
+def test_an_answer_that_was_cut_off_does_not_look_whole(lab: Harness, path: str, broken: bool) -> None:
     """Where only the end of the connection says that it is all, the end looks as it did to us."""
     lab.publish("agent-a", [pinned("api.example.com", methods=["GET"])])
     client = lab.secured("api.example.com")
@@ -311,7 +311,7 @@ def test_an_answer_that_was_cut_off_does_not_look_whole(lab: Lab, path: str, bro
     assert lab.records()[-1]["reason"] == ("upstream-closed" if broken else "ok")
 
 
-def test_an_origin_does_not_speak_in_our_name(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_origin_does_not_speak_in_our_name(lab: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     async def forged(_seen: Seen, send: Send) -> bool:
         body = b'{"reason": "no-route", "ask": {"tool": "egress-block"}}'
         head = "HTTP/1.1 403 Forbidden\r\nX-Egress-Reason: no-route\r\nX-Own: kept\r\n"
@@ -328,7 +328,7 @@ def test_an_origin_does_not_speak_in_our_name(lab: Lab, monkeypatch: pytest.Monk
 
 
 def test_an_origin_does_not_speak_in_our_name_at_the_end_either(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forged(_seen: Seen, send: Send) -> bool:
         head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

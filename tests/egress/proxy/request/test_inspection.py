@@ -14,7 +14,7 @@ from egress.proxy.errors import BadAnswer, Refusal
 from egress.proxy.http.heads import parse_response
 from egress.proxy.request.inspection import Inspection
 from egress.proxy.state.bottle import Bottle
-from egress.proxy.state.memory import Hold
+from egress.proxy.state.memory import MemoryReservation
 from egress.proxy.state.records import blank_record
 from tests.support.steps import finish
 
@@ -24,7 +24,7 @@ SECRET = "abcdefgh"
 MASKED = b"\x81\x81\x00\x00\x00\x00."
 
 
-def answered(head: bytes, *secrets: str, hold: Hold | None = None) -> Inspection:
+def answered(head: bytes, *secrets: str, hold: MemoryReservation | None = None) -> Inspection:
     route = Route.from_dict({"host": "api.example.com", "dlp": {"in": True}})
     inspection = Inspection(Scanner(secrets), route, blank_record("agent-a"), hold)
     answer = parse_response(head, max_fields=10, to_head=False)
@@ -60,7 +60,7 @@ def test_frames_that_cannot_be_read_are_refused_for_what_is_looked_for(
 
 
 def test_a_hint_for_which_there_is_no_room_keeps_no_answer_back(tmp_path: Path) -> None:
-    full = Hold(Bottle("agent-a", tmp_path, Limits()), 0)
+    full = MemoryReservation(Bottle("agent-a", tmp_path, Limits()), 0)
     coded = TEXT.replace(b"\r\n\r\n", b"\r\nContent-Encoding: br\r\n\r\n")
     assert finish(answered(coded, hold=full).incoming(b"as it came", last=False)) == b"as it came"
     with pytest.raises(Refusal, match="too much"):

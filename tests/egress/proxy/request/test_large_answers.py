@@ -10,7 +10,7 @@ import pytest
 
 from egress.proxy.tls.authority import Authority
 from tests.support.origins import big
-from tests.support.proxy_harness import Client, Lab, at_rest, eventually, get, pinned
+from tests.support.proxy_harness import Client, Harness, at_rest, eventually, get, pinned
 from tests.support.tls_peers import HOST, MUCH, Ours, Peer, opened, until
 
 
@@ -85,7 +85,7 @@ ROUTE = pinned(HOST, path_allowlist=["/big", "/half", "/big-and-more", "/allowed
 
 
 @pytest.fixture
-def reading(lab: Lab) -> Client:
+def reading(lab: Harness) -> Client:
     lab.publish("agent-a", [ROUTE])
     client = lab.secured(HOST)
     assert client.ask(get("/allowed", HOST)).status == 200
@@ -93,7 +93,7 @@ def reading(lab: Lab) -> Client:
 
 
 @pytest.mark.process
-def test_large_answers_follow_each_other_on_one_connection(lab: Lab, reading: Client) -> None:
+def test_large_answers_follow_each_other_on_one_connection(lab: Harness, reading: Client) -> None:
     for _ in range(3):
         assert reading.ask(get(f"/big/{SIZE}", HOST)).body == BODY
         assert reading.ask(get("/allowed", HOST)).status == 200
@@ -102,14 +102,14 @@ def test_large_answers_follow_each_other_on_one_connection(lab: Lab, reading: Cl
 
 
 @pytest.mark.process
-def test_what_follows_a_large_answer_is_nobodys(lab: Lab, reading: Client) -> None:
+def test_what_follows_a_large_answer_is_nobodys(lab: Harness, reading: Client) -> None:
     assert reading.ask(get(f"/big-and-more/{SIZE}", HOST)).body == BODY
     again = reading.ask(get("/allowed", HOST))
     assert again.status == 200 and again.json["target"] == "/allowed"
 
 
 @pytest.mark.process
-def test_an_answer_that_ends_too_early_ends_the_connection(lab: Lab, reading: Client) -> None:
+def test_an_answer_that_ends_too_early_ends_the_connection(lab: Harness, reading: Client) -> None:
     reading.send(get(f"/half/{SIZE}", HOST))
     head, _, body = reading.everything().partition(b"\r\n\r\n")
     assert b"Content-Length: 3000000" in head
@@ -117,7 +117,7 @@ def test_an_answer_that_ends_too_early_ends_the_connection(lab: Lab, reading: Cl
 
 
 @pytest.mark.process
-def test_a_revoked_route_cuts_a_large_answer(lab: Lab, reading: Client) -> None:
+def test_a_revoked_route_cuts_a_large_answer(lab: Harness, reading: Client) -> None:
     reading.send(get("/big/300000000", HOST))
     reading.take(SIZE)
     lab.publish("agent-a", [])
@@ -126,7 +126,7 @@ def test_a_revoked_route_cuts_a_large_answer(lab: Lab, reading: Client) -> None:
 
 
 @pytest.mark.process
-def test_who_does_not_read_is_not_read_for(lab: Lab, reading: Client) -> None:
+def test_who_does_not_read_is_not_read_for(lab: Harness, reading: Client) -> None:
     """The origin is held back, so nothing piles up in between."""
     reading.send(get("/big/300000000", HOST))
     reading.take(SIZE)

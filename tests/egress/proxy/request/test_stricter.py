@@ -7,7 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from egress.policy.asks import parse_egress_ask, parse_gate_ask
-from tests.support.proxy_harness import PUBLIC, USUAL_ROUTES, Answer, Lab, connect, get, pinned, running_lab
+from tests.support.proxy_harness import (
+    PUBLIC,
+    USUAL_ROUTES,
+    Answer,
+    Harness,
+    connect,
+    get,
+    pinned,
+    running_lab,
+)
 
 pytestmark = pytest.mark.process
 HOST = "resolved.example.net"
@@ -16,7 +25,7 @@ FORBIDDEN_IN_A_NETWORK = "2606:2800:220:1::5"
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     with running_lab(
         tmp_path_factory.mktemp("stricter") / "h",
         EGRESS_REFUSE_AT_CONNECT="1",
@@ -27,7 +36,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def lab(shared: Lab) -> Iterator[Lab]:
+def lab(shared: Harness) -> Iterator[Harness]:
     shared.publish("agent-a", USUAL_ROUTES)
     shared.reset()
     yield shared
@@ -39,7 +48,7 @@ def lab(shared: Lab) -> Iterator[Lab]:
 # --- EGRESS_REFUSE_AT_CONNECT
 
 
-def test_an_unknown_host_is_refused_at_connect_with_what_to_ask_for(lab: Lab) -> None:
+def test_an_unknown_host_is_refused_at_connect_with_what_to_ask_for(lab: Harness) -> None:
     before = len(lab.records())
     answer = lab.client().ask(connect("new.example.org"))
     assert (answer.status, answer.reason) == (403, "no-route")
@@ -52,13 +61,13 @@ def test_an_unknown_host_is_refused_at_connect_with_what_to_ask_for(lab: Lab) ->
     assert lab.asked_names() == []
 
 
-def test_why_says_so_too(lab: Lab) -> None:
+def test_why_says_so_too(lab: Harness) -> None:
     asked = get("http://_egress.local/why?url=https://new.example.org/repos/x", "_egress.local")
     told, real = lab.client().ask(asked).json, lab.client().ask(connect("new.example.org")).json
     assert (told["allowed"], told["reason"], told["ask"]) == (False, real["reason"], real["ask"])
 
 
-def test_a_host_missing_at_the_gate_is_refused_at_connect_too(lab: Lab) -> None:
+def test_a_host_missing_at_the_gate_is_refused_at_connect_too(lab: Harness) -> None:
     lab.publish("agent-a", [pinned("api.example.com")], gate=[])
     answer = lab.client().ask(connect("api.example.com"))
     assert (answer.status, answer.reason) == (403, "gate")
@@ -70,11 +79,11 @@ def test_a_host_missing_at_the_gate_is_refused_at_connect_too(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("host", ["api.example.com", "bare.example.com"])
-def test_a_known_host_is_opened_as_ever(lab: Lab, host: str) -> None:
+def test_a_known_host_is_opened_as_ever(lab: Harness, host: str) -> None:
     assert lab.secured(host).ask(get("/allowed", host)).status == 200
 
 
-def test_a_path_is_still_refused_inside(lab: Lab) -> None:
+def test_a_path_is_still_refused_inside(lab: Harness) -> None:
     answer = lab.secured("api.example.com").ask(get("/forbidden", "api.example.com"))
     assert (answer.status, answer.reason) == (403, "path")
 
@@ -82,7 +91,7 @@ def test_a_path_is_still_refused_inside(lab: Lab) -> None:
 # --- EGRESS_FORBIDDEN_NETWORKS
 
 
-def answers(lab: Lab, *addresses: str) -> list[Answer]:
+def answers(lab: Harness, *addresses: str) -> list[Answer]:
     """On all three ways, to a name that leads there."""
     host = f"x.{HOST}"
     lab.publish("agent-a", [{"host": HOST}, {"host": f"*.{HOST}", "path_allowlist": ["/allowed"]}])
@@ -104,12 +113,14 @@ def answers(lab: Lab, *addresses: str) -> list[Answer]:
         (f"64:ff9b::{FORBIDDEN}",),
     ],
 )
-def test_a_name_that_leads_to_a_forbidden_network_is_refused(lab: Lab, addresses: tuple[str, ...]) -> None:
+def test_a_name_that_leads_to_a_forbidden_network_is_refused(
+    lab: Harness, addresses: tuple[str, ...]
+) -> None:
     found = answers(lab, *addresses)
     assert [(each.status, each.reason) for each in found] == [(403, "forbidden-address")] * 3
     assert lab.dialled() == []
 
 
-def test_other_addresses_are_dialled_as_ever(lab: Lab) -> None:
+def test_other_addresses_are_dialled_as_ever(lab: Harness) -> None:
     assert [each.status for each in answers(lab, OPEN)] == [200] * 3
     assert {each.rpartition(":")[0] for each in lab.dialled()} == {OPEN}

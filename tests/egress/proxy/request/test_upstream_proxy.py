@@ -12,7 +12,7 @@ import yaml
 
 from tests.support.proxy_harness import (
     ADDRESSES,
-    Lab,
+    Harness,
     connect,
     eventually,
     get,
@@ -89,7 +89,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 @pytest.fixture(scope="module")
-def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, OperatorsProxy]]:
+def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, OperatorsProxy]]:
     proxy = OperatorsProxy()
     home: Path = tmp_path_factory.mktemp("gateway") / "h"
     with running_lab(home, EGRESS_UPSTREAM_PROXY=f"http://127.0.0.1:{proxy.port}") as lab:
@@ -100,7 +100,7 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Operat
 
 
 @pytest.fixture
-def lab(labs: tuple[Lab, OperatorsProxy]) -> Iterator[Lab]:
+def lab(labs: tuple[Harness, OperatorsProxy]) -> Iterator[Harness]:
     yield labs[0]
     assert labs[0].asked_names() == []
     assert "Traceback" not in labs[0].log()
@@ -108,23 +108,23 @@ def lab(labs: tuple[Lab, OperatorsProxy]) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def proxy(labs: tuple[Lab, OperatorsProxy]) -> OperatorsProxy:
+def proxy(labs: tuple[Harness, OperatorsProxy]) -> OperatorsProxy:
     labs[1].heads.clear()
     return labs[1]
 
 
-def test_a_tunnel_goes_through_it(lab: Lab, proxy: OperatorsProxy) -> None:
+def test_a_tunnel_goes_through_it(lab: Harness, proxy: OperatorsProxy) -> None:
     assert lab.secured("bare.example.com").ask(get("/x", "bare.example.com")).status == 200
     assert proxy.heads == [connect("bare.example.com")]
 
 
-def test_an_inspected_request_goes_through_it(lab: Lab, proxy: OperatorsProxy) -> None:
+def test_an_inspected_request_goes_through_it(lab: Harness, proxy: OperatorsProxy) -> None:
     assert lab.secured("api.example.com").ask(get("/allowed", "api.example.com")).status == 200
     assert proxy.heads == [connect("api.example.com")]
     assert lab.requests[0].tls
 
 
-def test_a_plain_request_is_handed_over_whole(lab: Lab, proxy: OperatorsProxy) -> None:
+def test_a_plain_request_is_handed_over_whole(lab: Harness, proxy: OperatorsProxy) -> None:
     answer = lab.client().ask(get("http://api.example.com/allowed?x=1", "api.example.com"))
     assert answer.body == b"ok"
     assert proxy.heads[0].startswith(
@@ -132,18 +132,18 @@ def test_a_plain_request_is_handed_over_whole(lab: Lab, proxy: OperatorsProxy) -
     )
 
 
-def test_a_pinned_host_is_reached_directly(lab: Lab, proxy: OperatorsProxy) -> None:
+def test_a_pinned_host_is_reached_directly(lab: Harness, proxy: OperatorsProxy) -> None:
     assert lab.secured("other.example.com").ask(get("/x", "other.example.com")).status == 200
     assert proxy.heads == []
 
 
-def test_what_we_refuse_never_gets_to_it(lab: Lab, proxy: OperatorsProxy) -> None:
+def test_what_we_refuse_never_gets_to_it(lab: Harness, proxy: OperatorsProxy) -> None:
     assert lab.secured("api.example.com").ask(get("/forbidden", "api.example.com")).status == 403
     assert lab.client().ask(get("http://denied.example.org/", "denied.example.org")).status == 403
     assert proxy.heads == []
 
 
-def test_its_allowlist_refusal_points_to_the_tool(lab: Lab, proxy: OperatorsProxy) -> None:
+def test_its_allowlist_refusal_points_to_the_tool(lab: Harness, proxy: OperatorsProxy) -> None:
     answer = lab.secured("blocked.example.com").ask(get("/allowed", "blocked.example.com"))
     assert (answer.status, answer.reason) == (403, "gate")
     assert answer.json["ask"]["tool"] == "pipelock-block"
@@ -152,7 +152,7 @@ def test_its_allowlist_refusal_points_to_the_tool(lab: Lab, proxy: OperatorsProx
     assert (record["verdict"], record["reason"], record["ask"]) == ("refused", "gate", answer.json["ask"])
 
 
-def test_another_refusal_of_it_points_nowhere(lab: Lab, proxy: OperatorsProxy) -> None:
+def test_another_refusal_of_it_points_nowhere(lab: Harness, proxy: OperatorsProxy) -> None:
     answer = lab.client().ask(connect("secretive.example.com"))
     assert (answer.status, "ask" in answer.json) == (403, False)
     assert "secret in the hostname" in answer.json["message"]
@@ -160,7 +160,7 @@ def test_another_refusal_of_it_points_nowhere(lab: Lab, proxy: OperatorsProxy) -
     assert (record["verdict"], record["reason"], "ask" in record) == ("refused", "gate", False)
 
 
-def test_its_configuration_follows_the_gate(lab: Lab) -> None:
+def test_its_configuration_follows_the_gate(lab: Harness) -> None:
     path = lab.home / "run" / "pipelock.yaml"
     hosts = yaml.safe_load(path.read_text())["api_allowlist"]
     assert hosts == sorted(str(route["host"]) for route in ROUTES)

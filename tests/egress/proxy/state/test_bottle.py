@@ -12,7 +12,7 @@ from egress.contract.snapshot import render_gate, render_routes, write_atomicall
 from egress.policy.decide import RouteTable, Snapshot
 from egress.proxy.config import Config
 from egress.proxy.process.listeners import Listeners
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 from tests.support.proxy_harness import get
 
 SLUG = "agent-x"
@@ -49,7 +49,7 @@ async def is_served(bottle: Path) -> bool:
 
 
 async def test_one_that_is_removed_while_it_is_read_makes_room_for_its_successor(bottle: Path) -> None:
-    plane = DataPlane(Config(bottle.parent.parent))
+    plane = Proxy(Config(bottle.parent.parent))
     listeners = Listeners(plane)
     publish(bottle, 1)
     await listeners.refresh(SLUG)

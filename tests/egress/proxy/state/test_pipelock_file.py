@@ -20,7 +20,7 @@ from egress.proxy.process.listeners import Listeners
 from egress.proxy.request.upstream_proxy import Gateway
 from egress.proxy.state.bottle import Ack
 from egress.proxy.state.pipelock_file import SETTLING_SECONDS, GateFile
-from egress.proxy.state.proxy import DataPlane
+from egress.proxy.state.proxy import Proxy
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ class Side:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._listeners = Listeners(DataPlane(config))
+        self._listeners = Listeners(Proxy(config))
         self._version = 0
 
     def write(self, slug: str, *hosts: str) -> None:

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from egress.proxy.state.records import BATCH
-from egress.tables.proxy_client import DataPlaneDown, EgressProcess, RecordBatch
+from egress.tables.proxy_client import EgressProcess, ProxyDown, RecordBatch
 from tests.support.origins import big
 from tests.support.proxy_harness import (
     Answer,
     Client,
-    Lab,
+    Harness,
     connect,
     eventually,
     get,
@@ -48,7 +48,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 class Noted:
     """The records of requests that a test made: those of earlier ones may come late."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Harness) -> None:
         self._lab = lab
         self._since = time.time()
 
@@ -65,14 +65,14 @@ class Noted:
 
 
 @pytest.fixture
-def noted(lab: Lab) -> Noted:
+def noted(lab: Harness) -> Noted:
     return Noted(lab)
 
 
 class Way:
     """How a bottle sends its requests."""
 
-    def __init__(self, lab: Lab, name: str, host: str = HOST) -> None:
+    def __init__(self, lab: Harness, name: str, host: str = HOST) -> None:
         self.client = lab.client() if name == "plain" else lab.secured(host)
         self._start = f"http://{host}" if name == "plain" else ""
         self._host = host
@@ -85,7 +85,7 @@ class Way:
 
 
 @pytest.fixture(params=ROUTES)
-def way(lab: Lab, request: pytest.FixtureRequest) -> Way:
+def way(lab: Harness, request: pytest.FixtureRequest) -> Way:
     lab.publish("agent-a", [ROUTES[request.param]])
     return Way(lab, request.param)
 
@@ -100,7 +100,7 @@ FAR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def ask_far(lab: Lab, way: str, route: dict[str, Any]) -> Answer:
+def ask_far(lab: Harness, way: str, route: dict[str, Any]) -> Answer:
     """For a host that cannot be reached."""
     if way == "tunnel":
         lab.publish("agent-a", [route])
@@ -112,7 +112,7 @@ def ask_far(lab: Lab, way: str, route: dict[str, Any]) -> Answer:
 
 @pytest.mark.parametrize("way", ["plain", "inspected", "tunnel"])
 @pytest.mark.parametrize("reason", FAR)
-def test_the_verdict_is_the_same_on_every_way(lab: Lab, noted: Noted, reason: str, way: str) -> None:
+def test_the_verdict_is_the_same_on_every_way(lab: Harness, noted: Noted, reason: str, way: str) -> None:
     verdict, route, names = FAR[reason]
     lab.names(**names)
     assert ask_far(lab, way, {"host": ELSEWHERE, **route}).reason == reason
@@ -148,7 +148,7 @@ def test_an_answer_that_ends_too_early_is_not_ok(way: Way, noted: Noted) -> None
     assert (noted.one()["status"], noted.one()["bytes_in"]) == (200, SIZE // 2)
 
 
-def test_what_a_revoke_ends_is_cut(lab: Lab, way: Way, noted: Noted) -> None:
+def test_what_a_revoke_ends_is_cut(lab: Harness, way: Way, noted: Noted) -> None:
     way.client.send(way.get(f"/big/{ENDLESS}"))
     way.client.take(SIZE)
     lab.publish("agent-a", [])
@@ -157,7 +157,7 @@ def test_what_a_revoke_ends_is_cut(lab: Lab, way: Way, noted: Noted) -> None:
     assert SIZE // 2 < noted.one()["bytes_in"] < ENDLESS
 
 
-def test_what_a_revoke_ends_before_the_answer_is_cut_too(lab: Lab, way: Way, noted: Noted) -> None:
+def test_what_a_revoke_ends_before_the_answer_is_cut_too(lab: Harness, way: Way, noted: Noted) -> None:
     way.client.send(way.get("/silent"))
     eventually(lambda: lab.requests, "the request")
     lab.publish("agent-a", [])
@@ -173,7 +173,7 @@ def test_a_client_that_leaves_is_gone(way: Way, noted: Noted) -> None:
     assert noted.one()["bytes_in"] < ENDLESS
 
 
-def test_a_usual_request_that_is_cut_says_so(lab: Lab) -> None:
+def test_a_usual_request_that_is_cut_says_so(lab: Harness) -> None:
     """It had taken the short way."""
     lab.publish("agent-a", [ROUTES["inspected"]])
     way = Way(lab, "inspected")
@@ -187,7 +187,7 @@ def test_a_usual_request_that_is_cut_says_so(lab: Lab) -> None:
     assert noted.outcome() == ("allowed", "cut")
 
 
-def test_a_websocket_that_is_cut_says_so(lab: Lab, way: Way, noted: Noted) -> None:
+def test_a_websocket_that_is_cut_says_so(lab: Harness, way: Way, noted: Noted) -> None:
     key = base64.b64encode(bytes(16)).decode()
     upgrade = ("Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Key: {key}")
     first = way.get("/websocket").removesuffix(b"\r\n")
@@ -198,7 +198,7 @@ def test_a_websocket_that_is_cut_says_so(lab: Lab, way: Way, noted: Noted) -> No
     assert noted.outcome() == ("allowed", "cut")
 
 
-def test_a_tunnel_that_is_cut_says_so(lab: Lab, noted: Noted) -> None:
+def test_a_tunnel_that_is_cut_says_so(lab: Harness, noted: Noted) -> None:
     client = lab.secured("bare.example.com")
     client.send(get(f"/big/{ENDLESS}", "bare.example.com"))
     client.take(SIZE)
@@ -230,7 +230,7 @@ def test_a_download_is_counted_to_the_byte(way: Way, noted: Noted) -> None:
     assert (noted.one()["bytes_out"], noted.one()["bytes_in"]) == (0, SIZE)
 
 
-def test_the_short_way_counts_the_same(lab: Lab) -> None:
+def test_the_short_way_counts_the_same(lab: Harness) -> None:
     lab.publish("agent-a", [ROUTES["inspected"]])
     way = Way(lab, "inspected")
     assert way.client.ask(way.get("/big/1000")).status == 200
@@ -251,7 +251,7 @@ def hello(name: str) -> bytes:
 
 
 @pytest.fixture
-def tunnel(lab: Lab) -> Iterator[Callable[[], tuple[Client, Client]]]:
+def tunnel(lab: Harness) -> Iterator[Callable[[], tuple[Client, Client]]]:
     """Both ends of one, where whatever follows the first bytes is nobody's business."""
     name, ends = "raw.example.com", []
 
@@ -294,7 +294,7 @@ def test_a_tunnel_is_counted_to_the_byte(
 class Reader:
     """As the control plane reads, until nobody answers any more."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Harness) -> None:
         self._process = EgressProcess(lab.home / "run" / "egress.sock")
         self._boot, self._number = "", 0
         self._thread = threading.Thread(target=self._read_on, daemon=True)
@@ -315,10 +315,10 @@ class Reader:
         try:
             while True:
                 self.read(wait=5)
-        except DataPlaneDown:
+        except ProxyDown:
             pass
 
-    def read_to_the_end_of(self, lab: Lab) -> list[dict[str, Any]]:
+    def read_to_the_end_of(self, lab: Harness) -> list[dict[str, Any]]:
         """While it stops."""
         self._thread.start()
         assert lab.process.wait(20) == 0
@@ -326,7 +326,7 @@ class Reader:
         return self.records
 
 
-def begin_to_stop(lab: Lab) -> None:
+def begin_to_stop(lab: Harness) -> None:
     lab.process.send_signal(signal.SIGTERM)
     eventually(lambda: "stopping" in lab.log(), "the stop")
 
@@ -390,7 +390,7 @@ def test_nothing_becomes_live_while_it_stops(tmp_path: Path) -> None:
         begin_to_stop(lab)
         assert process.status()["stopping"]
         for question in (process.reload, process.routes):
-            with pytest.raises(DataPlaneDown):
+            with pytest.raises(ProxyDown):
                 question("agent-a")
         way.client.send(b"cd")
         assert way.client.answer().status == 200
@@ -398,5 +398,5 @@ def test_nothing_becomes_live_while_it_stops(tmp_path: Path) -> None:
         assert not (lab.home / "run" / "egress.sock").exists()
 
 
-def _flows(lab: Lab) -> int:
+def _flows(lab: Harness) -> int:
     return int(lab.control("GET", "/status")["bottles"]["agent-a"]["flows"])

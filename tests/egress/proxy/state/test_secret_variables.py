@@ -12,7 +12,7 @@ import pytest
 from botbottle.backends import secret_variables
 from egress.dlp.scanner import Scanner
 from tests.egress.proxy.request.test_dlp_traffic import AS, DISGUISES
-from tests.support.proxy_harness import SECRET, Answer, Lab, connect, eventually, get, pinned, request
+from tests.support.proxy_harness import SECRET, Answer, Harness, connect, eventually, get, pinned, request
 
 pytestmark = pytest.mark.process
 MINE = "plain/words that-match+no=shape"
@@ -27,7 +27,7 @@ Hand = Callable[..., None]
 
 
 @pytest.fixture
-def run(lab: Lab) -> Iterator[Path]:
+def run(lab: Harness) -> Iterator[Path]:
     lab.publish("agent-a", ROUTES)
     run = lab.home / "bottles" / "agent-a" / "run"
     yield run
@@ -53,7 +53,7 @@ def found(answer: Answer) -> tuple[int, str, Any, Any]:
 
 
 @AS
-def test_it_does_not_leave_in_a_body(lab: Lab, hand: Hand, disguise: str) -> None:
+def test_it_does_not_leave_in_a_body(lab: Harness, hand: Hand, disguise: str) -> None:
     hand(MINE)
     answer = lab.secured(HOST).ask(post(f"note={DISGUISES[disguise](MINE)}"))
     assert found(answer) == (403, "dlp", "provisioned-secret", "body")
@@ -61,7 +61,7 @@ def test_it_does_not_leave_in_a_body(lab: Lab, hand: Hand, disguise: str) -> Non
 
 
 @AS
-def test_it_does_not_leave_in_a_url_or_a_header(lab: Lab, hand: Hand, disguise: str) -> None:
+def test_it_does_not_leave_in_a_url_or_a_header(lab: Harness, hand: Hand, disguise: str) -> None:
     hand(MINE)
     coded = DISGUISES[disguise](MINE).replace(" ", "%20")
     assert found(lab.secured(HOST).ask(get(f"/in?q={coded}", HOST)))[1:] == (
@@ -74,7 +74,7 @@ def test_it_does_not_leave_in_a_url_or_a_header(lab: Lab, hand: Hand, disguise: 
     assert lab.requests == []
 
 
-def test_the_refusal_says_what_to_do_and_repeats_nothing(lab: Lab, hand: Hand) -> None:
+def test_the_refusal_says_what_to_do_and_repeats_nothing(lab: Harness, hand: Hand) -> None:
     hand(MINE)
     said = lab.secured(HOST).ask(post(MINE)).json["message"]
     assert "its body holds what looks like a secret (provisioned-secret). Take it out" in said
@@ -82,13 +82,13 @@ def test_the_refusal_says_what_to_do_and_repeats_nothing(lab: Lab, hand: Hand) -
     assert MINE not in said and "V0" not in said
 
 
-def test_an_operator_can_let_it_out_on_one_route(lab: Lab, hand: Hand) -> None:
+def test_an_operator_can_let_it_out_on_one_route(lab: Harness, hand: Hand) -> None:
     hand(MINE)
     assert lab.secured(OTHER).ask(post(MINE, OTHER)).status == 200
     assert [seen.body for seen in lab.requests] == [MINE.encode()]
 
 
-def test_a_path_with_it_is_concealed_where_nothing_is_searched(lab: Lab, hand: Hand) -> None:
+def test_a_path_with_it_is_concealed_where_nothing_is_searched(lab: Harness, hand: Hand) -> None:
     hand(MINE)
     before = len(lab.records())
     client = lab.secured(OTHER)
@@ -99,14 +99,14 @@ def test_a_path_with_it_is_concealed_where_nothing_is_searched(lab: Lab, hand: H
     assert {record["path"] for record in records if record["method"] == "GET"} == {"(concealed)"}
 
 
-def test_other_bottles_may_say_the_same_words(lab: Lab, hand: Hand) -> None:
+def test_other_bottles_may_say_the_same_words(lab: Harness, hand: Hand) -> None:
     hand(MINE)
     lab.publish("agent-b", [pinned(OTHER, methods=["POST"])])
     assert lab.secured(OTHER, slug="agent-b").ask(post(MINE, OTHER)).status == 200
 
 
 def test_it_is_known_at_once_on_an_open_connection_and_forgotten_at_once(
-    lab: Lab, run: Path, hand: Hand
+    lab: Harness, run: Path, hand: Hand
 ) -> None:
     """Also by the short way, which remembers for a second that headers were clean."""
     client = lab.secured(HOST)
@@ -124,13 +124,13 @@ def test_it_is_known_at_once_on_an_open_connection_and_forgotten_at_once(
     eventually(lambda: client.ask(message).status == 200, "the end of the search")
 
 
-def test_a_restarted_proxy_knows_it(lab: Lab, hand: Hand) -> None:
+def test_a_restarted_proxy_knows_it(lab: Harness, hand: Hand) -> None:
     hand(MINE)
     lab.restart(kill=True)
     assert lab.secured(HOST).ask(post(MINE)).reason == "dlp"
 
 
-def test_it_can_be_what_the_proxy_adds_too(lab: Lab, hand: Hand) -> None:
+def test_it_can_be_what_the_proxy_adds_too(lab: Harness, hand: Hand) -> None:
     """The agent's own credential is taken out and the same one added; anywhere else it does not leave."""
     hand(SECRET)
     host = "secret.example.com"
@@ -142,7 +142,7 @@ def test_it_can_be_what_the_proxy_adds_too(lab: Lab, hand: Hand) -> None:
 
 @pytest.mark.parametrize(("host", "comes_back"), [(OTHER, True), ("bare.example.com", False)])
 def test_answers_are_changed_only_where_they_are_searched(
-    lab: Lab, hand: Hand, host: str, comes_back: bool
+    lab: Harness, hand: Hand, host: str, comes_back: bool
 ) -> None:
     hand(MINE)
     answer = lab.secured(host).ask(post(MINE, host))
@@ -151,7 +151,9 @@ def test_answers_are_changed_only_where_they_are_searched(
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[", b""])
-def test_what_cannot_be_read_stops_all_that_is_to_be_searched(lab: Lab, run: Path, content: bytes) -> None:
+def test_what_cannot_be_read_stops_all_that_is_to_be_searched(
+    lab: Harness, run: Path, content: bytes
+) -> None:
     client = lab.secured(HOST)
     assert client.ask(get("/in", HOST)).status == 200
     run.mkdir(exist_ok=True)
@@ -182,7 +184,7 @@ def test_what_cannot_be_read_stops_all_that_is_to_be_searched(lab: Lab, run: Pat
     assert lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"] == []
 
 
-def test_names_that_the_bottle_chose_are_not_noted_while_it_cannot_be_read(lab: Lab, run: Path) -> None:
+def test_names_that_the_bottle_chose_are_not_noted_while_it_cannot_be_read(lab: Harness, run: Path) -> None:
     lab.publish("agent-a", [{**pinned("*.example.org"), "pinned_addresses": ["127.0.0.2"]}])
     run.mkdir(exist_ok=True)
     (run / "handed.json").write_bytes(b"[")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from egress.dlp.scanner import memory_of_scan
 from egress.policy.routes import Lease, Route
 from egress.proxy.config import from_environment
-from egress.proxy.state.lease_counter import Uses
+from egress.proxy.state.lease_counter import LeaseCounter
 from egress.proxy.state.records import Records, blank_record
 from egress.proxy.tls.authority import CERTIFICATE, Authority, ensure
 from egress.proxy.tls.openssl import ARRIVED, Session, TlsError
@@ -126,21 +126,21 @@ def leased(uses: int, granted: datetime) -> Route:
 def test_uses_are_counted_and_saved(tmp_path: Path) -> None:
     granted = datetime(2026, 1, 1, tzinfo=UTC)
     path, route = tmp_path / "uses.json", leased(2, granted)
-    uses = Uses(path)
+    uses = LeaseCounter(path)
     assert [uses.take(route), uses.take(route), uses.take(route)] == [True, True, False]
-    assert Uses(path).left(route) == 0  # also if the process was killed now
-    assert Uses(path).take(leased(2, datetime(2026, 1, 2, tzinfo=UTC)))
+    assert LeaseCounter(path).left(route) == 0  # also if the process was killed now
+    assert LeaseCounter(path).take(leased(2, datetime(2026, 1, 2, tzinfo=UTC)))
 
 
 def test_routes_without_a_count_are_never_used_up(tmp_path: Path) -> None:
-    uses = Uses(tmp_path / "uses.json")
+    uses = LeaseCounter(tmp_path / "uses.json")
     assert all(uses.take(Route("a.example")) for _ in range(10))
     assert uses.left(Route("a.example")) is None
 
 
 def test_what_is_no_longer_in_the_table_is_forgotten(tmp_path: Path) -> None:
     route = leased(1, datetime(2026, 1, 1, tzinfo=UTC))
-    uses = Uses(tmp_path / "uses.json")
+    uses = LeaseCounter(tmp_path / "uses.json")
     assert uses.take(route)
     uses.forget_others([])
     assert uses.take(route)
@@ -149,7 +149,7 @@ def test_what_is_no_longer_in_the_table_is_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", '{"a.example ": "many"}', "\xff"])
 def test_a_damaged_count_file_stops_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "uses.json").write_text(content, encoding="latin-1")
-    assert Uses(tmp_path / "uses.json").take(leased(1, datetime(2026, 1, 1, tzinfo=UTC)))
+    assert LeaseCounter(tmp_path / "uses.json").take(leased(1, datetime(2026, 1, 1, tzinfo=UTC)))
 
 
 # --- records

@@ -329,7 +329,7 @@ async def test_a_flood_of_tickets_ends_the_connection(
     server.keylog_filename = str(log := tmp_path / "keys")
     async with connected(trust.session_for(HOST), server) as (ours, peer):
         given = counted(ours)
-        ours.wire.berth = WIDE
+        ours.wire.buffer_limits = WIDE
         shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
         await asyncio.sleep(0)
         await peer.send(await peer.shake_hands())
@@ -346,7 +346,7 @@ async def test_a_flood_of_tickets_ends_the_connection(
 async def test_reads_are_large_only_while_records_are(authority: Authority, trusting: ssl.SSLContext) -> None:
     """Of small ones so many fit into a large read that everybody else would wait."""
     async with opened(authority, trusting) as (ours, peer):
-        ours.wire.berth = WIDE
+        ours.wire.buffer_limits = WIDE
         received = bytearray()
         ours.wire.sink = received.extend  # type: ignore[assignment]
 
@@ -362,7 +362,7 @@ async def test_reads_are_large_only_while_records_are(authority: Authority, trus
         assert arrives(large[little : 2 * little]) == little
         assert arrives(large[2 * little : 3 * little]) == WIDE.read
         assert arrives(large[3 * little :]) == WIDE.read
-        ours.wire.berth = NARROW
+        ours.wire.buffer_limits = NARROW
         assert len(ours.tls.get_buffer(-1)) == NARROW.read
         assert arrives(peer.sealed(b"little")) == little
         assert received == MUCH[:60_000] + b"little"
@@ -370,7 +370,7 @@ async def test_reads_are_large_only_while_records_are(authority: Authority, trus
 
 async def test_reads_of_many_small_records_are_small(authority: Authority, trusting: ssl.SSLContext) -> None:
     async with opened(authority, trusting) as (ours, peer):
-        ours.wire.berth = WIDE
+        ours.wire.buffer_limits = WIDE
         ours.wire.sink = lambda _: None
         little = len(ours.tls.get_buffer(-1))
         small = b"".join(peer.sealed(b"x") for _ in range(1 + little // 23))

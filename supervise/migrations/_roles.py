@@ -1,6 +1,7 @@
 """The three roles as Django groups: viewers look, operators decide, admins also say who may.
 
-Migrations call `grant`; afterwards the groups are the administrators' to change.
+The first migration grants them; afterwards the groups are the administrators' to change. Later migrations that
+add a model grant its permissions themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _LOOK: Verbs = {
         "routetableversion": ("view",),
         "publication": ("view",),
         "trafficrecord": ("view",),
-        "dataplaneevent": ("view",),
+        "proxyevent": ("view",),
     },
     "supervise": {
         "proposal": ("view",),
