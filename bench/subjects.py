@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from wire import NO_HEADERS, Connection, request
+from bench.wire import NO_HEADERS, Connection, request
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 90.0
