@@ -34,6 +34,23 @@ def test_a_length_that_can_be_read_in_two_ways_is_refused(fields: bytes, rule: s
         parse_request(HEAD % fields, max_fields=100)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Host", "other.example.com"),
+        ("Content-Length", "5"),
+        ("Transfer-Encoding", "chunked"),
+        ("Expect", "100-continue"),
+        ("Upgrade", "websocket"),
+        ("Proxy-Authorization", "Basic YTpi"),
+    ],
+)
+def test_a_header_that_the_proxy_acts_on_stands_once(name: str, value: str) -> None:
+    twice = f"{name}: {value}\r\n{name.upper()}: {value}\r\n".encode("ascii")
+    with pytest.raises(BadRequest, match=f"it has two {name.lower()} headers"):
+        parse_request(HEAD % twice, max_fields=100)
+
+
 def test_one_length_is_read() -> None:
     assert parse_request(HEAD % b"Content-Length: 5\r\n", max_fields=100).length == 5
     assert parse_request(HEAD % b"Transfer-Encoding: Chunked\r\n", max_fields=100).length == CHUNKED
