@@ -75,6 +75,6 @@ def test_every_page_can_be_reached_from_the_map() -> None:
 
 def test_every_picture_is_shown_somewhere() -> None:
     shown = {path for document in DOCUMENTS for path, _ in links_of(document)}
-    pictures = {path for path in (ROOT / "docs" / "images").iterdir()}
+    pictures = set((ROOT / "docs" / "images").iterdir())
     assert pictures
     assert sorted(name(picture) for picture in pictures - shown) == []
