@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from django.http import QueryDict
+from supervise.console.edit_forms import RouteEdit
 
 from egress.policy.asks import parse_operator_route
 from egress.policy.routes import Auth, Dlp, Lease, Route
-from supervise.console.edit_forms import RouteEdit
 from supervise.errors import BadAsk
 
 FORM = {
