@@ -65,6 +65,14 @@ class McpTool(Kind):
             "Approved for one call: make exactly the same call again within an hour, and it is carried out."
         )
 
+    def applied_words(self, applied: str, live_version: int | None, problem: str) -> str:
+        match applied:
+            case Applied.NOTHING:
+                return ""
+            case Applied.LIVE:
+                return "and the call was made"
+        return "and not called yet"
+
     def confirmation(self, decision: Decision) -> str:
         match decision.applied:
             case Applied.LIVE:

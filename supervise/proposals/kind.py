@@ -207,6 +207,17 @@ class Kind:
         """What an approval means to the agent: true, and with the next step."""
         return "Approved and recorded."
 
+    def applied_words(self, applied: str, live_version: int | None, problem: str) -> str:
+        """How far applying a decision has come, for an agent whose session begins; empty for nothing."""
+        match applied:
+            case Applied.NOTHING:
+                return ""
+            case Applied.LIVE:  # an image is in no table
+                return "live" if live_version is None else f"live in table version {live_version}"
+            case Applied.FAILED:
+                return f"not live yet: {problem}"
+        return applied
+
     def confirmation(self, decision: Decision) -> str:
         """What follows the words "Approved: this for that bottle" on the operator's page."""
         match decision.applied:

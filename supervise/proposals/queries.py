@@ -98,10 +98,10 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
 
 
 def proxy_news() -> ProxyEvent | None:
-    """The latest word about the egress proxy, while operators should still see it; an absence comes first.
+    """The latest event of the egress proxy, while operators should still see it; an absence comes first.
 
-    A bottle's problem is no news: it is shown with the bottle, for as long as it lasts. What a flood makes
-    comes last: nobody hides other news by making one.
+    A bottle's problem is not among them: it is shown with the bottle, as long as it lasts. Events that a
+    flood makes come last, so that nobody hides others by making one.
     """
     if not (settings.EGRESS_PROXY or store.other_homes()):
         return None
@@ -159,7 +159,7 @@ def _wanted(status: str, tool: str, bottle: str) -> dict[str, Any]:
 
 
 def counts() -> dict[str, int]:
-    """The numbers of the live header. Cards that were put aside count apart."""
+    """The numbers of the live header. Snoozed cards count apart."""
     now = timezone.now()
     pending = Q(status=Proposal.Status.PENDING)
     asleep = Q(snoozed_until__gt=now)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from django.http import QueryDict
-from supervise.console.edit_forms import RouteEdit
 
 from egress.policy.asks import parse_operator_route
 from egress.policy.routes import Auth, Dlp, Lease, Route
 from supervise.errors import BadAsk
+from supervise.kinds.route_edit import RouteEdit
 
 FORM = {
     "host": "api.example.com", "paths_are": "some", "paths": "/a\r\n /b \r\n\r\n", "methods_are": "some",
