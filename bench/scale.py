@@ -22,8 +22,8 @@ sys.path[0] = str(ROOT)  # or this file's neighbours would hide packages that ha
 from bench.scale_parts import flood, growth, waiting_calls, writers  # noqa: E402
 from bench.scale_parts.part import Section  # noqa: E402
 
-PAGE = ROOT / "docs" / "bench-scale.md"
-IMAGES = PAGE.parent / "images"
+PAGE = ROOT / "docs" / "develop" / "bench-scale.md"
+IMAGES = ROOT / "docs" / "images"
 HEAD = "# Scale\n\nWritten by `bench/scale.py --docs`. Each bar is held against numbers of one run.\n"
 PARTS: dict[str, Callable[..., Section]] = {
     "growth": growth.run,
@@ -39,7 +39,7 @@ def write_page(found: dict[str, Section]) -> None:
     text = HEAD
     for name in PARTS:
         if name in found:
-            text += f"\n<!-- {name} -->\n{found[name].markdown('images')}\n<!-- end of {name} -->\n"
+            text += f"\n<!-- {name} -->\n{found[name].markdown('../images')}\n<!-- end of {name} -->\n"
         elif kept := re.search(rf"\n<!-- {name} -->.*<!-- end of {name} -->\n", old, re.DOTALL):
             text += kept[0]
     for section in found.values():
