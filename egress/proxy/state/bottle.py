@@ -22,7 +22,6 @@ from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Auth, Route
 from egress.proxy.config import TOLD, Limits
-from egress.proxy.fast.head_cache import HeadCache
 from egress.proxy.net.buffers import BufferBudget
 from egress.proxy.net.pool import Pool
 from egress.proxy.net.splice import Pipes
@@ -93,7 +92,6 @@ class Bottle:
         self.is_gone = False
         self.held_bytes = 0
         self.search: ActiveScan | None = None
-        self.habits = HeadCache()
         self.handed = SecretVariablesFile(directory)
         self.identity = Identity(None, supervise=False)
         self._told: PublishedConfig | None = None
