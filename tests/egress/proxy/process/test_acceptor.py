@@ -17,6 +17,7 @@ from egress.contract import sharding
 from egress.proxy.process import tcp
 from egress.proxy.process.acceptor import SharedAcceptor
 from egress.proxy.process.prefork import Sockets
+from egress.proxy.request.session_hooks import PassToOwner
 from tests.egress.proxy.process.test_socket_passing import Neighbour, fill, plane
 
 NAMES = [f"agent-{letter}" for letter in "abcdefgh"]
@@ -41,9 +42,12 @@ class Arrivals:
     def __init__(self, sockets: Sockets, listening: Any) -> None:
         ours = plane(sockets)
         ours.config = Config()
-        self.taken_in: asyncio.Queue[tuple[socket.socket, bytes]] = asyncio.Queue()
-        self.porch = SharedAcceptor(ours, listening, lambda *arrived: self.taken_in.put_nowait(arrived))
-        self.porch.open()
+        self.taken_in: asyncio.Queue[tuple[socket.socket, bytes, bool]] = asyncio.Queue()
+        self.acceptor = SharedAcceptor(ours, listening, self._take_in)
+        self.acceptor.open()
+
+    def _take_in(self, accepted: socket.socket, seen: bytes, pass_to_owner: PassToOwner | None) -> None:
+        self.taken_in.put_nowait((accepted, seen, pass_to_owner is None))
 
 
 @asynccontextmanager
@@ -54,7 +58,7 @@ async def arrivals(wrap: Callable[[socket.socket], Any] = lambda listening: list
     try:
         yield sockets, here, listening.getsockname()
     finally:
-        here.porch.close()
+        here.acceptor.close()
         sockets.close()
 
 
@@ -96,23 +100,25 @@ def test_what_is_a_neighbours_goes_there_and_is_not_taken_in() -> None:
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("message", "is_whole"),
     [
-        head_of(OURS),
-        b"GET http://a.example.com/ HTTP/1.1\r\n\r\n",
-        head_of("not a slug"),
-        head_of(THEIRS)[:-2],
-        b"GET / HTTP/1.1\r\n\r\n" + head_of(THEIRS),
-        head_of(THEIRS)[:-2] + head_of(THEIRS).partition(b"\r\n")[2],
+        (head_of(OURS), True),
+        (b"GET http://a.example.com/ HTTP/1.1\r\n\r\n", True),
+        (head_of("not a slug"), True),
+        (head_of(THEIRS)[:-2], False),
+        (b"GET / HTTP/1.1\r\n\r\n" + head_of(THEIRS), True),
+        (head_of(THEIRS)[:-2] + head_of(THEIRS).partition(b"\r\n")[2], True),
     ],
     ids=["ours", "nobody's", "no slug", "not whole yet", "theirs behind the head", "says so twice"],
 )
-def test_what_is_not_surely_a_neighbours_is_taken_in_with_every_byte(message: bytes) -> None:
+def test_what_is_not_surely_a_neighbours_is_taken_in_with_every_byte(message: bytes, is_whole: bool) -> None:
+    """The owner is looked for again only when the head was not whole."""
+
     async def scene() -> None:
         async with arrivals() as (_, here, address):
             client = await say(address, message)
-            connection, seen = await here.taken_in.get()
-            assert seen == message
+            connection, seen, is_decided = await here.taken_in.get()
+            assert (seen, is_decided) == (message, is_whole)
             close(client, connection)
 
     run(scene)
@@ -122,8 +128,8 @@ def test_who_says_nothing_is_taken_in_too() -> None:
     async def scene() -> None:
         async with arrivals() as (_, here, address):
             client = socket.create_connection(address)
-            connection, seen = await here.taken_in.get()
-            assert seen == b""
+            connection, seen, is_decided = await here.taken_in.get()
+            assert (seen, is_decided) == (b"", False)
             close(client, connection)
 
     run(scene)
@@ -134,8 +140,8 @@ def test_what_a_neighbour_has_no_room_for_is_taken_in_to_wait() -> None:
         async with arrivals() as (sockets, here, address):
             assert fill(sockets)
             client = await say(address, head_of(THEIRS))
-            connection, seen = await here.taken_in.get()
-            assert seen == head_of(THEIRS)
+            connection, seen, is_decided = await here.taken_in.get()
+            assert (seen, is_decided) == (head_of(THEIRS), False)
             close(client, connection)
 
     run(scene)
@@ -165,8 +171,8 @@ def test_a_connection_without_a_descriptor_waits_until_there_is_one(caplog: pyte
     async def scene() -> None:
         async with arrivals(WithoutRoom) as (_, here, address):
             client = await say(address, head_of(OURS))
-            connection, seen = await here.taken_in.get()
-            assert seen == head_of(OURS)
+            connection, seen, is_decided = await here.taken_in.get()
+            assert (seen, is_decided) == (head_of(OURS), True)
             close(client, connection)
 
     run(scene)
