@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
 from egress.proxy.tls.authority import Authority, _private_pem
-from egress.proxy.tls.openssl import Session
+from egress.proxy.tls.session import Session
 from egress.proxy.tls.transport import TlsTransport
 from tests.support.timeouts import PATIENCE
 

@@ -22,6 +22,7 @@ from egress.proxy.process.event_loop import Loop
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.prefork import Sockets
 from egress.proxy.state.proxy import Proxy
+from egress.proxy.tls.authority import ignore_unreadable_names
 
 log = logging.getLogger(__name__)
 _REMEDY = "install newuidmap, and give this account a range in /etc/subuid (docs/bottles-local.md)"
@@ -31,6 +32,7 @@ _LAST_MOMENT_SECONDS = 1.0  # for records to be read: nobody can ask for them af
 def serve(config: Config, sockets: Sockets, lookup: Lookup | None = None) -> None:
     """Serve this process's bottles until SIGTERM or SIGINT. Raises BadSetting."""
     _raise_file_limit()
+    ignore_unreadable_names()
     if config.processes > 1:
         _use_batch_scheduling()
     with asyncio.Runner(loop_factory=Loop) as runner:

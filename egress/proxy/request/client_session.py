@@ -36,7 +36,7 @@ from egress.proxy.state.open_flows import Flow, is_allowed
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import blank_record
 from egress.proxy.tls.client_hello import BadHello
-from egress.proxy.tls.openssl import WrongName
+from egress.proxy.tls.session import WrongName
 from egress.proxy.tls.transport import TlsTransport
 
 log = logging.getLogger(__name__)
@@ -368,7 +368,7 @@ class ClientSession:
         self._proxy.watch.discard(outer)  # which is told nothing of what happens from here on
         try:
             await secured.handshake(seconds=self._proxy.limits.handshake_seconds)
-        except (OSError, TimeoutError) as error:  # TlsError is an OSError
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             self._record.reason = "bad-hello" if isinstance(error, WrongName) else "bad-tls"
             shown = shown_host(self._proxy.scanners.search(bottle), host)
             log.debug("bottle %s: TLS for %s failed: %r", bottle.slug, shown, error)

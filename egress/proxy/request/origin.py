@@ -19,7 +19,7 @@ from egress.proxy.http.writer import request_bytes
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.dialing import checked_addresses, dial
 from egress.proxy.net.fair_scheduler import Step
-from egress.proxy.net.pool import Key, open_connection
+from egress.proxy.net.pool import Key
 from egress.proxy.request.destination import Trailers
 from egress.proxy.request.inspection import WEBSOCKET_EXTENSIONS, Inspection, unsearchable
 from egress.proxy.request.upstream_proxy import Gateway
@@ -27,6 +27,7 @@ from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.memory import MemoryReservation
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
+from egress.proxy.tls.connect import open_connection
 
 # An answer can only be searched and cleaned when it can be read, and when it is whole.
 _CODED_OR_IN_PART = frozenset({b"accept-encoding", b"range", b"if-range", b"request-range", b"x-ms-range"})
@@ -39,9 +40,9 @@ async def connect(
     """A new connection to an address that was checked for this route. Raises Refusal."""
     limits = proxy.limits
     sock = await _socket(proxy, bottle, route, host, port)
-    session = proxy.upstream_tls.session_for(host) if tls else None
+    context = proxy.upstream_tls if tls else None
     return await open_connection(
-        sock, client, proxy.watch, tls=session, host=host, seconds=limits.handshake_seconds
+        sock, client, proxy.watch, tls=context, host=host, seconds=limits.handshake_seconds
     )
 
 

@@ -16,8 +16,8 @@ from egress.proxy.http.heads import Field, RequestHead, ResponseHead
 from egress.proxy.http.writer import request_bytes
 from egress.proxy.net.connection import Connection, DeadlineTimer
 from egress.proxy.net.fair_scheduler import Begin, unchanged
-from egress.proxy.net.pool import open_connection
 from egress.proxy.request.destination import Trailers
+from egress.proxy.tls.connect import open_connection
 
 IDENTITY = b"X-Bottle-Identity"
 _CONNECT_SECONDS = 5

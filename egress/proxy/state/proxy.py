@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import monotonic
@@ -25,7 +26,7 @@ from egress.proxy.state.pipelock_file import GateFile
 from egress.proxy.state.records import Records
 from egress.proxy.state.unauthenticated import UnauthenticatedConnections
 from egress.proxy.tls.authority import ensure as ensure_ca
-from egress.proxy.tls.openssl import TlsError, Trust
+from egress.proxy.tls.session import upstream_context
 
 log = logging.getLogger(__name__)
 _TO_END_SECONDS = 0.5
@@ -161,8 +162,8 @@ class Proxy:
         return f"The secret {name} is no key for AWS: write ACCESS_KEY_ID:SECRET_ACCESS_KEY in its place."
 
 
-def _trust(config: Config) -> Trust:
+def _trust(config: Config) -> ssl.SSLContext:
     try:
-        return Trust(config.upstream_ca)
-    except TlsError as error:
-        raise BadSetting(f"EGRESS_UPSTREAM_CA: of authorities, {error}.") from error
+        return upstream_context(config.upstream_ca)
+    except OSError as error:
+        raise BadSetting(f"EGRESS_UPSTREAM_CA={config.upstream_ca} cannot be used: {error}.") from error
