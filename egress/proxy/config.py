@@ -16,7 +16,6 @@ from botbottle.core.environment import BadSetting
 from egress.contract import sharding
 from egress.contract.snapshot import write_atomically
 from egress.policy.addresses import Network
-from egress.proxy.net.buffers import NARROW
 from egress.proxy.request.upstream_proxy import Gateway
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,6 @@ class Limits:
     head_fields: int = 128
     held_body_bytes: int = 16 * 1024 * 1024  # only where a signature needs the whole body first
     held_bytes: int = 128 * 1024 * 1024  # of all its requests, in such bodies, and to search and decode any
-    in_flight_bytes: int = 256 * 1024 * 1024  # of all its connections, on the way from one side to the other
     head_seconds: float = 15
     keep_alive_seconds: float = 75
     handshake_seconds: float = 15
@@ -143,24 +141,11 @@ def _limits() -> Limits:
         tunnel_idle_seconds=environment.seconds("EGRESS_TUNNEL_IDLE_SECONDS", usual.tunnel_idle_seconds),
         stop_seconds=environment.seconds("EGRESS_STOP_SECONDS", usual.stop_seconds),
         connections=connections,
-        in_flight_bytes=_in_flight_bytes("EGRESS_MAX_IN_FLIGHT_MIB", connections),
         held_bytes=_MIB
         * environment.whole_number(
             "EGRESS_MAX_HELD_MIB", usual.held_bytes // _MIB, at_least=_LEAST_HELD_MIB, at_most=1_000_000
         ),
     )
-
-
-def _in_flight_bytes(name: str, connections: int) -> int:
-    """At least as much as so many connections can do with; more than that makes some of them faster."""
-    least = -(-(connections + TOLD) * NARROW.most // _MIB)
-    usual = max(Limits().in_flight_bytes // _MIB, least)
-    chosen = environment.whole_number(name, usual, at_least=1, at_most=1_000_000)
-    if chosen < least:
-        raise BadSetting(
-            f"{name} must be at least {least} for {connections} connections (EGRESS_MAX_CONNECTIONS)."
-        )
-    return chosen * _MIB
 
 
 def _pinned_ports(name: str) -> dict[int, int]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 
-from egress.proxy.net.connection import Connection, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.wakeup import Wakeup
 
 Key = tuple[str, str, tuple[str, ...]]  # scheme, host, pinned addresses
 
@@ -39,8 +40,6 @@ class Pool:
                 continue
             if connection.clock() - since <= (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
                 connection.bell, connection.sink = client.bell, None
-                if connection.buffer_limits is not client.buffer_limits:
-                    connection.settle_in(client.buffer_limits)
                 return connection
             connection.close()
         return None

@@ -17,7 +17,8 @@ from urllib.parse import parse_qs
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.http.heads import parse_request
 from egress.proxy.http.reader import read_head
-from egress.proxy.net.connection import Connection, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request import builtin_endpoints

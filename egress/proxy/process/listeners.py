@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from egress.proxy.net.connection import Connection, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.acceptor import SharedAcceptor
 from egress.proxy.process.socket_passing import SocketReceiver
 from egress.proxy.process.tcp import BACKLOG

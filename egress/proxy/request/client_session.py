@@ -361,7 +361,7 @@ class ClientSession:
         if outer.transport is None or outer.ended:
             raise Gone
         outer.write(_ESTABLISHED)
-        inner = Connection(outer.bell, self._proxy.watch, buffer_limits=outer.buffer_limits)
+        inner = Connection(outer.bell, self._proxy.watch)
         conversation = ClientSession(self._proxy, inner, self._entry, bottle, inside=host)
         secured = TlsTransport(session, inner)
         secured.take_over(outer.transport)

@@ -14,7 +14,8 @@ from egress.dlp.scanner import Steps
 from egress.proxy.errors import Unreachable
 from egress.proxy.http.heads import Field, RequestHead, ResponseHead
 from egress.proxy.http.writer import request_bytes
-from egress.proxy.net.connection import Connection, DeadlineTimer
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.net.fair_scheduler import Begin, unchanged
 from egress.proxy.request.destination import Trailers
 from egress.proxy.tls.connect import open_connection

@@ -21,9 +21,8 @@ from egress.contract import snapshot as snapshots
 from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Auth, Route
-from egress.proxy.config import TOLD, Limits
+from egress.proxy.config import Limits
 from egress.proxy.fast.head_cache import HeadCache
-from egress.proxy.net.buffers import BufferBudget
 from egress.proxy.net.pool import Pool
 from egress.proxy.net.splice import Pipes
 from egress.proxy.state import config_files
@@ -84,7 +83,6 @@ class Bottle:
         self.problem: str | None = "no route table was ever loaded: everything is denied"
         self.flows = Flows()
         self.pool = Pool(limits.pooled)
-        self.berths = BufferBudget(limits.in_flight_bytes, limits.connections + TOLD)
         self.pipes = Pipes()
         self.uses = LeaseCounter(directory / "uses.json")
         self.counters: Counter[str] = Counter()

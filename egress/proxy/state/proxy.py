@@ -17,9 +17,10 @@ from egress.proxy.config import Config
 from egress.proxy.credentials.secrets import Secrets
 from egress.proxy.credentials.sigv4 import AwsKey
 from egress.proxy.fast.write_batch import WriteBatch
-from egress.proxy.net.connection import DeadlineTimer, Wakeup
+from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.net.dialing import Lookup, Resolver, system_lookup
 from egress.proxy.net.fair_scheduler import FairScheduler
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.state.active_scan import Scanners
 from egress.proxy.state.bottle import Ack, Bottle
 from egress.proxy.state.pipelock_file import GateFile

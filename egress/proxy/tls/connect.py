@@ -7,7 +7,8 @@ import socket
 import ssl
 
 from egress.proxy.errors import Unreachable
-from egress.proxy.net.connection import Connection, DeadlineTimer
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.tls.session import Session
 from egress.proxy.tls.transport import TlsTransport
 
@@ -23,9 +24,9 @@ async def open_connection(
 ) -> Connection:
     """Open a connection over a socket, with TLS to `host` if there is a context for it. Raises Unreachable.
 
-    It wakes the task that serves the client, and its buffers are as large as the client's.
+    It wakes the task that serves the client.
     """
-    connection = Connection(client.bell, watch, buffer_limits=client.buffer_limits)
+    connection = Connection(client.bell, watch)
     try:
         if tls is None:
             await _adopt(sock, connection)

@@ -13,14 +13,14 @@ import asyncio
 from struct import Struct
 from typing import Any, cast
 
-from egress.proxy.net.buffers import WIDE
+from egress.proxy.net.buffers import READ_BYTES
 from egress.proxy.net.connection import Chunk, Connection
 from egress.proxy.tls.session import Session
 
 LONGEST_RECORD = 5 + 16 * 1024 + 2048  # with its header and what encryption may add
 _FRONT = LONGEST_RECORD  # where reads go: the start of a record that came before has room in front of it
-_arrived = memoryview(bytearray(_FRONT + WIDE.read))
-_plain = memoryview(bytearray(_FRONT + WIDE.read))  # what was in the records
+_arrived = memoryview(bytearray(_FRONT + READ_BYTES))
+_plain = memoryview(bytearray(_FRONT + READ_BYTES))  # what was in the records
 # Reads are small until the peer has sent much data at once: tiny records, and those without data, are dear.
 _LITTLE = 8 * 1024
 _small_room, _large_room = _arrived[_FRONT : _FRONT + _LITTLE], _arrived[_FRONT:]
@@ -117,10 +117,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._below = below
 
     def get_buffer(self, _: int) -> memoryview:
-        if not self._is_bulk:
-            return _small_room
-        buffer_limits = self._connection.buffer_limits
-        return _large_room if buffer_limits is WIDE else _large_room[: buffer_limits.read]
+        return _large_room if self._is_bulk else _small_room
 
     def buffer_updated(self, count: int) -> None:
         start, left = _FRONT, self._left

@@ -18,7 +18,8 @@ from egress.proxy.config import Config
 from egress.proxy.fast import fast_path
 from egress.proxy.fast.head_cache import Answer, CachedRequest, HeadCache
 from egress.proxy.http.heads import RequestHead, parse_request
-from egress.proxy.net.connection import Connection, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.proxy import Proxy
 from tests.support.proxy_harness import Client, Harness, get, pinned, request

@@ -297,7 +297,6 @@ async def test_readers_get_nothing_of_what_is_noted_along_the_way() -> None:
         ("EGRESS_HEAD_SECONDS", "0"),
         ("EGRESS_MAX_CONNECTIONS", "-1"),
         ("EGRESS_MAX_HELD_MIB", "16"),
-        ("EGRESS_MAX_IN_FLIGHT_MIB", "100"),
         ("EGRESS_UPSTREAM_CA", "/nowhere/ca.pem"),
         ("EGRESS_REFUSE_AT_CONNECT", "maybe"),
         ("EGRESS_UPSTREAM_PROXY", "127.0.0.1:8888"),

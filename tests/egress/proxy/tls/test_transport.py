@@ -16,7 +16,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egress.proxy.net.buffers import NARROW, WIDE
+from egress.proxy.net.buffers import READ_BYTES, UNREAD_BYTES, UNSENT_BYTES
 from egress.proxy.tls import transport
 from egress.proxy.tls.authority import Authority
 from egress.proxy.tls.session import Session, upstream_context
@@ -157,12 +157,12 @@ async def test_closing_says_goodbye_after_what_was_written(
 async def test_a_peer_that_does_not_read_is_noticed(authority: Authority, trusting: ssl.SSLContext) -> None:
     async with opened(authority, trusting) as (ours, peer):
         while not ours.wire.choked:
-            ours.wire.write(MUCH[: NARROW.unsent])
+            ours.wire.write(MUCH[:UNSENT_BYTES])
             await asyncio.sleep(0)
         reading = asyncio.create_task(peer.read(1 << 30))
         await until(lambda: not ours.wire.choked)
         ours.wire.close()
-        assert len(await reading) % NARROW.unsent == 0
+        assert len(await reading) % UNSENT_BYTES == 0
 
 
 async def test_what_nobody_reads_is_not_received_without_end(
@@ -171,7 +171,7 @@ async def test_what_nobody_reads_is_not_received_without_end(
     async with opened(authority, trusting) as (ours, peer):
         sending = asyncio.create_task(peer.send(peer.sealed(MUCH)))
         await until(lambda: not ours.is_reading)
-        assert len(ours.wire.buffer) <= NARROW.unread + NARROW.read
+        assert len(ours.wire.buffer) <= UNREAD_BYTES + READ_BYTES
         received = b""
         while len(received) < len(MUCH):
             received += ours.wire.take(len(ours.wire.buffer))
@@ -292,7 +292,6 @@ def test_tiny_records_behind_much_data_are_read_in_turn_with_others(
     async def scene() -> None:
         async with opened(authority, trusting) as (ours, peer):
             read, given = bytearray(), counted(ours)
-            ours.wire.settle_in(WIDE)
             ours.wire.sink = read.extend  # type: ignore[assignment]
             ours.tls._is_bulk = True
             flooded = b"".join(peer.sealed(b"x") for _ in range(7000))
@@ -331,7 +330,6 @@ async def test_a_flood_of_tickets_ends_the_connection(
     server.keylog_filename = str(log := tmp_path / "keys")
     async with connected(Session(trust, HOST), server) as (ours, peer):
         given = counted(ours)
-        ours.wire.buffer_limits = WIDE
         shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
         await asyncio.sleep(0)
         await peer.send(await peer.shake_hands())
@@ -348,7 +346,6 @@ async def test_a_flood_of_tickets_ends_the_connection(
 async def test_reads_are_large_only_while_records_are(authority: Authority, trusting: ssl.SSLContext) -> None:
     """Of small ones so many fit into a large read that everybody else would wait."""
     async with opened(authority, trusting) as (ours, peer):
-        ours.wire.buffer_limits = WIDE
         received = bytearray()
         ours.wire.sink = received.extend  # type: ignore[assignment]
 
@@ -362,17 +359,14 @@ async def test_reads_are_large_only_while_records_are(authority: Authority, trus
         large = peer.sealed(MUCH[:60_000])
         assert arrives(large[:little]) == little  # of the first record, nothing can be read yet
         assert arrives(large[little : 2 * little]) == little
-        assert arrives(large[2 * little : 3 * little]) == WIDE.read
-        assert arrives(large[3 * little :]) == WIDE.read
-        ours.wire.buffer_limits = NARROW
-        assert len(ours.tls.get_buffer(-1)) == NARROW.read
+        assert arrives(large[2 * little : 3 * little]) == READ_BYTES
+        assert arrives(large[3 * little :]) == READ_BYTES
         assert arrives(peer.sealed(b"little")) == little
         assert received == MUCH[:60_000] + b"little"
 
 
 async def test_reads_of_many_small_records_are_small(authority: Authority, trusting: ssl.SSLContext) -> None:
     async with opened(authority, trusting) as (ours, peer):
-        ours.wire.buffer_limits = WIDE
         ours.wire.sink = lambda _: None
         little = len(ours.tls.get_buffer(-1))
         small = b"".join(peer.sealed(b"x") for _ in range(1 + little // 23))
@@ -417,7 +411,7 @@ async def test_a_record_that_is_not_whole_is_not_asked_for(
 
 @given(sizes=st.lists(st.one_of(st.integers(0, 40), st.integers(16_000, 17_000)), max_size=20))
 def test_records_are_told_apart(sizes: list[int]) -> None:
-    stream = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + bytes(size) for size in sizes)[: 256 * 1024]
+    stream = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + bytes(size) for size in sizes)[:READ_BYTES]
     transport._arrived[100 : 100 + len(stream)] = stream
     ends = list(itertools.accumulate((5 + size for size in sizes), initial=100))
     for cut in {0, 1, 4, 5, 6, len(stream) // 2, len(stream) - 1, len(stream)} & set(range(len(stream) + 1)):
