@@ -22,7 +22,7 @@ from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request import builtin_endpoints
-from egress.proxy.state.bottle import SLUG
+from egress.proxy.state.bottle_files import SLUG
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Batch
 

@@ -20,7 +20,8 @@ from egress.proxy.process.socket_passing import SocketReceiver
 from egress.proxy.process.tcp import BACKLOG
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request.client_session import ClientSession, Entry
-from egress.proxy.state.bottle import Ack, Bottle, exists, found_in
+from egress.proxy.state.bottle import Ack, Bottle
+from egress.proxy.state.bottle_files import exists, found_in
 from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)

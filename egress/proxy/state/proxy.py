@@ -21,10 +21,10 @@ from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.net.dialing import Lookup, Resolver, system_lookup
 from egress.proxy.net.fair_scheduler import FairScheduler
 from egress.proxy.net.wakeup import Wakeup
-from egress.proxy.state.active_scan import Scanners
 from egress.proxy.state.bottle import Ack, Bottle
 from egress.proxy.state.pipelock_file import GateFile
 from egress.proxy.state.records import Records
+from egress.proxy.state.scanners import Scanners
 from egress.proxy.state.unauthenticated import UnauthenticatedConnections
 from egress.proxy.tls.authority import ensure as ensure_ca
 from egress.proxy.tls.session import upstream_context
