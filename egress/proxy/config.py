@@ -63,6 +63,7 @@ class Config:
     forbidden_networks: tuple[Network, ...] = ()
     nat64: bool = False
     refuse_at_connect: bool = False
+    fast_path: bool = True
     gateway: Gateway | None = None
     limits: Limits = field(default_factory=Limits)
     processes: int = 1
@@ -118,6 +119,7 @@ def from_environment() -> Config:
         forbidden_networks=_networks("EGRESS_FORBIDDEN_NETWORKS"),
         nat64=environment.flag("EGRESS_NAT64"),
         refuse_at_connect=environment.flag("EGRESS_REFUSE_AT_CONNECT"),
+        fast_path=environment.flag("EGRESS_FAST_PATH", default=True),
         gateway=_gateway("EGRESS_UPSTREAM_PROXY"),
         limits=_limits(),
         processes=sharding.configured("EGRESS_PROCESSES"),

@@ -21,9 +21,6 @@ _FIELDS = rb"((?:" + TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n)*+)\r\n"
 _REQUEST = re.compile(rb"([A-Z][A-Z-]{0,31}) ([\x21-\x7e]++) HTTP/(1\.[01])\r\n" + _FIELDS)
 _RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n" + _FIELDS)
 _FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ \t]*+\r\n")
-_USUAL_LINE = re.compile(
-    rb"(GET|HEAD|OPTIONS) ((/[\x21\x22\x24-\x3e\x40-\x7e]*+)(?:\?[\x21\x22\x24-\x7e]*+)?) HTTP/1\.1\r\n"
-)
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
 
 # Read by this proxy, so two of them, or one named in Connection, would leave open which one counts.
@@ -60,7 +57,7 @@ OUR_OWN = b"x-egress-reason"  # what our refusals are known by: nobody else is t
 _NOT_SENT_ON = HOP_BY_HOP | {b"host", OUR_OWN}
 _ACTED_ON = _SINGLE | HOP_BY_HOP | {b"content-encoding", b"content-type"}
 _AS_DASHES = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
-_REMEMBERED_BYTES = 2048
+_CACHED_BYTES = 2048
 # Most origins take 8 KiB, some load balancers 16. Presigned URLs and GraphQL in a query are well below.
 _MAX_TARGET = 16 * 1024
 _MAX_CONNECTION_TOKENS = 64
@@ -150,8 +147,8 @@ def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
     if block.count(b"\r\n") > max_fields:
         raise BadRequest("too-many-headers", f"The request has more than {max_fields} headers.", 431)
     try:
-        head = RequestHead(version, *_parsed(block), method=method.decode("ascii"), target=target)
-        _check_spelling(head)
+        fields = _parsed(block, is_request=True)
+        head = RequestHead(version, *fields, method=method.decode("ascii"), target=target)
         if head.length:
             _check_request_length(head)
         _ask_llhttp(httptools.HttpRequestParser, raw)
@@ -169,7 +166,8 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     if block.count(b"\r\n") > max_fields:
         raise BadAnswer(f"The origin's answer has more than {max_fields} headers.")
     try:
-        head = ResponseHead(version, *_parsed(block), status=int(status), reason=reason or b"")
+        fields = _parsed(block, is_request=False)
+        head = ResponseHead(version, *fields, status=int(status), reason=reason or b"")
         head.length = _response_length(head, to_head)
         _ask_llhttp(httptools.HttpResponseParser, raw)
     except ValueError as error:
@@ -177,40 +175,17 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     return head
 
 
-def read_usual_line(raw: bytes) -> tuple[str, str, bytes, int] | None:
-    """Of a head that can be repeated: the method, path and origin form, and where its fields begin.
-
-    All others are None here.
-    """
-    match = _USUAL_LINE.match(raw)
-    if match is None:
-        return None
-    method, origin_form, path = match.groups()
-    if len(origin_form) > _MAX_TARGET:
-        return None
-    return method.decode("ascii"), path.decode("ascii"), origin_form, match.end()
-
-
-def is_accepted(raw: bytes) -> bool:
-    """For a request whose line and whose fields were read strictly, but not together: llhttp's opinion."""
-    try:
-        httptools.HttpRequestParser(_nobody).feed_data(raw)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-        return False
-    return True
-
-
 _Parsed = tuple[list[Field], dict[bytes, bytes], frozenset[bytes], list[Field], bytes, int]
 
 
-def _parsed(block: bytes) -> _Parsed:
-    """What the fields of a head mean. A tool sends the same ones again and again: the last are remembered."""
-    return _remembered(block) if len(block) <= _REMEMBERED_BYTES else _read_block(block)
+def _parsed(block: bytes, *, is_request: bool) -> _Parsed:
+    """Return the meaning of a head's fields. Tools repeat theirs, so the latest blocks are cached."""
+    return (_cached if len(block) <= _CACHED_BYTES else _read_block)(block, is_request)
 
 
 @lru_cache(maxsize=512)
-def _remembered(block: bytes) -> _Parsed:
-    return _read_block(block)
+def _cached(block: bytes, is_request: bool) -> _Parsed:
+    return _read_block(block, is_request)
 
 
 def folded(key: bytes) -> bytes:
@@ -218,9 +193,11 @@ def folded(key: bytes) -> bytes:
     return key.translate(_AS_DASHES)
 
 
-def _read_block(block: bytes) -> _Parsed:
-    """Raises ValueError for fields that contradict each other."""
+def _read_block(block: bytes, is_request: bool) -> _Parsed:
+    """Raises ValueError for fields that contradict each other, or that can be read in two ways."""
     fields = [(name.lower(), name, value) for name, value in _FIELD.findall(block)]
+    if is_request:
+        _check_spelling(fields)
     single: dict[bytes, bytes] = {}
     own: list[bytes] = []
     for key, _, value in fields:
@@ -272,9 +249,9 @@ def _declared_length(single: dict[bytes, bytes]) -> int:
     return int(length)
 
 
-def _check_spelling(head: RequestHead) -> None:
-    """What we take for a header of no importance must not be the length of the body to the origin."""
-    for key, _, _ in head.fields:
+def _check_spelling(fields: list[Field]) -> None:
+    """A header that means nothing to us must not be the length of the body to the origin."""
+    for key, _, _ in fields:
         if (name := folded(key)) != key and name in _ACTED_ON:
             raise ValueError(f"its header {name.decode('ascii')} is spelt without '-'")
 

@@ -6,6 +6,7 @@ Trust boundary: they come from inside a bottle. Origins believe them because pro
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from egress.policy.routes import Route
 from egress.proxy.errors import Refusal
@@ -78,7 +79,9 @@ ALL = _METHODS | _PLACES | _SECOND_PLACES
 
 def overrides_in(fields: Iterable[Field], route: Route) -> frozenset[bytes]:
     """The names, folded, of headers that could lead the request past what this route allows."""
-    return _possible_on(route).intersection([folded(key) for key, _, _ in fields])
+    is_signed = route.auth is not None and route.auth.scheme == "SigV4"
+    possible = _possible(bool(route.methods), bool(route.path_allowlist), route.auth is not None, is_signed)
+    return possible.intersection([folded(key) for key, _, _ in fields])
 
 
 def without_overrides(fields: list[Field], route: Route) -> list[Field]:
@@ -95,11 +98,12 @@ def without_overrides(fields: list[Field], route: Route) -> list[Field]:
     return [entry for entry in fields if folded(entry[0]) not in found]
 
 
-def _possible_on(route: Route) -> frozenset[bytes]:
-    names = _METHODS if route.methods else frozenset()
-    if route.path_allowlist or route.methods or route.auth:
+@cache
+def _possible(has_methods: bool, has_paths: bool, has_auth: bool, is_signed: bool) -> frozenset[bytes]:
+    names = _METHODS if has_methods else frozenset()
+    if has_paths or has_methods or has_auth:
         names |= _PLACES
     # A signed copy reads with our key, in any bucket: there the host is a limit too.
-    if route.path_allowlist or (route.auth is not None and route.auth.scheme == "SigV4"):
+    if has_paths or is_signed:
         names |= _SECOND_PLACES
     return names

@@ -16,37 +16,39 @@ from egress.proxy.net.fair_scheduler import Begin, result
 _LINGER_SECONDS, _QUIET_SECONDS, _LINGER_BYTES = 2.0, 0.2, 1024 * 1024
 
 
-class Lane(Protocol):
-    """Serves requests by itself while the task waits here."""
+class Interlude(Protocol):
+    """Serves requests of a connection while its task waits for the next head."""
 
     @property
-    def busy(self) -> bool: ...
+    def is_busy(self) -> bool:
+        """Whether a request is under way."""
 
     @property
-    def stuck(self) -> bool: ...
+    def is_stuck(self) -> bool:
+        """Whether only the task can bring it to an end."""
 
 
 async def read_head(
     connection: Connection,
     limits: Limits,
     stopping: Callable[[], bool],
-    lane: Lane | None = None,
+    interlude: Interlude | None = None,
     *,
     silence: float,
 ) -> bytes | None:
     """The bytes of the next head, or None when the connection is over. Raises BadRequest, or Gone.
 
-    While the lane is busy nothing is read; when it is stuck, None is returned for its owner to go on.
+    Nothing is read while the interlude is busy; None is returned when it is stuck.
 
-    Its first byte may take as long as `silence` is borne; from then on every byte of it has to arrive within
-    one deadline, however it is dripped.
+    The first byte may take `silence` seconds; from then on the whole head has to arrive within one deadline,
+    however it is dripped.
     """
     connection.expired = False
     connection.deadline = connection.clock() + silence
     started = False
     while True:
-        if lane is not None and lane.busy:
-            if lane.stuck:
+        if interlude is not None and interlude.is_busy:
+            if interlude.is_stuck:
                 return None
             await connection.bell.wait()
             continue

@@ -1,10 +1,10 @@
-"""Where connections to the TCP port arrive, when several processes share it.
+"""Where connections to the TCP port arrive, when several processes share it: passed on, or taken in.
 
-Whose a connection claims to be is looked at before anything is made of it: half of them, or more, are for
-another process. Who does not say so at once is taken in, and handed over when it has.
+The owner is read from the first head, once. Half of the connections, or more, belong to another process, so
+it is read before anything is made of a connection. One without a whole head yet is taken in, and comes back
+here when it has sent one.
 
-Trust boundary: these are strangers. Nothing that they say is believed here; at worst it is the wrong process
-that finds out who they are not.
+Trust boundary: nothing that a head says is believed here. At worst the wrong process finds out that it lies.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 
-from egress.proxy.process.socket_passing import IN_MESSAGE, TakeIn, owner_of, try_pass
+from egress.proxy.net.connection import Connection
+from egress.proxy.process.socket_passing import IN_MESSAGE, owner_of, pass_socket, try_pass
+from egress.proxy.request.session_hooks import PassToOwner
 from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)
@@ -21,9 +24,12 @@ _AT_ONCE = 64
 _WITHOUT_ROOM_SECONDS = 0.5  # until it is looked again whether there are descriptors
 
 
+# Serves a connection, of which these bytes were read. Its owner may still have to be found, or reached.
+TakeIn = Callable[[socket.socket, bytes, PassToOwner | None], None]
+
+
 class SharedAcceptor:
     def __init__(self, proxy: Proxy, listening: socket.socket, take_in: TakeIn) -> None:
-        """`take_in` is given a connection, and what was read of it."""
         self._proxy = proxy
         self._listening = listening
         self._take_in = take_in
@@ -65,17 +71,19 @@ class SharedAcceptor:
         except OSError:
             accepted.close()
             return
-        if self._pass_to_owner(accepted, seen):
+        head, is_whole, _ = seen.partition(b"\r\n\r\n")
+        owner = owner_of(self._proxy.config, head) if is_whole else None
+        if owner == self._proxy.config.number:
+            self._take_in(accepted, seen, None)
+        elif owner is not None and try_pass(self._proxy.neighbours[owner], accepted.fileno(), seen):
             accepted.close()
         else:
-            self._take_in(accepted, seen)
+            self._take_in(accepted, seen, self._pass_to_owner)
 
-    def _pass_to_owner(self, accepted: socket.socket, seen: bytes) -> bool:
-        """Whether it has the connection now."""
-        head, end, _ = seen.partition(b"\r\n\r\n")
-        if not end:
-            return False
+    async def _pass_to_owner(self, connection: Connection, head: bytes) -> bool:
+        """Whether another process has the connection now. Raises Refusal, or Gone."""
         owner = owner_of(self._proxy.config, head)
         if owner == self._proxy.config.number:
             return False
-        return try_pass(self._proxy.neighbours[owner], accepted.fileno(), seen)
+        await pass_socket(self._proxy, owner, connection, head)
+        return True

@@ -19,7 +19,8 @@ from egress.proxy.process.acceptor import SharedAcceptor
 from egress.proxy.process.socket_passing import SocketReceiver
 from egress.proxy.process.tcp import BACKLOG
 from egress.proxy.process.unix import bind_unix
-from egress.proxy.request.client_session import ClientSession, Entry
+from egress.proxy.request.client_session import ClientSession
+from egress.proxy.request.session_hooks import Entry, FastPaths, PassToOwner
 from egress.proxy.state.bottle import Ack, Bottle
 from egress.proxy.state.bottle_files import exists, found_in
 from egress.proxy.state.proxy import Proxy
@@ -32,12 +33,14 @@ _SOCKETS = {"proxy.sock": Entry.PROXY_SOCKET, "agent.sock": Entry.AGENT_SOCKET}
 class Listeners:
     """Opens and closes sockets as bottles come and go."""
 
-    def __init__(self, proxy: Proxy) -> None:
+    def __init__(self, proxy: Proxy, fast_paths: FastPaths | None = None) -> None:
+        """`fast_paths` makes the fast path of a session, where there is one."""
         self._proxy = proxy
+        self._fast_paths = fast_paths
         self._loop = asyncio.get_running_loop()  # asking for it each time costs a system call
         self._servers: dict[str, dict[str, asyncio.Server]] = {}  # by bottle and by name
         self._tcp: list[asyncio.Server | SharedAcceptor] = []
-        self._reception = SocketReceiver(self._take_in)
+        self._receiver = SocketReceiver(self._take_in)
         self._refreshing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self.port: int | None = None
@@ -47,9 +50,9 @@ class Listeners:
         for each in listening:
             self.port = self.port or int(each.getsockname()[1])
             if self._proxy.neighbours:
-                porch = SharedAcceptor(self._proxy, each, self._take_in)
-                porch.open()
-                self._tcp.append(porch)
+                acceptor = SharedAcceptor(self._proxy, each, self._take_in)
+                acceptor.open()
+                self._tcp.append(acceptor)
             else:
                 server = await self._loop.create_server(
                     lambda: self._connection(Entry.TCP, None), sock=each, backlog=BACKLOG
@@ -57,14 +60,16 @@ class Listeners:
                 self._tcp.append(server)
                 self._proxy.watch.registry.claim(each.fileno())
 
-    def open_reception(self, incoming: socket.socket) -> None:
-        """For bottles of ours that another process accepted a connection of."""
-        self._reception.open(incoming)
+    def receive_from(self, incoming: socket.socket) -> None:
+        """Serve the connections of our bottles that other processes accepted."""
+        self._receiver.open(incoming)
 
-    def _take_in(self, accepted: socket.socket, seen: bytes) -> None:
-        self._begin(self._connect(accepted, seen))
+    def _take_in(
+        self, accepted: socket.socket, seen: bytes, pass_to_owner: PassToOwner | None = None
+    ) -> None:
+        self._begin(self._adopt(accepted, seen, pass_to_owner))
 
-    async def _connect(self, accepted: socket.socket, seen: bytes) -> None:
+    async def _adopt(self, accepted: socket.socket, seen: bytes, pass_to_owner: PassToOwner | None) -> None:
         connection = Connection(Wakeup(), self._proxy.watch)
         connection.buffer += seen
         try:
@@ -76,7 +81,7 @@ class Listeners:
             if transport.is_closing():
                 accepted.detach()  # the transport has closed it, or will
             else:
-                await self._serve(connection, Entry.TCP, None)
+                await self._serve(connection, Entry.TCP, None, pass_to_owner)
 
     async def refresh(self, slug: str) -> Ack | None:
         """Read a bottle's files again, with its sockets open while it exists. None when it is gone.
@@ -120,7 +125,7 @@ class Listeners:
         """Take no more connections; those that are open go on."""
         for server in self._tcp:
             server.close()
-        self._reception.close()
+        self._receiver.close()
         for slug in list(self._servers):
             self._close(slug)
 
@@ -177,10 +182,20 @@ class Listeners:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, connection: Connection, entry: Entry, bottle: Bottle | None) -> None:
+    async def _serve(
+        self,
+        connection: Connection,
+        entry: Entry,
+        bottle: Bottle | None,
+        pass_to_owner: PassToOwner | None = None,
+    ) -> None:
         self._proxy.conversations.add(connection.bell)
+        session = ClientSession(
+            self._proxy, connection, entry, bottle,
+            fast_paths=self._fast_paths, pass_to_owner=pass_to_owner,
+        )  # fmt: skip
         try:
-            await ClientSession(self._proxy, connection, entry, bottle).run()
+            await session.run()
         finally:
             self._proxy.conversations.discard(connection.bell)
 

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 from contextlib import suppress
+from functools import partial
 
 from botbottle.core.home import write_private
 from egress.contract import sharding
@@ -16,6 +17,8 @@ from egress.dlp import scanner
 from egress.policy.errors import PolicyError
 from egress.policy.hostnames import check_askable
 from egress.proxy.config import Config
+from egress.proxy.fast.fast_path import FastPath
+from egress.proxy.fast.write_batch import WriteBatch
 from egress.proxy.net.dialing import Lookup, system_lookup
 from egress.proxy.process.control import Control
 from egress.proxy.process.event_loop import Loop
@@ -43,7 +46,7 @@ def serve(config: Config, sockets: Sockets, lookup: Lookup | None = None) -> Non
 
 async def _serve(config: Config, sockets: Sockets, lookup: Lookup) -> None:
     proxy = Proxy(config, lookup=lookup, neighbours=sockets.neighbours)
-    listeners = Listeners(proxy)
+    listeners = Listeners(proxy, partial(FastPath, proxy, WriteBatch()) if config.fast_path else None)
     control = Control(proxy, listeners)
     background = [asyncio.create_task(proxy.watch.run()), asyncio.create_task(proxy.tick())]
     stop = _signals(listeners, background)
@@ -51,7 +54,7 @@ async def _serve(config: Config, sockets: Sockets, lookup: Lookup) -> None:
         await asyncio.to_thread(_warm_up)  # before anybody can ask for it on the loop
         await listeners.refresh_all()
         if sockets.neighbours:
-            listeners.open_reception(sockets.incoming[config.number])
+            listeners.receive_from(sockets.incoming[config.number])
         await listeners.open_tcp(sockets.tcp)
         await control.open(config.control_socket)
         if config.processes == 1:

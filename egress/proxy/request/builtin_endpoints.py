@@ -9,7 +9,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from egress.proxy.errors import Refusal
+from egress.proxy.errors import BadRequest, Refusal
 from egress.proxy.http.heads import RequestHead
 from egress.proxy.http.targets import Target
 from egress.proxy.request.dry_run import why
@@ -20,8 +20,22 @@ from egress.proxy.state.records import Record
 NAME = "_egress.local"
 
 
-def answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> bytes:
-    """The whole response. Raises Refusal."""
+def answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> bytes | None:
+    """The whole response, or None for a request to the web process. Raises Refusal."""
+    if target.host != NAME and target.port in (80, proxy.config.supervise_port):
+        return None
+    if target.host != NAME or target.port != 80:
+        raise BadRequest("port", f"Use http://{target.host}/ without a port.")
+    record.verdict, record.status = "local", 200
+    response = _answer(proxy, bottle, head, target, record)
+    if head.length:
+        raise BadRequest("bad-body", f"{NAME} takes no request body.")
+    if record.verdict == "refused":  # what was asked about
+        bottle.counters["refused"] += 1
+    return response
+
+
+def _answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> bytes:
     if head.method not in ("GET", "HEAD"):
         raise Refusal("method", f"{NAME} answers GET only.", 405)
     if target.path == "/allowlist":

@@ -20,6 +20,7 @@ from egress.proxy.http.writer import UPGRADE, response_bytes
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.fair_scheduler import result
 from egress.proxy.request.destination import Destination, Trailers
+from egress.proxy.request.upgraded import Upgraded, discard
 from egress.proxy.state.records import Record
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -49,6 +50,7 @@ class Exchange:
         self._client = client
         self._head = head
         self._destination = destination
+        self._inspected = destination.inspected
         self._limits = limits
         self._record = record
         self._upstream = sent_on  # set before the start when the request is already on its way
@@ -82,7 +84,7 @@ class Exchange:
             self._touch()
             answer = await self._final_answer()
             if answer.status == 101:
-                await self._switch(answer)
+                await self._upgrade(answer)
                 return False
             reusable = await self._relay(answer)
             return reusable
@@ -93,7 +95,7 @@ class Exchange:
                 raise Gone(end.reason) from end
             raise
         finally:
-            self._destination.let_go()
+            self._inspected.release()
             self._client.drop_sink()
             self._client.feed_from(None)
             if self._upstream is not None and not reusable:
@@ -103,9 +105,9 @@ class Exchange:
     # --- the request
 
     async def _final_answer(self) -> ResponseHead:
-        if self._destination.needs_whole_body and self._head.length:
+        if self._inspected.needs_whole_body and self._head.length:
             await self._read_whole()
-        elif self._destination.reads_ahead and b"expect" not in self._head.single:
+        elif self._inspected.reads_ahead and b"expect" not in self._head.single:
             await self._read_ahead()
         repeatable = self._head.method in REPEATABLE and self._head.length == 0
         kept = self._upstream or self._destination.reuse(self._client, repeatable=repeatable)
@@ -122,13 +124,13 @@ class Exchange:
         return await self._await_answer(fresh)
 
     async def _read_whole(self) -> None:
-        destination = self._destination
-        body = await read_body(self._client, self._head, self._limits, destination.keep, destination.begin)
+        inspected, begin = self._inspected, self._destination.begin
+        body = await read_body(self._client, self._head, self._limits, inspected.reserve, begin)
         self._touch()
         self._head = self._head.with_length(len(body))
         self._sent_all = True
-        self._destination.take_body(self._head, body)
-        self._ready = await self._in_turn(self._destination.outgoing(body, last=True))
+        inspected.take_body(self._head, body)
+        self._ready = await self._in_turn(inspected.outgoing(body, last=True))
         self._record.bytes_out += len(self._ready)
 
     async def _read_ahead(self) -> None:
@@ -169,10 +171,10 @@ class Exchange:
             for payload in payloads(data, self._body):
                 self._touch()
                 if payload or self._body.finished:
-                    leaving.append((yield from self._destination.outgoing(payload, last=self._body.finished)))
+                    leaving.append((yield from self._inspected.outgoing(payload, last=self._body.finished)))
                 yield
             if isinstance(self._body, ChunkedBody) and self._body.finished:
-                trailers = self._destination.trailers(self._body.trailers, leaving=True)
+                trailers = self._inspected.trailers(self._body.trailers, leaving=True)
         except Refusal as refusal:
             self._fail(refusal)
             return b""
@@ -197,7 +199,7 @@ class Exchange:
 
     def _fail(self, refusal: Refusal) -> None:
         self._failure = refusal
-        self._client.sink = _discard
+        self._client.sink = discard
         self._client.bell.ring()
 
     # --- the answer
@@ -250,10 +252,10 @@ class Exchange:
         if 0 <= answer.length <= len(upstream.buffer):  # the whole of it is here, as of most answers
             payload = upstream.take(answer.length)
             if payload:
-                payload = await self._in_turn(self._destination.incoming(payload, last=True))
+                payload = await self._in_turn(self._inspected.incoming(payload, last=True))
                 self._record.bytes_in += len(payload)
             self._client.write(response_bytes(answer, fields, close=not keep) + payload)
-            return self._settle(upstream, answer, keep)
+            return self._finish(upstream, answer, keep)
         self._started = True
         self._patience = self._limits.idle_seconds
         self._answer_body = body_of(answer.length)
@@ -262,7 +264,7 @@ class Exchange:
         if not self._answered_all:
             self._client.feed_from(upstream)
             # Small answers leave in one piece with their head.
-            if self._destination.passes_on and not isinstance(self._answer_body, ChunkedBody):
+            if self._inspected.passes_on and not isinstance(self._answer_body, ChunkedBody):
                 upstream.drain_into(self._pass_on)
             else:
                 upstream.drain_into(self._take_answer_data, self._destination.begin)
@@ -273,7 +275,7 @@ class Exchange:
         self._unsent = b""
         if not self._answered_all:
             await self._until_answered(upstream)
-        return self._settle(upstream, answer, keep)
+        return self._finish(upstream, answer, keep)
 
     def _pass_on(self, data: bytes) -> None:
         """Of a body that is only counted: too little work to take turns for."""
@@ -307,12 +309,12 @@ class Exchange:
         self._client.bell.ring()
 
     def _send_answer(self, payload: bytes, *, last: bool) -> Steps:
-        payload = yield from self._destination.incoming(payload, last=last)
+        payload = yield from self._inspected.incoming(payload, last=last)
         self._record.bytes_in += len(payload)
         if isinstance(self._answer_body, ChunkedBody):
             payload = chunk(payload) if payload else b""
             if last:
-                payload += last_chunk(self._destination.trailers(self._answer_body.trailers, leaving=False))
+                payload += last_chunk(self._inspected.trailers(self._answer_body.trailers, leaving=False))
         if payload:
             self._client.write(self._unsent + payload)
             self._unsent = b""
@@ -322,7 +324,7 @@ class Exchange:
     def _fail_answer(self, refusal: Refusal) -> None:
         assert self._upstream is not None  # noqa: S101
         self._failure = refusal
-        self._upstream.sink = _discard
+        self._upstream.sink = discard
         self._client.bell.ring()
 
     async def _until_answered(self, upstream: Connection) -> None:
@@ -344,7 +346,7 @@ class Exchange:
         if self._failure is not None:  # it came with the last bytes
             raise self._failure
 
-    def _settle(self, upstream: Connection, answer: ResponseHead, keep: bool) -> bool:
+    def _finish(self, upstream: Connection, answer: ResponseHead, keep: bool) -> bool:
         if self._cut:  # what was written last did not arrive
             raise Gone
         self._client.feed_from(None)
@@ -356,51 +358,17 @@ class Exchange:
         self._upstream = None
         return keep
 
-    # --- upgrades
-
-    async def _switch(self, answer: ResponseHead) -> None:
+    async def _upgrade(self, answer: ResponseHead) -> None:
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
         switching = [*self._destination.answer_fields(answer), *UPGRADE]  # or there is no room for it
         self._started = True
         self._record.answered(101)
-        self._patience = self._limits.tunnel_idle_seconds
         self._client.write(response_bytes(answer, switching, close=False))
-        self._client.feed_from(upstream)
-        upstream.feed_from(self._client)
-        upstream.drain_into(self._take_upgraded_answer, self._destination.begin)
-        self._client.drain_into(self._take_upgraded_request, self._destination.begin)
-        while not (self._client.ended or upstream.ended):
-            self._check()
-            await self._client.bell.wait()
-        if self._failure is not None:  # it came with the last bytes
-            raise self._failure
-        self._client.write(await self._in_turn(self._destination.incoming(b"", last=True)))
-        self._client.close()
-        upstream.close()
+        await Upgraded(self._client, upstream, self._destination, self._limits, self._record).run(self._check)
+        if self._cut:
+            raise Gone
         self._upstream = None
-
-    def _take_upgraded_request(self, data: bytes) -> Generator[None, None, None]:
-        self._touch()
-        try:
-            data = yield from self._destination.outgoing(data, last=False)
-        except Refusal as refusal:
-            self._fail(refusal)
-            return
-        self._record.bytes_out += len(data)
-        if self._upstream is not None and data:
-            self._upstream.write(data)
-
-    def _take_upgraded_answer(self, data: bytes) -> Generator[None, None, None]:
-        self._touch()
-        try:
-            data = yield from self._destination.incoming(data, last=False)
-        except Refusal as refusal:
-            self._fail_answer(refusal)
-            return
-        self._record.bytes_in += len(data)
-        if data:
-            self._client.write(data)
 
     # --- what can happen meanwhile
 
@@ -419,7 +387,3 @@ class Exchange:
             if self._sent_all:
                 raise Unreachable("upstream-timeout", "The origin took too long to answer.", 504)
             raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
-
-
-def _discard(_: bytes) -> None:
-    """Data after a failure is not kept."""

@@ -82,8 +82,9 @@ class Origin:
         record: Record,
     ) -> None:
         self._proxy = proxy
-        self._bottle = bottle
-        self._target = target
+        self.bottle = bottle
+        self.target = target
+        self.request = target.asked_with(head.method)
         self.route = route
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
         self._record = record
@@ -91,26 +92,30 @@ class Origin:
         self._prepare(head)
         self._body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
 
+    @property
+    def inspected(self) -> Origin:
+        return self
+
     def _prepare(self, head: RequestHead) -> None:
         self._secret = self._credential()
         self._aws_key = self._parsed_aws_key()
-        search = self._proxy.scanners.search(self._bottle, self._secret)
+        search = self._proxy.scanners.search(self.bottle, self._secret)
         if search.handed.problem and self.route.dlp.searches_requests:
             raise unsearchable(self._record)
         self._inspection = Inspection(search.scanner, self.route, self._record, self._hold)
         self._fields = self._own_fields(head)
-        self._inspection.check_request(self._target, head, self._fields)
+        self._inspection.check_request(self.target, head, self._fields)
 
     def _credential(self) -> str | None:
         auth = self.route.auth
         if auth is None:
             return None
-        refuse_credential_in_url(self._target.origin_form)
+        refuse_credential_in_url(self.target.origin_form)
         secret = self._proxy.secrets.lookup(auth.token_ref)
         if secret is None:
             raise Refusal(
                 "credential-missing",
-                f"The credential for {self._target.host} is not set up. Tell the operator.",
+                f"The credential for {self.target.host} is not set up. Tell the operator.",
                 502,
             )
         return secret
@@ -127,7 +132,7 @@ class Origin:
     @property
     def needs_whole_body(self) -> bool:
         """The signature covers the body, so nothing can be sent before all of it is here."""
-        return self._aws_key is not None and hashes_the_body(self._target.host)
+        return self._aws_key is not None and hashes_the_body(self.target.host)
 
     def take_body(self, head: RequestHead, body: bytes) -> None:
         """All is looked up again: the key may have been taken away while the body came. Raises Refusal."""
@@ -148,13 +153,13 @@ class Origin:
         return fields
 
     def request_head(self, head: RequestHead) -> bytes:
-        host, form = self._target.host.encode("ascii"), self._target.origin_form
-        if self._target.scheme == "http" and _gateway_for(self._proxy, self.route) is not None:
+        host, form = self.target.host.encode("ascii"), self.target.origin_form
+        if self.target.scheme == "http" and _gateway_for(self._proxy, self.route) is not None:
             form = b"http://" + host + form
         return request_bytes(head, form, host, self._with_credential(head.method))
 
     def _with_credential(self, method: str) -> list[Field]:
-        auth, target = self.route.auth, self._target
+        auth, target = self.route.auth, self.target
         if self._aws_key is not None:
             request = SignedRequest(method, target.host, target.origin_form)
             return sign(request, self._fields, self._aws_key, self._body_digest, datetime.now(UTC))
@@ -169,30 +174,30 @@ class Origin:
         return self._inspection.answer(head, fields)
 
     def reuse(self, client: Connection, *, repeatable: bool) -> Connection | None:
-        return self._bottle.pool.take(self._key, client, repeatable=repeatable)
+        return self.bottle.pool.take(self._key, client, repeatable=repeatable)
 
     async def open(self, client: Connection) -> Connection:
-        target = self._target
+        target = self.target
         return await connect(
             self._proxy, self.route, target.host, target.port, client,
-            bottle=self._bottle, tls=target.scheme == "https",
+            bottle=self.bottle, tls=target.scheme == "https",
         )  # fmt: skip
 
-    def keep(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         self._hold.keep("body", size)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._hold.let_go()
 
     def give_back(self, connection: Connection) -> None:
-        self._bottle.pool.give_back(self._key, connection)
+        self.bottle.pool.give_back(self._key, connection)
 
     @property
     def reads_ahead(self) -> bool:
         return self._inspection.reads_ahead
 
     def begin(self, step: Step) -> None:
-        self._proxy.turns.begin(self._bottle, step)
+        self._proxy.turns.begin(self.bottle, step)
 
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         return self._inspection.outgoing(payload, last=last)

@@ -10,14 +10,13 @@ import asyncio
 import socket
 from pathlib import Path
 
-from egress.dlp.scanner import Steps
 from egress.proxy.errors import Unreachable
 from egress.proxy.http.heads import Field, RequestHead, ResponseHead
 from egress.proxy.http.writer import request_bytes
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.deadline_timer import DeadlineTimer
-from egress.proxy.net.fair_scheduler import Begin, unchanged
-from egress.proxy.request.destination import Trailers
+from egress.proxy.net.fair_scheduler import Begin
+from egress.proxy.request.destination import Uninspected
 from egress.proxy.tls.connect import open_connection
 
 IDENTITY = b"X-Bottle-Identity"
@@ -31,11 +30,7 @@ class WebProcess:
         self._origin_form = origin_form
         self._watch = watch
         self.begin = begin
-
-    needs_whole_body = False
-
-    def take_body(self, head: RequestHead, body: bytes) -> None:
-        raise AssertionError("the head does not depend on the body")
+        self.inspected = Uninspected()
 
     def request_head(self, head: RequestHead) -> bytes:
         # Names with '_' become the same variable as names with '-' on the other side.
@@ -66,26 +61,3 @@ class WebProcess:
 
     def give_back(self, connection: Connection) -> None:
         connection.close()
-
-    def keep(self, size: int) -> None:
-        raise AssertionError("nothing is held for the web process")
-
-    def let_go(self) -> None:
-        pass
-
-    @property
-    def reads_ahead(self) -> bool:
-        return False
-
-    def outgoing(self, payload: bytes, *, last: bool) -> Steps:
-        return unchanged(payload)
-
-    @property
-    def passes_on(self) -> bool:
-        return True
-
-    def incoming(self, payload: bytes, *, last: bool) -> Steps:
-        return unchanged(payload)
-
-    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
-        return []

@@ -19,7 +19,6 @@ from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Auth, Route
 from egress.proxy.config import Limits
-from egress.proxy.fast.head_cache import HeadCache
 from egress.proxy.net.pool import Pool
 from egress.proxy.net.splice import Pipes
 from egress.proxy.state import config_files
@@ -78,7 +77,6 @@ class Bottle:
         self.is_gone = False
         self.held_bytes = 0
         self.search: ActiveScan | None = None
-        self.habits = HeadCache()
         self.handed = SecretVariablesFile(directory)
         self.identity = Identity(None, supervise=False)
         self._told: PublishedConfig | None = None

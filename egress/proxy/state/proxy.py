@@ -16,7 +16,6 @@ from egress.policy.routes import Auth
 from egress.proxy.config import Config
 from egress.proxy.credentials.secrets import Secrets
 from egress.proxy.credentials.sigv4 import AwsKey
-from egress.proxy.fast.write_batch import WriteBatch
 from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.net.dialing import Lookup, Resolver, system_lookup
 from egress.proxy.net.fair_scheduler import FairScheduler
@@ -46,7 +45,6 @@ class Proxy:
         self.secrets = Secrets(config.home)
         self.scanners = Scanners(self.secrets)
         self.watch = DeadlineTimer(leaving_seconds=self.limits.leaving_seconds)
-        self.write_batch = WriteBatch()
         self.turns = FairScheduler()
         self.records = Records()
         self.bottles: dict[str, Bottle] = {}

@@ -49,7 +49,6 @@ class Scanners:
         else:
             scanner = Scanner(secrets)
         bottle.search = ActiveScan(bottle.snapshot, now + _SECRETS_SECONDS, scanner, handed)
-        bottle.habits.clear()
         return bottle.search
 
     def _added_by(self, snapshot: Snapshot) -> frozenset[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from egress.proxy.fast.head_cache import Answer, CachedRequest, HeadCache
 
 from botbottle.backends import secret_variables
 from egress.contract.snapshot import render_gate, render_routes, write_atomically
@@ -16,7 +17,6 @@ from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
 from egress.proxy.config import Config
 from egress.proxy.fast import fast_path
-from egress.proxy.fast.head_cache import Answer, CachedRequest, HeadCache
 from egress.proxy.http.heads import RequestHead, parse_request
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.wakeup import Wakeup
