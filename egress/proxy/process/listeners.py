@@ -89,7 +89,7 @@ class Listeners:
         Nothing is live before the operator's own gate, where there is one, knows of it too.
         """
         ack = await self._refresh(slug)
-        return _with_gate_problem(await self._proxy.write_pipelock(), ack)
+        return _with_gate_problem(await self._proxy.gate_file.publish(self._proxy.bottles.gate_hosts), ack)
 
     async def _refresh(self, slug: str) -> Ack | None:
         turn = self._refreshing.setdefault(slug, asyncio.Lock())
@@ -99,9 +99,9 @@ class Listeners:
     async def _read_again(self, slug: str) -> Ack | None:
         if not exists(self._proxy.config.bottles / slug):
             self._close(slug)
-            self._proxy.forget(slug)
+            self._proxy.bottles.forget(slug)
             return None
-        bottle, ack = await self._proxy.load(slug)
+        bottle, ack = await self._proxy.bottles.load(slug)
         if not self._proxy.stopping:
             try:
                 await self._open(bottle)
@@ -116,8 +116,8 @@ class Listeners:
         ours = (slug for slug in found_in(config.bottles) if config.owner(slug) == config.number)
         known = set(self._proxy.bottles) | set(ours)
         acks = [await self._refresh(slug) for slug in sorted(known)]
-        problem = (
-            await self._proxy.write_pipelock()
+        problem = await self._proxy.gate_file.publish(
+            self._proxy.bottles.gate_hosts
         )  # also without a bottle: an earlier run may have had some
         return [told for ack in acks if (told := _with_gate_problem(problem, ack)) is not None]
 
@@ -189,7 +189,7 @@ class Listeners:
         bottle: Bottle | None,
         pass_to_owner: PassToOwner | None = None,
     ) -> None:
-        self._proxy.conversations.add(connection.bell)
+        self._proxy.sessions.add(connection.bell)
         session = ClientSession(
             self._proxy, connection, entry, bottle,
             fast_paths=self._fast_paths, pass_to_owner=pass_to_owner,
@@ -197,7 +197,7 @@ class Listeners:
         try:
             await session.run()
         finally:
-            self._proxy.conversations.discard(connection.bell)
+            self._proxy.sessions.discard(connection.bell)
 
 
 def _with_gate_problem(problem: str | None, ack: Ack | None) -> Ack | None:

@@ -167,13 +167,3 @@ class Bottle:
         for connection in list(self.connections):
             connection.cut()
         self.pool.close()
-
-    def status(self) -> dict[str, Any]:
-        return {
-            **self.ack().as_dict(),
-            "connections": len(self.connections),
-            "held_bytes": self.held_bytes,
-            "flows": len(self.flows),
-            "pooled": len(self.pool),
-            "counters": dict(self.counters),
-        }
