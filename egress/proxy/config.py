@@ -16,7 +16,6 @@ from botbottle.core.environment import BadSetting
 from egress.contract import sharding
 from egress.contract.snapshot import write_atomically
 from egress.policy.addresses import Network
-from egress.proxy.request.upstream_proxy import Gateway
 
 log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
@@ -45,6 +44,14 @@ class Limits:
     leaving_seconds: float = 30  # for what was written before a close; no longer than without a byte
     connections: int = 512
     pooled: int = 128  # fewer than the requests under way at once would mean a handshake for each
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Where the operator's own proxy is (see request/upstream_proxy.py)."""
+
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from hashlib import sha256
 from egress.dlp.scanner import Steps
 from egress.policy.decide import PORTS
 from egress.policy.routes import Route
+from egress.proxy.config import Gateway
 from egress.proxy.credentials.secrets import credential_field, is_credential, refuse_credential_in_url
 from egress.proxy.credentials.sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from egress.proxy.errors import Refusal
@@ -22,7 +23,7 @@ from egress.proxy.net.fair_scheduler import Step
 from egress.proxy.net.pool import Key
 from egress.proxy.request.destination import Trailers
 from egress.proxy.request.inspection import WEBSOCKET_EXTENSIONS, Inspection, unsearchable
-from egress.proxy.request.upstream_proxy import Gateway
+from egress.proxy.request.upstream_proxy import connect_through, reach
 from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.memory import MemoryReservation
 from egress.proxy.state.proxy import Proxy
@@ -51,8 +52,8 @@ async def _socket(proxy: Proxy, bottle: Bottle, route: Route, host: str, port: i
     gateway = _gateway_for(proxy, route)
     if gateway is not None:
         if port == PORTS["http"]:  # plain requests are handed over whole
-            return await gateway.reach(seconds=limits.connect_seconds)
-        return await gateway.connect(host, port, seconds=limits.connect_seconds)
+            return await reach(gateway, seconds=limits.connect_seconds)
+        return await connect_through(gateway, host, port, seconds=limits.connect_seconds)
     lookup = proxy.resolver.lookup_for(bottle)
     addresses = await checked_addresses(
         host, route, lookup,

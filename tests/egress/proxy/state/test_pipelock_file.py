@@ -15,10 +15,9 @@ import yaml
 from egress.contract.snapshot import render_gate, render_routes, write_atomically
 from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
-from egress.proxy.config import Config
+from egress.proxy.config import Config, Gateway
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.worker import build_proxy
-from egress.proxy.request.upstream_proxy import Gateway
 from egress.proxy.state.bottle import Ack
 from egress.proxy.state.pipelock_file import RELOAD_SECONDS, GateFile
 
