@@ -16,8 +16,6 @@ from botbottle.core.environment import BadSetting
 from egress.contract import sharding
 from egress.contract.snapshot import write_atomically
 from egress.policy.addresses import Network
-from egress.proxy.net.buffers import NARROW
-from egress.proxy.request.upstream_proxy import Gateway
 
 log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
@@ -35,7 +33,6 @@ class Limits:
     head_fields: int = 128
     held_body_bytes: int = 16 * 1024 * 1024  # only where a signature needs the whole body first
     held_bytes: int = 128 * 1024 * 1024  # of all its requests, in such bodies, and to search and decode any
-    in_flight_bytes: int = 256 * 1024 * 1024  # of all its connections, on the way from one side to the other
     head_seconds: float = 15
     keep_alive_seconds: float = 75
     handshake_seconds: float = 15
@@ -47,6 +44,14 @@ class Limits:
     leaving_seconds: float = 30  # for what was written before a close; no longer than without a byte
     connections: int = 512
     pooled: int = 128  # fewer than the requests under way at once would mean a handshake for each
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Where the operator's own proxy is (see request/upstream_proxy.py)."""
+
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +150,11 @@ def _limits() -> Limits:
         tunnel_idle_seconds=environment.seconds("EGRESS_TUNNEL_IDLE_SECONDS", usual.tunnel_idle_seconds),
         stop_seconds=environment.seconds("EGRESS_STOP_SECONDS", usual.stop_seconds),
         connections=connections,
-        in_flight_bytes=_in_flight_bytes("EGRESS_MAX_IN_FLIGHT_MIB", connections),
         held_bytes=_MIB
         * environment.whole_number(
             "EGRESS_MAX_HELD_MIB", usual.held_bytes // _MIB, at_least=_LEAST_HELD_MIB, at_most=1_000_000
         ),
     )
-
-
-def _in_flight_bytes(name: str, connections: int) -> int:
-    """At least as much as so many connections can do with; more than that makes some of them faster."""
-    least = -(-(connections + TOLD) * NARROW.most // _MIB)
-    usual = max(Limits().in_flight_bytes // _MIB, least)
-    chosen = environment.whole_number(name, usual, at_least=1, at_most=1_000_000)
-    if chosen < least:
-        raise BadSetting(
-            f"{name} must be at least {least} for {connections} connections (EGRESS_MAX_CONNECTIONS)."
-        )
-    return chosen * _MIB
 
 
 def _pinned_ports(name: str) -> dict[int, int]:

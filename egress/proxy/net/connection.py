@@ -11,14 +11,15 @@ import math
 from collections.abc import Callable, Generator
 from typing import Protocol, cast
 
-from egress.proxy.net.buffers import NARROW, WIDE, BufferLimits, shared_room
+from egress.proxy.net.buffers import READ_BYTES, UNREAD_BYTES, UNSENT_BYTES
+from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.net.fair_scheduler import Begin, advance, at_once
-from egress.proxy.net.registration import Registry
+from egress.proxy.net.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-# One for all wires: what was read is taken out of it before anything else is read.
-_arrived = shared_room(WIDE.read)
+# One for all connections: what was read is taken out of it before anything else is read.
+_arrived = memoryview(bytearray(READ_BYTES))
 
 _UNREAD, _CHOKED, _LENT, _BUSY = 1, 2, 4, 8
 
@@ -36,65 +37,6 @@ class Encrypting(Protocol):
         """None when nothing can be sent any more."""
 
 
-class Wakeup:
-    """Wakes the one task that serves a connection. It looks around for itself what has happened."""
-
-    __slots__ = ("_future", "_loop", "_rung")
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None  # asking for it costs a system call
-        self._future: asyncio.Future[None] | None = None
-        self._rung = False
-
-    def ring(self) -> None:
-        if self._future is None:
-            self._rung = True
-        elif not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> None:
-        if self._rung:
-            self._rung = False
-            return
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        self._future = self._loop.create_future()
-        try:
-            await self._future
-        finally:
-            self._future = None
-
-
-class DeadlineTimer:
-    """Ends the patience with every open wire that is past its deadline; one timer for all of them.
-
-    `leaving_seconds` is how long a wire that is closed may take to send what was written before.
-    """
-
-    def __init__(self, every: float = 0.25, *, leaving_seconds: float = 30.0) -> None:
-        self.leaving_seconds = leaving_seconds
-        self.registry = Registry()
-        self.clock = asyncio.get_running_loop().time
-        self._wires: set[Connection] = set()
-        self._every = every
-
-    def __len__(self) -> int:
-        return len(self._wires)
-
-    def add(self, connection: Connection) -> None:
-        self._wires.add(connection)
-
-    def discard(self, connection: Connection) -> None:
-        self._wires.discard(connection)
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(self._every)
-            now = self.clock()
-            for connection in [connection for connection in self._wires if connection.deadline <= now]:
-                connection.expire()
-
-
 class Connection(asyncio.BufferedProtocol):
     """`sink`, when set, gets the bytes as they come; otherwise they wait in `buffer`, bounded.
 
@@ -108,11 +50,8 @@ class Connection(asyncio.BufferedProtocol):
         bell: Wakeup,
         watch: DeadlineTimer,
         opened: Callable[[Connection], None] | None = None,
-        *,
-        buffer_limits: BufferLimits = NARROW,
     ) -> None:
         self.bell = bell
-        self.buffer_limits = buffer_limits
         self.clock = watch.clock
         self.transport: asyncio.Transport | None = None  # until it is open, and again when it is closed
         self.encrypting: Encrypting | None = None  # is the transport too, if it speaks TLS
@@ -147,13 +86,13 @@ class Connection(asyncio.BufferedProtocol):
             self.ended = self.broke_off = True
             return
         self.transport = transport
-        transport.set_write_buffer_limits(high=self.buffer_limits.unsent)
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
         self._watch.add(self)
         if self._opened:
             self._opened(self)
 
     def get_buffer(self, _: int) -> memoryview:
-        return _arrived if self.buffer_limits is WIDE else _arrived[: self.buffer_limits.read]
+        return _arrived
 
     def buffer_updated(self, count: int) -> None:
         self.data_received(bytes(_arrived[:count]))
@@ -167,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.fast_path is not None and self.fast_path(data):
             return
         self.buffer += data
-        if len(self.buffer) > self.buffer_limits.unread:
+        if len(self.buffer) > UNREAD_BYTES:
             self.hold(_UNREAD)
         self.bell.ring()
 
@@ -199,12 +138,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- its owner calls these
 
-    def settle_in(self, buffer_limits: BufferLimits) -> None:
-        """From now on it may keep so much."""
-        self.buffer_limits = buffer_limits
-        if self.transport is not None:
-            self.transport.set_write_buffer_limits(high=buffer_limits.unsent)
-
     def feed_from(self, source: Connection | None) -> None:
         """From now on `source` is what gets written here; it waits while this wire is full."""
         if self._source is not None:
@@ -232,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
     def take(self, count: int) -> bytes:
         taken = bytes(self.buffer[:count])
         del self.buffer[:count]
-        if len(self.buffer) <= self.buffer_limits.unread:
+        if len(self.buffer) <= UNREAD_BYTES:
             self.release(_UNREAD)
         return taken
 
@@ -373,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         then, self._when_written = self._when_written, None
         if then is not None:
             if self.transport is not None:
-                self.transport.set_write_buffer_limits(high=self.buffer_limits.unsent)
+                self.transport.set_write_buffer_limits(high=UNSENT_BYTES)
             then()
 
     def _tell_end(self) -> None:

@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from egress.proxy.net.buffers import WIDE
+from egress.proxy.net.buffers import PIPE_BYTES, READ_BYTES
 from egress.proxy.net.connection import Connection
 
 POSSIBLE = hasattr(os, "splice")
-BULK_BYTES = 64 * 1024  # that much in one read: copying is what limits this transfer
+BULK_BYTES = READ_BYTES // 2  # that much in one read: copying is what limits this transfer
 MOST = 64  # at once, in this process: each takes four descriptors and a pipe, and bottles could want many
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK if POSSIBLE else 0
 
@@ -111,7 +111,7 @@ class Splice:
     def _fill(self) -> None:
         """Called only while the pipe is empty."""
         try:
-            self._in_pipe = os.splice(self._from, self._inlet, WIDE.pipe, flags=_FLAGS)
+            self._in_pipe = os.splice(self._from, self._inlet, PIPE_BYTES, flags=_FLAGS)
         except BlockingIOError:
             return
         except OSError:
@@ -159,4 +159,4 @@ class Splice:
 def _widen(pipe: int) -> None:
     """Fewer, larger steps. A user with very many pipes has to do with small ones."""
     with suppress(OSError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, WIDE.pipe)
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

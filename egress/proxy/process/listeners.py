@@ -13,14 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from egress.proxy.net.connection import Connection, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.acceptor import SharedAcceptor
 from egress.proxy.process.socket_passing import SocketReceiver
 from egress.proxy.process.tcp import BACKLOG
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request.client_session import ClientSession
 from egress.proxy.request.session_hooks import Entry, FastPaths, PassToOwner
-from egress.proxy.state.bottle import Ack, Bottle, exists, found_in
+from egress.proxy.state.bottle import Ack, Bottle
+from egress.proxy.state.bottle_files import exists, found_in
 from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)
@@ -87,7 +89,7 @@ class Listeners:
         Nothing is live before the operator's own gate, where there is one, knows of it too.
         """
         ack = await self._refresh(slug)
-        return _with_gate_problem(await self._proxy.write_pipelock(), ack)
+        return _with_gate_problem(await self._proxy.gate_file.publish(self._proxy.bottles.gate_hosts), ack)
 
     async def _refresh(self, slug: str) -> Ack | None:
         turn = self._refreshing.setdefault(slug, asyncio.Lock())
@@ -97,9 +99,9 @@ class Listeners:
     async def _read_again(self, slug: str) -> Ack | None:
         if not exists(self._proxy.config.bottles / slug):
             self._close(slug)
-            self._proxy.forget(slug)
+            self._proxy.bottles.forget(slug)
             return None
-        bottle, ack = await self._proxy.load(slug)
+        bottle, ack = await self._proxy.bottles.load(slug)
         if not self._proxy.stopping:
             try:
                 await self._open(bottle)
@@ -114,8 +116,8 @@ class Listeners:
         ours = (slug for slug in found_in(config.bottles) if config.owner(slug) == config.number)
         known = set(self._proxy.bottles) | set(ours)
         acks = [await self._refresh(slug) for slug in sorted(known)]
-        problem = (
-            await self._proxy.write_pipelock()
+        problem = await self._proxy.gate_file.publish(
+            self._proxy.bottles.gate_hosts
         )  # also without a bottle: an earlier run may have had some
         return [told for ack in acks if (told := _with_gate_problem(problem, ack)) is not None]
 
@@ -187,7 +189,7 @@ class Listeners:
         bottle: Bottle | None,
         pass_to_owner: PassToOwner | None = None,
     ) -> None:
-        self._proxy.conversations.add(connection.bell)
+        self._proxy.sessions.add(connection.bell)
         session = ClientSession(
             self._proxy, connection, entry, bottle,
             fast_paths=self._fast_paths, pass_to_owner=pass_to_owner,
@@ -195,7 +197,7 @@ class Listeners:
         try:
             await session.run()
         finally:
-            self._proxy.conversations.discard(connection.bell)
+            self._proxy.sessions.discard(connection.bell)
 
 
 def _with_gate_problem(problem: str | None, ack: Ack | None) -> Ack | None:

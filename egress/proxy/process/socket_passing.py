@@ -16,7 +16,7 @@ from egress.proxy.config import Config
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.http.proxy_auth import claimed_slug
 from egress.proxy.net.connection import Connection
-from egress.proxy.state.bottle import SLUG
+from egress.proxy.state.bottle_files import SLUG
 from egress.proxy.state.proxy import Proxy
 
 IN_MESSAGE = 16 * 1024  # what is more goes along as a file

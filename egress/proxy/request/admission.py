@@ -19,7 +19,7 @@ from egress.proxy.request.refusals import refusal_for
 from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
-from egress.proxy.tls.openssl import Session
+from egress.proxy.tls.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -174,7 +174,7 @@ class ClientSession:
         bottle = self._bottle  # a socket, or the CONNECT around us, named it
         if self._entry is Entry.TCP and self._inside is None:
             slug, token = slug_and_token(head.single.get(b"proxy-authorization", b""))
-            bottle = self._proxy.bottle_with_token(slug, token)
+            bottle = self._proxy.bottles.with_token(slug, token)
         if bottle is None or self._bottle not in (None, bottle):
             raise Refusal("who", "Send Proxy-Authorization: Basic with the bottle's slug and token.", 407)
         if self._bottle is None:

@@ -25,7 +25,7 @@ from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.open_flows import is_allowed
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.tls.client_hello import BadHello
-from egress.proxy.tls.openssl import WrongName
+from egress.proxy.tls.session import WrongName
 from egress.proxy.tls.transport import TlsTransport
 
 log = logging.getLogger(__name__)
@@ -130,14 +130,14 @@ class ConnectHandler:
         if outer.transport is None or outer.ended:
             raise Gone
         outer.write(_ESTABLISHED)
-        inner = Connection(outer.bell, self._proxy.watch, buffer_limits=outer.buffer_limits)
+        inner = Connection(outer.bell, self._proxy.watch)
         session = self._begin_inside(inner, host)
         secured = TlsTransport(tls, inner)
         secured.take_over(outer.transport)
         self._proxy.watch.discard(outer)  # it is not told of anything that happens from here on
         try:
             await secured.handshake(seconds=self._proxy.limits.handshake_seconds)
-        except (OSError, TimeoutError) as error:  # TlsError is an OSError
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             self._record.reason = "bad-hello" if isinstance(error, WrongName) else "bad-tls"
             log.debug("bottle %s: TLS for %s failed: %r", self._bottle.slug, self._shown(host), error)
             raise Gone from error

@@ -6,14 +6,13 @@ Trust boundary: the bottle on one side, the origin on the other, neither believe
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 
 from egress.dlp.scanner import Steps
 from egress.policy.decide import Request
 from egress.policy.routes import Route
 from egress.proxy.config import Limits
 from egress.proxy.errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
-from egress.proxy.http.body import ChunkedBody, SizedBody, body_of, chunk, last_chunk, payloads
+from egress.proxy.http.body import ChunkedBody, body_of, chunk, last_chunk, payloads
 from egress.proxy.http.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, parse_response
 from egress.proxy.http.reader import read_body
 from egress.proxy.http.websocket_upgrade import is_valid_upgrade
@@ -23,7 +22,6 @@ from egress.proxy.net.fair_scheduler import result
 from egress.proxy.request.destination import Destination, Trailers
 from egress.proxy.request.upgraded import Upgraded, discard
 from egress.proxy.state.records import Record
-from egress.proxy.tls.transport import TlsTransport
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _INTERIM = frozenset({100, 102, 103})
@@ -268,7 +266,6 @@ class Exchange:
             # Small answers leave in one piece with their head.
             if self._inspected.passes_on and not isinstance(self._answer_body, ChunkedBody):
                 upstream.drain_into(self._pass_on)
-                self._splice_tls(upstream)
             else:
                 upstream.drain_into(self._take_answer_data, self._destination.begin)
         if self._failure is not None:
@@ -288,23 +285,6 @@ class Exchange:
         self._client.write(self._unsent + payload)
         self._unsent = b""
         if self._answer_body.finished:
-            self._end_answer()
-
-    def _splice_tls(self, upstream: Connection) -> None:
-        """The rest of it goes from the one TLS to the other, and is only counted here."""
-        body, source, target = self._answer_body, upstream.transport, self._client.transport
-        if not isinstance(body, SizedBody) or body.finished:
-            return
-        if isinstance(source, TlsTransport) and isinstance(target, TlsTransport):
-            self._client.write(self._unsent)
-            self._unsent = b""
-            source.pass_on(body.missing, target, partial(self._count, body))
-
-    def _count(self, body: SizedBody, size: int) -> None:
-        self._touch()
-        self._record.bytes_in += size
-        body.skip(size)
-        if body.finished:
             self._end_answer()
 
     def _take_answer_data(self, data: bytes) -> Generator[None, None, None]:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from egress.dlp.scanner import Steps
 from egress.policy.decide import PORTS
 from egress.policy.routes import Route
+from egress.proxy.config import Gateway
 from egress.proxy.credentials.secrets import credential_field, is_credential, refuse_credential_in_url
 from egress.proxy.credentials.sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from egress.proxy.errors import Refusal
@@ -19,14 +20,15 @@ from egress.proxy.http.writer import request_bytes
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.dialing import checked_addresses, dial
 from egress.proxy.net.fair_scheduler import Step
-from egress.proxy.net.pool import Key, open_connection
+from egress.proxy.net.pool import Key
 from egress.proxy.request.destination import Trailers
 from egress.proxy.request.inspection import WEBSOCKET_EXTENSIONS, Inspection, unsearchable
-from egress.proxy.request.upstream_proxy import Gateway
+from egress.proxy.request.upstream_proxy import connect_through, reach
 from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.memory import MemoryReservation
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
+from egress.proxy.tls.connect import open_connection
 
 # An answer can only be searched and cleaned when it can be read, and when it is whole.
 _CODED_OR_IN_PART = frozenset({b"accept-encoding", b"range", b"if-range", b"request-range", b"x-ms-range"})
@@ -39,9 +41,9 @@ async def connect(
     """A new connection to an address that was checked for this route. Raises Refusal."""
     limits = proxy.limits
     sock = await _socket(proxy, bottle, route, host, port)
-    session = proxy.upstream_tls.session_for(host) if tls else None
+    context = proxy.upstream_tls if tls else None
     return await open_connection(
-        sock, client, proxy.watch, tls=session, host=host, seconds=limits.handshake_seconds
+        sock, client, proxy.watch, tls=context, host=host, seconds=limits.handshake_seconds
     )
 
 
@@ -50,8 +52,8 @@ async def _socket(proxy: Proxy, bottle: Bottle, route: Route, host: str, port: i
     gateway = _gateway_for(proxy, route)
     if gateway is not None:
         if port == PORTS["http"]:  # plain requests are handed over whole
-            return await gateway.reach(seconds=limits.connect_seconds)
-        return await gateway.connect(host, port, seconds=limits.connect_seconds)
+            return await reach(gateway, seconds=limits.connect_seconds)
+        return await connect_through(gateway, host, port, seconds=limits.connect_seconds)
     lookup = proxy.resolver.lookup_for(bottle)
     addresses = await checked_addresses(
         host, route, lookup,

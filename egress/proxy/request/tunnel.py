@@ -117,7 +117,7 @@ class Tunnel:
             self._splice(self._upstream, self._client, self._count_in)
 
     def _splice(self, source: Connection, target: Connection, moved: Callable[[int], None]) -> None:
-        if POSSIBLE and source.buffer_limits.pipe and source not in self._splices:
+        if POSSIBLE and source not in self._splices:
             self._splices[source] = splice = Splice(source, target, self._pipes, moved)
             splice.start()
 

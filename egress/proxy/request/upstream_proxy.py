@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 from egress.policy.decide import is_askable
+from egress.proxy.config import Gateway
 from egress.proxy.errors import Refusal, Unreachable
 from egress.proxy.http.heads import parse_response
 from egress.proxy.net.dialing import dial
@@ -21,40 +21,36 @@ _MAX_ANSWER = 16 * 1024
 _MAX_TOLD = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Gateway:
-    host: str
-    port: int
+async def reach(gateway: Gateway, *, seconds: float) -> socket.socket:
+    """An open connection to the proxy itself. Raises Unreachable."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(seconds):
+            found = await loop.getaddrinfo(gateway.host, gateway.port, type=socket.SOCK_STREAM)
+        return await dial([str(address[0]) for *_, address in found], gateway.port, seconds=seconds)
+    except (OSError, TimeoutError, Unreachable) as error:
+        raise Unreachable("gate-down", "The gate's proxy is not reachable. Tell the operator.") from error
 
-    async def reach(self, *, seconds: float) -> socket.socket:
-        """An open connection to the proxy itself. Raises Unreachable."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(seconds):
-                found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            return await dial([str(address[0]) for *_, address in found], self.port, seconds=seconds)
-        except (OSError, TimeoutError, Unreachable) as error:
-            raise Unreachable("gate-down", "The gate's proxy is not reachable. Tell the operator.") from error
 
-    async def connect(self, host: str, port: int, *, seconds: float) -> socket.socket:
-        """A connection through the proxy to `host`. Raises Unreachable, or Refusal with its reason."""
-        sock = await self.reach(seconds=seconds)
-        try:
-            async with asyncio.timeout(seconds):
-                head, rest = await _ask(sock, f"{host}:{port}")
-                answer = parse_response(head, max_fields=100, to_head=False)
-                if answer.status != 200:
-                    rest = rest or await asyncio.get_running_loop().sock_recv(sock, _MAX_TOLD)
-                    raise _refused(host, answer.status, rest)
-            if rest:
-                raise Unreachable("gate-down", "The gate's proxy sent data before it was asked.")
-        except (OSError, TimeoutError) as error:
-            sock.close()
-            raise Unreachable("gate-down", "The gate's proxy did not answer. Tell the operator.") from error
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+async def connect_through(gateway: Gateway, host: str, port: int, *, seconds: float) -> socket.socket:
+    """A connection through the proxy to `host`. Raises Unreachable, or Refusal with the proxy's reason."""
+    sock = await reach(gateway, seconds=seconds)
+    try:
+        async with asyncio.timeout(seconds):
+            head, rest = await _ask(sock, f"{host}:{port}")
+            answer = parse_response(head, max_fields=100, to_head=False)
+            if answer.status != 200:
+                rest = rest or await asyncio.get_running_loop().sock_recv(sock, _MAX_TOLD)
+                raise _refused(host, answer.status, rest)
+        if rest:
+            raise Unreachable("gate-down", "The gate's proxy sent data before it was asked.")
+    except (OSError, TimeoutError) as error:
+        sock.close()
+        raise Unreachable("gate-down", "The gate's proxy did not answer. Tell the operator.") from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 async def _ask(sock: socket.socket, authority: str) -> tuple[bytes, bytes]:

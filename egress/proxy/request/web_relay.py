@@ -13,10 +13,11 @@ from pathlib import Path
 from egress.proxy.errors import Unreachable
 from egress.proxy.http.heads import Field, RequestHead, ResponseHead
 from egress.proxy.http.writer import request_bytes
-from egress.proxy.net.connection import Connection, DeadlineTimer
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.net.fair_scheduler import Begin
-from egress.proxy.net.pool import open_connection
 from egress.proxy.request.destination import Uninspected
+from egress.proxy.tls.connect import open_connection
 
 IDENTITY = b"X-Bottle-Identity"
 _CONNECT_SECONDS = 5

@@ -40,7 +40,6 @@ class ConnectionSlot:
             raise Gone
         self._host = bottle
         bottle.connections.add(self._session)
-        self._connection.settle_in(bottle.berths.take())
         self._proxy.unauthenticated.discard(self._session)
         if len(bottle.connections) > most:
             bottle.counters["turned away"] += 1
@@ -54,7 +53,6 @@ class ConnectionSlot:
         self._proxy.unauthenticated.discard(self._session)
         if self._host is not None:
             self._host.connections.discard(self._session)
-            self._host.berths.give_back(self._connection.buffer_limits)
 
 
 async def stand_in_line(whose: Bottle | UnauthenticatedConnections) -> None:

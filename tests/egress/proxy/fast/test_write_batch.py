@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from egress.proxy.fast.write_batch import WriteBatch
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
+from egress.proxy.net.wakeup import Wakeup
 
 
 class Ends:

@@ -19,9 +19,10 @@ from egress.policy.decide import Request
 from egress.policy.routes import Route
 from egress.proxy.config import Limits
 from egress.proxy.net import splice
-from egress.proxy.net.buffers import NARROW, WIDE, BufferLimits
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.net.splice import Pipes
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.request.tunnel import Tunnel
 from egress.proxy.state.records import Record, blank_record
 from tests.support.timeouts import PATIENCE
@@ -56,14 +57,12 @@ def pair(kind: str) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-async def open_tunnel(kind: str, pipes: Pipes | None = None, buffer_limits: BufferLimits = WIDE) -> Ends:
+async def open_tunnel(kind: str, pipes: Pipes | None = None) -> Ends:
     loop, watch, bell = asyncio.get_running_loop(), DeadlineTimer(), Wakeup()
     (client, near_client), (origin, near_origin) = pair(kind), pair("tcp")
     wires = []
     for near in (near_client, near_origin):
-        _, wire = await loop.create_connection(
-            lambda: Connection(bell, watch, buffer_limits=buffer_limits), sock=near
-        )
+        _, wire = await loop.create_connection(lambda: Connection(bell, watch), sock=near)
         wires.append(wire)
     record = blank_record("agent-a")
     request = Request("https", "bare.example.com", 443, "CONNECT", "/")
@@ -263,20 +262,6 @@ def test_a_bottle_has_no_more_pipes_than_it_leaves_to_others(monkeypatch: pytest
     for pipes, count in zip(bottles, [3, 2, 1, 1, 1], strict=True):
         for _ in range(count):
             pipes.give_back()
-
-
-def test_a_narrow_room_has_no_pipe_in_it(spliced: list[int]) -> None:
-    async def scenario() -> None:
-        ends = await open_tunnel("tcp", buffer_limits=NARROW)
-        first = b"x" * (NARROW.unread + NARROW.read)  # as much as may have come before it was asked for
-        ends.tunnel._upstream.data_received(first)
-        _, received = await asyncio.gather(send(ends.origin, b"y" * MEGABYTE), everything(ends.client))
-        assert received == first + b"y" * MEGABYTE
-        ends.client.close(), ends.origin.close()
-        await ends.done
-
-    run(scenario)
-    assert spliced == []
 
 
 def test_what_ended_makes_room_for_others(monkeypatch: pytest.MonkeyPatch, spliced: list[int]) -> None:

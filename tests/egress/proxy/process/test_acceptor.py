@@ -179,12 +179,3 @@ def test_a_connection_without_a_descriptor_waits_until_there_is_one(caplog: pyte
     assert [record.getMessage() for record in caplog.records] == [
         "no connection can be accepted: Too many open files"
     ] * 2
-
-
-def test_what_is_sent_to_bottles_is_not_paced() -> None:
-    (listening,) = tcp.listen("127.0.0.1", 0)
-    with listening, socket.create_connection(listening.getsockname()):
-        listening.setblocking(True)
-        accepted, _ = listening.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from egress.proxy.errors import Unreachable
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
-from egress.proxy.net.pool import open_connection
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process import subordinate_epoll
 from egress.proxy.process.event_loop import Loop
+from egress.proxy.tls.connect import open_connection
 from tests.support.timeouts import PATIENCE
 
 Scene = Callable[["Kernel"], Awaitable[None]]

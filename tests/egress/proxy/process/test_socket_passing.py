@@ -15,7 +15,9 @@ import uvloop
 
 from egress.proxy.config import Limits
 from egress.proxy.errors import Gone, Refusal
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.prefork import Sockets
 from egress.proxy.process.socket_passing import SocketReceiver, pass_socket
 from tests.support.timeouts import PATIENCE
