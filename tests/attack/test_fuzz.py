@@ -119,7 +119,7 @@ def accepted(raw: bytes) -> tuple[RequestHead, str, bytes] | None:
         )
     except BadRequest:
         return None
-    return head, target.host, request_bytes(head, target.origin_form, target.host.encode(), head.end_to_end())
+    return head, target.host, request_bytes(head, target.origin_form, target.host.encode(), head.travelling)
 
 
 @settings(max_examples=examples(200))

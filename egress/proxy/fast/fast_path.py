@@ -16,8 +16,8 @@ from egress.proxy.fast.write_batch import WriteBatch
 from egress.proxy.http.heads import RequestHead, parse_response
 from egress.proxy.http.writer import response_bytes
 from egress.proxy.net.connection import Connection
+from egress.proxy.request.client_session import ClientSession
 from egress.proxy.request.origin import Origin
-from egress.proxy.request.session_hooks import InspectedSession
 from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.connection_limits import LONG_HEAD
 from egress.proxy.state.proxy import Proxy
@@ -33,7 +33,7 @@ class FastPath:
     tunnelled = False
 
     def __init__(
-        self, proxy: Proxy, batch: WriteBatch, session: InspectedSession, client: Connection, bottle: Bottle
+        self, proxy: Proxy, batch: WriteBatch, session: ClientSession, client: Connection, bottle: Bottle
     ) -> None:
         self._proxy = proxy
         self._batch = batch

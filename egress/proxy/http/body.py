@@ -18,29 +18,13 @@ _MAX_LINE = 4096
 _MAX_TRAILERS = 32
 _CHUNKED_PART = 4 * 1024
 # A trailer arrives after the decision was made, so it may carry nothing that a decision depends on.
-_NOT_IN_TRAILERS = override_headers.ALL | frozenset(
-    {
-        b"host",
-        b"content-length",
-        b"transfer-encoding",
-        b"connection",
-        b"upgrade",
-        b"te",
-        b"trailer",
-        b"expect",
-        b"authorization",
-        b"proxy-authorization",
-        b"cookie",
-        b"set-cookie",
-        b"content-encoding",
-        b"content-type",
-        b"content-range",
-        b"range",
-        b"if-range",
-        b"location",
-        OUR_OWN,
-    }
-)
+_NOT_IN_TRAILERS = override_headers.ALL | {
+    OUR_OWN,
+    *b"""
+    host content-length transfer-encoding connection upgrade te trailer expect authorization
+    proxy-authorization cookie set-cookie content-encoding content-type content-range range if-range location
+    """.split(),
+}
 
 
 class Body(Protocol):
@@ -72,13 +56,9 @@ class SizedBody:
     def feed(self, data: bytes) -> bytes:
         if len(data) > self.missing:
             data, self.rest = data[: self.missing], data[self.missing :]
-        self.skip(len(data))
-        return data
-
-    def skip(self, count: int) -> None:
-        """So much of it, and no more, went another way."""
-        self.missing -= count
+        self.missing -= len(data)
         self.finished = self.missing == 0
+        return data
 
     def end(self) -> None:
         if not self.finished:

@@ -24,34 +24,17 @@ _FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ 
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
 
 # Read by this proxy, so two of them, or one named in Connection, would leave open which one counts.
-_SINGLE = frozenset(
-    {b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"proxy-authorization"}
-)
+_SINGLE = frozenset(b"host content-length transfer-encoding expect upgrade proxy-authorization".split())
 _NEVER_HOP_BY_HOP = frozenset(
-    {
-        b"host",
-        b"content-length",
-        b"content-type",
-        b"content-encoding",
-        b"authorization",
-        b"cookie",
-        b"expect",
-        b"trailer",
-    }
+    b"""
+    host content-length content-type content-encoding authorization cookie expect trailer
+    """.split()
 )
 HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"proxy-connection",
-        b"keep-alive",
-        b"te",
-        b"transfer-encoding",
-        b"upgrade",
-        b"http2-settings",
-        b"proxy-authorization",
-        b"proxy-authenticate",
-        b"proxy-authentication-info",
-    }
+    b"""
+    connection proxy-connection keep-alive te transfer-encoding upgrade http2-settings proxy-authorization
+    proxy-authenticate proxy-authentication-info
+    """.split()
 )
 OUR_OWN = b"x-egress-reason"  # what our refusals are known by: nobody else is to speak in our name
 _NOT_SENT_ON = HOP_BY_HOP | {b"host", OUR_OWN}
@@ -69,6 +52,8 @@ UNTIL_CLOSE = -2
 class Head:
     """`length` is the body's size, CHUNKED or (answers only) UNTIL_CLOSE.
 
+    `travelling` are the fields that are sent on: not Host, nor those that belong to this connection alone.
+
     Collections are shared with other heads that have the same fields: read them, never change them.
     """
 
@@ -82,10 +67,6 @@ class Head:
 
     def values(self, name: bytes) -> list[bytes]:
         return [value for key, _, value in self.fields if key == name]
-
-    def end_to_end(self) -> list[Field]:
-        """The fields that travel on: not Host, those of this connection, nor those it names as its own."""
-        return self.travelling
 
 
 @dataclass(slots=True)

@@ -13,68 +13,32 @@ from egress.proxy.errors import Refusal
 from egress.proxy.http.heads import Field, folded
 
 _METHODS = frozenset(
-    {
-        b"x-http-method-override",
-        b"x-http-method",
-        b"x-method-override",
-        b"x-original-method",
-        b"x-forwarded-method",
-    }
+    b"""
+    x-http-method-override x-http-method x-method-override x-original-method x-forwarded-method
+    """.split()
 )
-_PLACES = frozenset(
-    {
-        # another host
-        b"forwarded",
-        b"x-forwarded-host",
-        b"x-forwarded-port",
-        b"x-forwarded-server",
-        b"x-host",
-        b"x-host-override",
-        b"x-http-host-override",
-        b"x-original-host",
-        b"x-real-host",
-        b"x-envoy-original-host",
-        # another path
-        b"path-info",
-        b"script-name",
-        b"request-uri",
-        b"x-envoy-original-path",
-        b"x-forwarded-path",
-        b"x-forwarded-prefix",
-        b"x-forwarded-uri",
-        b"x-forwarded-url",
-        b"x-http-path-override",
-        b"x-invoke-path",
-        b"x-matched-path",
-        b"x-original-path",
-        b"x-original-uri",
-        b"x-original-url",
-        b"x-override-url",
-        b"x-path-info",
-        b"x-proxy-url",
-        b"x-request-uri",
-        b"x-rewrite-path",
-        b"x-rewrite-uri",
-        b"x-rewrite-url",
-        b"x-script-name",
-    }
+_HOSTS = frozenset(
+    b"""
+    forwarded x-forwarded-host x-forwarded-port x-forwarded-server x-host x-host-override
+    x-http-host-override x-original-host x-real-host x-envoy-original-host
+    """.split()
+)
+_PATHS = frozenset(
+    b"""
+    path-info script-name request-uri x-envoy-original-path x-forwarded-path x-forwarded-prefix
+    x-forwarded-uri x-forwarded-url x-http-path-override x-invoke-path x-matched-path x-original-path
+    x-original-uri x-original-url x-override-url x-path-info x-proxy-url x-request-uri x-rewrite-path
+    x-rewrite-uri x-rewrite-url x-script-name
+    """.split()
 )
 # What is read from or written to besides the path of the request. Without them it would mean something else.
 _SECOND_PLACES = frozenset(
-    {
-        b"destination",
-        b"x-amz-copy-source",
-        b"x-amz-rename-source",
-        b"x-copy-from",
-        b"x-cos-copy-source",
-        b"x-goog-copy-source",
-        b"x-ms-copy-source",
-        b"x-ms-rename-source",
-        b"x-obs-copy-source",
-        b"x-oss-copy-source",
-    }
+    b"""
+    destination x-amz-copy-source x-amz-rename-source x-copy-from x-cos-copy-source x-goog-copy-source
+    x-ms-copy-source x-ms-rename-source x-obs-copy-source x-oss-copy-source
+    """.split()
 )
-ALL = _METHODS | _PLACES | _SECOND_PLACES
+ALL = _METHODS | _HOSTS | _PATHS | _SECOND_PLACES
 
 
 def overrides_in(fields: Iterable[Field], route: Route) -> frozenset[bytes]:
@@ -102,7 +66,7 @@ def without_overrides(fields: list[Field], route: Route) -> list[Field]:
 def _possible(has_methods: bool, has_paths: bool, has_auth: bool, is_signed: bool) -> frozenset[bytes]:
     names = _METHODS if has_methods else frozenset()
     if has_paths or has_methods or has_auth:
-        names |= _PLACES
+        names |= _HOSTS | _PATHS
     # A signed copy reads with our key, in any bucket: there the host is a limit too.
     if has_paths or is_signed:
         names |= _SECOND_PLACES

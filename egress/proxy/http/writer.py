@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from egress.proxy.http.heads import CHUNKED, Field, RequestHead, ResponseHead, lines
 
-UPGRADE: list[Field] = [
-    (b"connection", b"Connection", b"Upgrade"),
-    (b"upgrade", b"Upgrade", b"websocket"),
-]
+UPGRADE: list[Field] = [(b"connection", b"Connection", b"Upgrade"), (b"upgrade", b"Upgrade", b"websocket")]
 _CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
 

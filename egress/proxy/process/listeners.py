@@ -19,8 +19,8 @@ from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.socket_passing import SocketReceiver, pass_to_owner
 from egress.proxy.process.tcp import BACKLOG
 from egress.proxy.process.unix import bind_unix
-from egress.proxy.request.client_session import ClientSession
-from egress.proxy.request.session_hooks import Entry, FastPaths, PassToOwner
+from egress.proxy.request.client_session import ClientSession, FastPaths
+from egress.proxy.request.session_hooks import Entry, PassToOwner
 from egress.proxy.state.bottle import Ack, Bottle
 from egress.proxy.state.bottle_files import exists, found_in
 from egress.proxy.state.proxy import Proxy
@@ -179,11 +179,7 @@ class Listeners:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(
-        self,
-        connection: Connection,
-        entry: Entry,
-        bottle: Bottle | None,
-        pass_on: PassToOwner | None = None,
+        self, connection: Connection, entry: Entry, bottle: Bottle | None, pass_on: PassToOwner | None = None
     ) -> None:
         self._proxy.sessions.add(connection.bell)
         session = ClientSession(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 
-from egress.policy.decide import Request, used_up
-from egress.policy.routes import Route
+from egress.policy.decide import used_up
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.http.heads import RequestHead
 from egress.proxy.http.proxy_auth import slug_and_token
@@ -18,14 +18,13 @@ from egress.proxy.http.reader import linger, read_head
 from egress.proxy.http.targets import Target, agent_target, connect_target, forward_target, inner_target
 from egress.proxy.net.connection import Connection
 from egress.proxy.request import builtin_endpoints
-from egress.proxy.request.admission import admit
+from egress.proxy.request.admission import CurrentRequest, admit
 from egress.proxy.request.connect_handler import ConnectHandler
-from egress.proxy.request.current_request import CurrentRequest
 from egress.proxy.request.destination import Destination
 from egress.proxy.request.exchange import Exchange
 from egress.proxy.request.origin import Origin
 from egress.proxy.request.refusals import answer, refusal_for
-from egress.proxy.request.session_hooks import Entry, FastPath, FastPaths, PassToOwner
+from egress.proxy.request.session_hooks import Entry, FastPath, PassToOwner
 from egress.proxy.request.web_relay import WebProcess
 from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.connection_limits import LONG_HEAD, ConnectionSlot, stand_in_line
@@ -33,6 +32,8 @@ from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)
 _AUTHENTICATE = b'Proxy-Authenticate: Basic realm="bottle"\r\n'
+# Makes the fast path of a session, for what arrives on this connection.
+FastPaths = Callable[["ClientSession", Connection, Bottle], FastPath]
 
 
 class ClientSession:
@@ -98,6 +99,7 @@ class ClientSession:
                 part.cut()
 
     def end_request(self) -> None:
+        """Keep its record, and be ready for the next one."""
         self.request.keep_record(self._bottle)
         self.request = CurrentRequest(self._proxy, self._bottle)
 
@@ -188,10 +190,10 @@ class ClientSession:
         return bottle
 
     async def _forward(self, origin: Origin, sent_on: Connection | None = None) -> bool:
-        bottle, route, target = origin.bottle, origin.route, origin.target
-        if not bottle.uses.take(route):
-            raise refusal_for(used_up(origin.request, route), target, origin.request.method)
-        return await self._exchange(bottle, origin, origin.request, route, sent_on)
+        request, route = origin.request, origin.route
+        if not origin.bottle.uses.take(route):
+            raise refusal_for(used_up(request, route), origin.target, request.method)
+        return await self._exchange(origin.bottle, origin, sent_on)
 
     async def _relay(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
         self.request.set_target(target)
@@ -199,26 +201,18 @@ class ClientSession:
             raise Refusal("no-supervisor", "This bottle has nobody to ask: its manifest says so.")
         socket = self._proxy.config.run / "relay.sock"
         begin = partial(self._proxy.turns.begin, bottle)
-        web = WebProcess(socket, bottle.slug, target.origin_form, self._proxy.watch, begin)
-        return await self._exchange(bottle, web, target.asked_with(head.method), None)
+        web = WebProcess(socket, bottle.slug, target, head.method, watch=self._proxy.watch, begin=begin)
+        return await self._exchange(bottle, web)
 
     async def _exchange(
-        self,
-        bottle: Bottle,
-        destination: Destination,
-        request: Request,
-        route: Route | None,
-        sent_on: Connection | None = None,
+        self, bottle: Bottle, destination: Destination, sent_on: Connection | None = None
     ) -> bool:
-        head = self.request.head
-        assert head is not None  # noqa: S101
         self.request.note_allowed()
-        exchange = Exchange(
-            self._connection, head, destination, self._proxy.limits, self.request.record,
-            request=request, route=route, sent_on=sent_on,
-        )  # fmt: skip
+        head, limits, record = self.request.head, self._proxy.limits, self.request.record
+        assert head is not None  # noqa: S101
+        exchange = Exchange(self._connection, head, destination, limits, record, sent_on=sent_on)
         self._under_way = exchange
-        if route is not None:  # or else to the web process, which no table can take away
+        if destination.route is not None:  # or else to the web process, which no table can take away
             bottle.flows.add(exchange)
         try:
             again = await exchange.run()

@@ -15,8 +15,13 @@ from egress.policy.routes import Route
 from egress.proxy.errors import BadRequest, Gone
 from egress.proxy.http.targets import Target
 from egress.proxy.net.connection import Connection
-from egress.proxy.request.admission import admit_connect, admit_inside, admit_tunnel, tunnelled
-from egress.proxy.request.current_request import CurrentRequest
+from egress.proxy.request.admission import (
+    CurrentRequest,
+    admit_connect,
+    admit_inside,
+    admit_tunnel,
+    tunnelled,
+)
 from egress.proxy.request.inspection import shown_host
 from egress.proxy.request.origin import connect
 from egress.proxy.request.refusals import refusal_for

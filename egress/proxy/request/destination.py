@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from egress.dlp.scanner import Steps
+from egress.policy.decide import Request
+from egress.policy.routes import Route
 from egress.proxy.http.heads import Field, RequestHead, ResponseHead
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.fair_scheduler import Step, unchanged
@@ -71,6 +73,13 @@ class Uninspected:
 
 
 class Destination(Protocol):
+    @property
+    def request(self) -> Request: ...
+
+    @property
+    def route(self) -> Route | None:
+        """None: no table decides about it."""
+
     @property
     def inspected(self) -> InspectedDestination: ...
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from egress.dlp.scanner import Steps
-from egress.policy.decide import Request
-from egress.policy.routes import Route
 from egress.proxy.config import Limits
 from egress.proxy.errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
 from egress.proxy.http.body import ChunkedBody, body_of, chunk, last_chunk, payloads
@@ -41,12 +39,10 @@ class Exchange:
         limits: Limits,
         record: Record,
         *,
-        request: Request,
-        route: Route | None,
         sent_on: Connection | None = None,
     ) -> None:
-        self.request = request
-        self.route = route
+        self.request = destination.request
+        self.route = destination.route
         self._client = client
         self._head = head
         self._destination = destination

@@ -73,14 +73,7 @@ class Origin:
     """Raises Refusal when the route's credential cannot be had, or when the head must not leave."""
 
     def __init__(
-        self,
-        proxy: Proxy,
-        bottle: Bottle,
-        target: Target,
-        route: Route,
-        *,
-        head: RequestHead,
-        record: Record,
+        self, proxy: Proxy, bottle: Bottle, target: Target, route: Route, *, head: RequestHead, record: Record
     ) -> None:
         self._proxy = proxy
         self.bottle = bottle
@@ -142,7 +135,7 @@ class Origin:
 
     def _own_fields(self, head: RequestHead) -> list[Field]:
         """What the agent sent that travels on."""
-        fields = without_overrides(head.end_to_end(), self.route)
+        fields = without_overrides(head.travelling, self.route)
         if (auth := self.route.auth) is not None:
             fields = [entry for entry in fields if not is_credential(entry[0], auth)]
         if auth is not None or self.route.dlp.incoming:
@@ -169,7 +162,7 @@ class Origin:
         return self._fields
 
     def answer_fields(self, head: ResponseHead) -> list[Field]:
-        fields = head.end_to_end()
+        fields = head.travelling
         if self.route.auth is not None:  # a session made with our credential is a credential too
             fields = [entry for entry in fields if entry[0] != b"set-cookie"]
         return self._inspection.answer(head, fields)

@@ -8,9 +8,7 @@ from typing import Protocol
 
 from egress.proxy.http.reader import Interlude
 from egress.proxy.net.connection import Connection
-from egress.proxy.request.current_request import CurrentRequest
 from egress.proxy.request.origin import Origin
-from egress.proxy.state.bottle import Bottle
 
 
 class Entry(enum.Enum):
@@ -19,18 +17,6 @@ class Entry(enum.Enum):
     PROXY_SOCKET = "proxy"
     AGENT_SOCKET = "agent"
     TCP = "tcp"
-
-
-class InspectedSession(Protocol):
-    """A session inside TLS, as its fast path uses it."""
-
-    request: CurrentRequest
-
-    def admit(self, raw: bytes) -> Origin:
-        """Parse, decide and search the request that begins now. Raises Refusal, or Gone."""
-
-    def end_request(self) -> None:
-        """Keep its record, and be ready for the next one."""
 
 
 class FastPath(Interlude, Protocol):
@@ -49,7 +35,5 @@ class FastPath(Interlude, Protocol):
         """End what is under way at once."""
 
 
-# Makes the fast path of a session, for what arrives on this connection.
-FastPaths = Callable[[InspectedSession, Connection, Bottle], FastPath]
 # Passes a connection to the process that serves its bottle; False when that is this one.
 PassToOwner = Callable[[Connection, bytes], Awaitable[bool]]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from egress.proxy.errors import Unreachable
 from egress.proxy.http.heads import Field, RequestHead, ResponseHead
+from egress.proxy.http.targets import Target
 from egress.proxy.http.writer import request_bytes
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.deadline_timer import DeadlineTimer
@@ -24,24 +25,27 @@ _CONNECT_SECONDS = 5
 
 
 class WebProcess:
-    def __init__(self, path: Path, slug: str, origin_form: bytes, watch: DeadlineTimer, begin: Begin) -> None:
+    route = None
+
+    def __init__(
+        self, path: Path, slug: str, target: Target, method: str, *, watch: DeadlineTimer, begin: Begin
+    ) -> None:
+        self.request = target.asked_with(method)
+        self.begin = begin
         self._path = path
         self._slug = slug
-        self._origin_form = origin_form
+        self._origin_form = target.origin_form
         self._watch = watch
-        self.begin = begin
         self.inspected = Uninspected()
 
     def request_head(self, head: RequestHead) -> bytes:
         # Names with '_' become the same variable as names with '-' on the other side.
-        fields = [
-            entry for entry in head.end_to_end() if b"_" not in entry[0] and entry[0] != IDENTITY.lower()
-        ]
+        fields = [entry for entry in head.travelling if b"_" not in entry[0] and entry[0] != IDENTITY.lower()]
         fields.append((IDENTITY.lower(), IDENTITY, self._slug.encode("ascii")))
         return request_bytes(head, self._origin_form, head.single.get(b"host", b"supervise"), fields)
 
     def answer_fields(self, head: ResponseHead) -> list[Field]:
-        return head.end_to_end()
+        return head.travelling
 
     def reuse(self, client: Connection, *, repeatable: bool) -> Connection | None:
         return None

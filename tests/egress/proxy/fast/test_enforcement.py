@@ -21,8 +21,10 @@ from egress.policy.routes import Auth, Dlp, Lease, Route
 from egress.proxy.config import Config
 from egress.proxy.fast.fast_path import FastPath
 from egress.proxy.fast.write_batch import WriteBatch
-from egress.proxy.net.connection import Connection, Wakeup
-from egress.proxy.request import admission, current_request, inspection
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.wakeup import Wakeup
+from egress.proxy.process.worker import build_proxy
+from egress.proxy.request import admission, inspection
 from egress.proxy.request.client_session import ClientSession
 from egress.proxy.request.session_hooks import Entry
 from egress.proxy.state.proxy import Proxy
@@ -103,8 +105,8 @@ async def _connection(proxy: Proxy, near: socket.socket) -> Connection:
 async def scene(home: Path, route: Route) -> AsyncIterator[Scene]:
     (home / "bottles" / "agent-a").mkdir(parents=True)
     with nobody_listens() as port:
-        proxy = Proxy(Config(home, pinned_ports={443: port}))
-        bottle, _ = await proxy.load("agent-a")
+        proxy = build_proxy(Config(home, pinned_ports={443: port}))
+        bottle, _ = await proxy.bottles.load("agent-a")
         table = RouteTable((route,), (HOST,))
         bottle.snapshot = Snapshot("agent-a", 1, table, datetime.now(UTC).isoformat())
         bottle.search = replace(proxy.scanners.search(bottle), until=math.inf)
@@ -142,7 +144,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(module, name, counting)
 
-    count(current_request, "parse_request")
+    count(admission, "parse_request")
     count(admission, "decide")
     count(inspection, "search_head")
     return counted

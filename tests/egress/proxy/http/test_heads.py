@@ -60,5 +60,5 @@ def test_connection_may_name_many() -> None:
     names = [f"x-{number}" for number in range(64)]
     found = parse_request(head("/", "Connection: " + ", ".join(names), "X-7: a", "X-64: b"), max_fields=128)
     assert found.connection == {name.encode() for name in names}
-    assert [name for _, name, _ in found.end_to_end()] == [b"X-64"]
+    assert [name for _, name, _ in found.travelling] == [b"X-64"]
     assert parse_request(head("/"), max_fields=128).connection == frozenset()
