@@ -36,21 +36,10 @@ _HARMLESS = frozenset(
     }
 )
 _HARMLESS_ENDS = frozenset(
-    {
-        b"cache-key",
-        b"continuation-token",
-        b"idempotency-key",
-        b"idempotency-token",
-        b"lock-token",
-        b"next-token",
-        b"page-token",
-        b"partition-key",
-        b"retry-token",
-        b"routing-key",
-        b"surrogate-key",
-        b"sync-token",
-        b"websocket-key",
-    }
+    b"""
+    cache-key continuation-token idempotency-key idempotency-token lock-token next-token page-token
+    partition-key retry-token routing-key surrogate-key sync-token websocket-key
+    """.split()
 )
 _SAYS_HOW = frozenset({b"type", b"mode", b"version"})  # npm-auth-type
 _HARMLESS_KINDS = re.compile(

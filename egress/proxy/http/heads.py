@@ -108,15 +108,6 @@ class ResponseHead(Head):
         return self.version == b"1.1" and b"close" not in self.connection and self.length != UNTIL_CLOSE
 
 
-class _Nobody:
-    """llhttp is only asked whether it accepts the head."""
-
-    __slots__ = ()
-
-
-_nobody = _Nobody()
-
-
 def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
     """`raw` ends with the empty line. Raises BadRequest."""
     match = _REQUEST.fullmatch(raw)
@@ -261,7 +252,7 @@ def _response_length(head: ResponseHead, to_head: bool) -> int:
 
 def _ask_llhttp(parser: type[httptools.HttpRequestParser | httptools.HttpResponseParser], raw: bytes) -> None:
     try:
-        parser(_nobody).feed_data(raw)
+        parser(object()).feed_data(raw)  # nobody listens: it is only asked whether it accepts the head
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:

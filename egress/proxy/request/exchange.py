@@ -172,10 +172,10 @@ class Exchange:
             if isinstance(self._body, ChunkedBody) and self._body.finished:
                 trailers = self._inspected.trailers(self._body.trailers, leaving=True)
         except Refusal as refusal:
-            self._fail(refusal)
+            self._fail(self._client, refusal)
             return b""
         except ValueError as error:
-            self._fail(BadRequest("bad-body", f"The request was refused: {error}."))
+            self._fail(self._client, BadRequest("bad-body", f"The request was refused: {error}."))
             return b""
         payload = b"".join(leaving)
         self._record.bytes_out += len(payload)
@@ -193,9 +193,9 @@ class Exchange:
             self._client.bell.ring()
         return b""
 
-    def _fail(self, refusal: Refusal) -> None:
+    def _fail(self, source: Connection, refusal: Refusal) -> None:
         self._failure = refusal
-        self._client.sink = discard
+        source.sink = discard
         self._client.bell.ring()
 
     # --- the answer
@@ -284,19 +284,19 @@ class Exchange:
             self._end_answer()
 
     def _take_answer_data(self, data: bytes) -> Generator[None, None, None]:
-        body = self._answer_body
+        body, upstream = self._answer_body, self._upstream
+        assert upstream is not None  # noqa: S101
         try:
             for payload in payloads(data, body):
                 self._touch()
                 yield from self._send_answer(payload, last=body.finished)
         except ValueError:
-            self._fail_answer(BadAnswer("The origin's answer has a malformed body."))
-            return
+            self._fail(upstream, BadAnswer("The origin's answer has a malformed body."))
         except Refusal as refusal:
-            self._fail_answer(refusal)
-            return
-        if body.finished:
-            self._end_answer()
+            self._fail(upstream, refusal)
+        else:
+            if body.finished:
+                self._end_answer()
 
     def _end_answer(self) -> None:
         assert self._upstream is not None  # noqa: S101
@@ -316,12 +316,6 @@ class Exchange:
             self._unsent = b""
         yield
         return b""
-
-    def _fail_answer(self, refusal: Refusal) -> None:
-        assert self._upstream is not None  # noqa: S101
-        self._failure = refusal
-        self._upstream.sink = discard
-        self._client.bell.ring()
 
     async def _until_answered(self, upstream: Connection) -> None:
         while not self._answered_all:

@@ -24,13 +24,7 @@ from egress.proxy.state.records import Record
 
 WEBSOCKET_EXTENSIONS = b"sec-websocket-extensions"
 _FORM = b"application/x-www-form-urlencoded"
-_READABLE = (
-    b"text/",
-    b"application/json",
-    b"application/xml",
-    b"application/xhtml",
-    b"application/javascript",
-)
+_READABLE = tuple(b"text/ application/json application/xml application/xhtml application/javascript".split())
 CONCEALED = "(concealed)"
 _MOST_OF_A_NAME = 300
 _OF_A_VARIABLE = (
