@@ -56,9 +56,8 @@ def run(config: Config, *, lookup: Lookup | None = None) -> int:
     config.bottles.mkdir(mode=0o700, exist_ok=True)
     with _alone(config.run / "egress.lock") as lock:
         _forget_the_killed(config)
-        several = config.processes > 1
-        listening = tcp.listen(config.bind, config.port, shared=several) if config.port is not None else []
-        if several:
+        listening = tcp.listen(config.bind, config.port) if config.port is not None else []
+        if config.processes > 1:
             return prefork.run(config, listening, lock.fileno())
         return _serve(config, Sockets(listening), lookup)
 

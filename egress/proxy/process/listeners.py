@@ -10,13 +10,13 @@ import logging
 import socket
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.wakeup import Wakeup
-from egress.proxy.process.acceptor import SharedAcceptor
-from egress.proxy.process.socket_passing import SocketReceiver
+from egress.proxy.process.socket_passing import SocketReceiver, pass_to_owner
 from egress.proxy.process.tcp import BACKLOG
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request.client_session import ClientSession
@@ -39,7 +39,7 @@ class Listeners:
         self._fast_paths = fast_paths
         self._loop = asyncio.get_running_loop()  # asking for it each time costs a system call
         self._servers: dict[str, dict[str, asyncio.Server]] = {}  # by bottle and by name
-        self._tcp: list[asyncio.Server | SharedAcceptor] = []
+        self._tcp: list[asyncio.Server] = []
         self._receiver = SocketReceiver(self._take_in)
         self._refreshing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,29 +47,23 @@ class Listeners:
 
     async def open_tcp(self, listening: Sequence[socket.socket]) -> None:
         """What bottles with a token connect to; other processes may take connections from it too."""
+        pass_on = partial(pass_to_owner, self._proxy) if self._proxy.neighbours else None
         for each in listening:
             self.port = self.port or int(each.getsockname()[1])
-            if self._proxy.neighbours:
-                acceptor = SharedAcceptor(self._proxy, each, self._take_in)
-                acceptor.open()
-                self._tcp.append(acceptor)
-            else:
-                server = await self._loop.create_server(
-                    lambda: self._connection(Entry.TCP, None), sock=each, backlog=BACKLOG
-                )
-                self._tcp.append(server)
-                self._proxy.watch.registry.claim(each.fileno())
+            server = await self._loop.create_server(
+                lambda: self._connection(Entry.TCP, None, pass_on), sock=each, backlog=BACKLOG
+            )
+            self._tcp.append(server)
+            self._proxy.watch.registry.claim(each.fileno())
 
     def receive_from(self, incoming: socket.socket) -> None:
         """Serve the connections of our bottles that other processes accepted."""
         self._receiver.open(incoming)
 
-    def _take_in(
-        self, accepted: socket.socket, seen: bytes, pass_to_owner: PassToOwner | None = None
-    ) -> None:
-        self._begin(self._adopt(accepted, seen, pass_to_owner))
+    def _take_in(self, accepted: socket.socket, seen: bytes) -> None:
+        self._begin(self._adopt(accepted, seen))
 
-    async def _adopt(self, accepted: socket.socket, seen: bytes, pass_to_owner: PassToOwner | None) -> None:
+    async def _adopt(self, accepted: socket.socket, seen: bytes) -> None:
         connection = Connection(Wakeup(), self._proxy.watch)
         connection.buffer += seen
         try:
@@ -81,7 +75,7 @@ class Listeners:
             if transport.is_closing():
                 accepted.detach()  # the transport has closed it, or will
             else:
-                await self._serve(connection, Entry.TCP, None, pass_to_owner)
+                await self._serve(connection, Entry.TCP, None)
 
     async def refresh(self, slug: str) -> Ack | None:
         """Read a bottle's files again, with its sockets open while it exists. None when it is gone.
@@ -170,11 +164,13 @@ class Listeners:
             server.close()
         (self._proxy.config.bottles / slug / SOCKETS / name).unlink(missing_ok=True)
 
-    def _connection(self, entry: Entry, bottle: Bottle | None) -> Connection:
+    def _connection(
+        self, entry: Entry, bottle: Bottle | None, pass_on: PassToOwner | None = None
+    ) -> Connection:
         return Connection(
             Wakeup(),
             self._proxy.watch,
-            lambda connection: self._begin(self._serve(connection, entry, bottle)),
+            lambda connection: self._begin(self._serve(connection, entry, bottle, pass_on)),
         )
 
     def _begin(self, serving: Coroutine[None, None, None]) -> None:
@@ -187,12 +183,12 @@ class Listeners:
         connection: Connection,
         entry: Entry,
         bottle: Bottle | None,
-        pass_to_owner: PassToOwner | None = None,
+        pass_on: PassToOwner | None = None,
     ) -> None:
         self._proxy.sessions.add(connection.bell)
         session = ClientSession(
             self._proxy, connection, entry, bottle,
-            fast_paths=self._fast_paths, pass_to_owner=pass_to_owner,
+            fast_paths=self._fast_paths, pass_to_owner=pass_on,
         )  # fmt: skip
         try:
             await session.run()

@@ -8,10 +8,9 @@ import socket
 from botbottle.core.environment import BadSetting
 
 BACKLOG = 1024
-_SILENT_SECONDS = 1  # accept silent clients after this long (TCP_DEFER_ACCEPT)
 
 
-def listen(bind: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+def listen(bind: str, port: int) -> list[socket.socket]:
     """One socket for each address that `bind` stands for. Raises BadSetting."""
     opened: list[socket.socket] = []
     try:
@@ -22,8 +21,6 @@ def listen(bind: str, port: int, *, shared: bool = False) -> list[socket.socket]
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if shared:  # what a client sends first says which process its connection is for
-                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SILENT_SECONDS)
             listening.bind(address)
             listening.listen(BACKLOG)
             listening.setblocking(False)  # another process may win the race for a connection
