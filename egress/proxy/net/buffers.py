@@ -11,4 +11,3 @@ _KIB = 1024
 READ_BYTES = 64 * _KIB  # at once; less would make large transfers slower
 UNREAD_BYTES = 64 * _KIB  # arrived and not taken, before reading stops; a whole head has to fit
 UNSENT_BYTES = 64 * _KIB  # written and not sent, before the source is no longer read
-PIPE_BYTES = 1024 * _KIB  # in the kernel, of each tunnel that is spliced; without privileges there is no more

@@ -16,7 +16,7 @@ KEPT_SECONDS = 30.0
 TRUSTED_SECONDS = 3.0  # origins close idle connections at any moment; sooner than this is rare
 
 
-_nobody = Wakeup()  # rung by connections that nobody waits for
+_nobody = Wakeup()  # of connections that nobody waits for
 
 
 class Pool:
@@ -45,7 +45,7 @@ class Pool:
         return None
 
     def give_back(self, key: Key, connection: Connection) -> None:
-        """Nothing is written to it any more."""
+        """Keep it for later, if there is room. The caller writes nothing to it any more."""
         if self._count >= self._most:
             connection.close()
             return
@@ -56,7 +56,7 @@ class Pool:
         self._count += 1
 
     def prune(self, now: float) -> None:
-        """Let go of what has ended or was idle for too long."""
+        """Close what has ended or was idle for too long."""
         for key, idle in list(self._idle.items()):
             kept = []
             for connection, since in idle:

@@ -43,7 +43,7 @@ from egress.proxy.tls.session import upstream_context
 
 log = logging.getLogger(__name__)
 _TO_END_SECONDS = 0.5
-_REMEDY = "install newuidmap, and give this account a range in /etc/subuid (docs/bottles-local.md)"
+_REMEDY = "install newuidmap, and give this account a range in /etc/subuid (docs/use/bottles-local.md)"
 _LAST_MOMENT_SECONDS = 1.0  # for records to be read: nobody can ask for them afterwards
 
 

@@ -116,7 +116,7 @@ class ConnectHandler:
         self._record.verdict, self._record.reason, self._record.status = "allowed", "ok", 200
         tunnel = Tunnel(
             client, upstream, self._proxy.limits, self._record,
-            request=request, route=route, pipes=bottle.pipes,
+            request=request, route=route,
         )  # fmt: skip
         self._under_way = tunnel
         bottle.flows.add(tunnel)

@@ -9,7 +9,7 @@ import asyncio
 import hmac
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +20,6 @@ from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Auth, Route
 from egress.proxy.config import Limits
 from egress.proxy.net.pool import Pool
-from egress.proxy.net.splice import Pipes
 from egress.proxy.state import config_files
 from egress.proxy.state.active_scan import ActiveScan
 from egress.proxy.state.bottle_files import Identity, load_table, problem_text, read_identity
@@ -41,12 +40,7 @@ class Ack:
     problem: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "bottle": self.bottle,
-            "version": self.version,
-            "loaded_at": self.loaded_at,
-            "problem": self.problem,
-        }
+        return asdict(self)
 
 
 class OpenConnection(Protocol):
@@ -69,17 +63,16 @@ class Bottle:
         self.problem: str | None = "no route table was ever loaded: everything is denied"
         self.flows = Flows()
         self.pool = Pool(limits.pooled)
-        self.pipes = Pipes()
         self.uses = LeaseCounter(directory / "uses.json")
         self.counters: Counter[str] = Counter()
         self.connections: set[OpenConnection] = set()
-        self.line = asyncio.Lock()  # of those that have asked for more than one thing at once, or at length
+        self.line = asyncio.Lock()  # of connections that sent several requests at once, or a long one
         self.is_gone = False
         self.held_bytes = 0
         self.search: ActiveScan | None = None
         self.handed = SecretVariablesFile(directory)
         self.identity = Identity(None, supervise=False)
-        self._told: PublishedConfig | None = None
+        self._published: PublishedConfig | None = None
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()
 
@@ -100,7 +93,7 @@ class Bottle:
         self.identity = fresh
         for connection in list(self.connections):
             if connection.by_token and is_new_token:
-                connection.cut()  # whoever has the old token is no longer this bottle
+                connection.cut()  # the old token is not this bottle's any more
 
     async def reload(self) -> Ack:
         """Read the files again and swap, or keep what is live and say why. Cuts what is now forbidden."""
@@ -109,21 +102,21 @@ class Bottle:
                 self._swap(await load_table(self.directory, self.slug))
             except (OSError, ValueError) as error:
                 self.problem = f"{problem_text(error)} Version {self.snapshot.version} stays live."
-            # Each of the other files by itself: what is wrong with it keeps no route from being taken away.
+            # The other files apart: a problem with one does not keep a revoked route open.
             self._collect_problem(lambda: self._take_identity(read_identity(self.directory, self.slug)))
-            await self._tell()
+            await self._publish()
             return self.ack()
 
     async def refresh_config_files(self) -> None:
-        """What the bottle reads of its table holds no route whose lease has ended since."""
-        if self._told is not None and self._told.routes != self._reachable():
+        """Rewrite the bottle's config files when a lease has ended since they were written."""
+        if self._published is not None and self._published.routes != self._reachable():
             async with self._loading:
-                await self._tell()
+                await self._publish()
 
-    async def _tell(self) -> None:
-        self._told = fresh = PublishedConfig(self.snapshot.version, self._reachable())
+    async def _publish(self) -> None:
+        self._published = fresh = PublishedConfig(self.snapshot.version, self._reachable())
         texts = await asyncio.to_thread(config_files.render, self.slug, fresh)
-        if not self.is_gone:  # or the files would be another bottle's that has got its name
+        if not self.is_gone:  # or another bottle that has got its name would read them
             self._collect_problem(lambda: config_files.write(self.directory, texts))
 
     def _reachable(self) -> tuple[Route, ...]:
@@ -161,7 +154,7 @@ class Bottle:
         return [auth for _, auth in sorted(wanted.items())]
 
     def close(self) -> None:
-        """Nobody speaks as this bottle any more: another one may get its name."""
+        """End everything of this bottle: another one may get its name."""
         self.is_gone = True
         self.snapshot = Snapshot(self.slug, 0, RouteTable(), "")
         for connection in list(self.connections):

@@ -1,6 +1,6 @@
-"""A connection as others count it: a stranger's first, then its bottle's, until the last byte has left.
+"""Where a connection is counted: first as unauthenticated, then for its bottle, until its last byte has left.
 
-Trust boundary: how many come, and when they end, is up to whoever opens them: each takes a counted place.
+Trust boundary: the other side decides how many connections it opens and when they end, so each is counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ConnectionSlot:
         self._host: Bottle | None = None
 
     def begin(self) -> None:
-        """Before it is known whose it is."""
+        """Before the bottle is known."""
         self._proxy.unauthenticated.add(self._session)
 
     def enter(self, bottle: Bottle) -> None:
@@ -46,7 +46,7 @@ class ConnectionSlot:
             raise Refusal("too-many-connections", f"The bottle has {most} open connections. Close some.", 503)
 
     async def leave(self) -> None:
-        """It counts, and has its room, for as long as what was sent to it waits to be read."""
+        """Count it for as long as what was sent to it waits to be read."""
         self._connection.close()
         while self._connection.leaving:
             await self._connection.bell.wait()
@@ -56,9 +56,9 @@ class ConnectionSlot:
 
 
 async def stand_in_line(whose: Bottle | UnauthenticatedConnections) -> None:
-    """Of what many connections of a bottle sent at once, one request at a time, and others in between.
+    """Wait for the other connections of a bottle that sent much at once, one request at a time.
 
-    Those that have not said yet whose they are have one line for all of them.
+    All unauthenticated connections share one line.
     """
     async with whose.line:
         await asyncio.sleep(0)

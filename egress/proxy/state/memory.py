@@ -1,4 +1,4 @@
-"""What a bottle's requests make us keep in memory: bodies that are to be signed, and what searching takes."""
+"""The memory that a bottle's requests take: bodies that are to be signed, and what searching needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from egress.proxy.state.bottle import Bottle
 
 
 class MemoryReservation:
-    """One request's part of it, counted against its bottle until it is let go of."""
+    """One request's part of it, counted against its bottle until it is released."""
 
     def __init__(self, bottle: Bottle, most: int) -> None:
         self._bottle = bottle

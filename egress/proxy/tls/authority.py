@@ -33,9 +33,9 @@ _MOST_SESSIONS = 256  # in OpenSSL's cache, which Python cannot switch off: TLS 
 
 
 def ensure(directory: Path, slug: str) -> x509.Certificate:
-    """The bottle's CA certificate, made on first use. Of processes that start together, the first wins.
+    """The bottle's CA certificate, made on first use. If processes start together, the first one wins.
 
-    Key and certificate are one file until both exist, so that they always belong together.
+    Key and certificate are in one file, so that they always belong together.
     """
     both = directory / KEY
     if not both.exists():
@@ -49,7 +49,7 @@ def ensure(directory: Path, slug: str) -> x509.Certificate:
 
 
 class Authority:
-    """Signs leaves for one bottle and keeps their TLS contexts, bounded, least recently used out first."""
+    """Signs leaves for one bottle and keeps a bounded number of TLS contexts, the most recently used ones."""
 
     def __init__(self, directory: Path, slug: str, *, keep: int = 512) -> None:
         self._slug = slug
@@ -174,7 +174,7 @@ def _create(path: Path, slug: str) -> None:
 
 
 def _write_once(path: Path, content: bytes) -> None:
-    """Whole, private, and never in place of another."""
+    """Write a private file, complete or not at all, and never replace one."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

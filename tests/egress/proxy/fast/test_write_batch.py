@@ -70,11 +70,3 @@ async def test_it_leaves_before_its_wire_is_closed() -> None:
         one.wire.close()
         await asyncio.sleep(0)
         assert one.arrived() == b"last words"
-
-
-async def test_it_counts_as_written() -> None:
-    outbox, told = WriteBatch(), []
-    async with ends() as one:
-        outbox.put(one.wire, b"a")
-        one.wire.when_written(lambda: told.append(one.arrived()))
-        assert told == [b"a"]

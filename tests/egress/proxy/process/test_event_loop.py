@@ -145,11 +145,11 @@ def test_a_connection_that_was_not_read_for_a_while_ends_alone(
         loop, watch = asyncio.get_running_loop(), DeadlineTimer()
         ends = [await accepted(watch, tmp_path / name, kernel, is_full=False) for name in "ab"]
         (held_client, held), (client, wire) = ends
-        held.pause_for_splice()
+        held.hold(1)
         held_client.send(b"x")
         await asyncio.sleep(0)
         kernel.is_full = True
-        held.resume_after_splice()
+        held.release(1)
         kernel.is_full = False
         with pytest.raises(ConnectionResetError):  # it was not read
             await loop.sock_recv(held_client, 1)
