@@ -43,9 +43,10 @@ async def read_head(
     The first byte may take `silence` seconds; from then on the whole head has to arrive within one deadline,
     however it is dripped.
     """
-    connection.expired = False
-    connection.deadline = connection.clock() + silence
     started = False
+    if interlude is None or not interlude.is_busy:  # a request may be under way already
+        connection.expired = False
+        connection.deadline = connection.clock() + silence
     while True:
         if interlude is not None and interlude.is_busy:
             if interlude.is_stuck:

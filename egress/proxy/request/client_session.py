@@ -129,13 +129,13 @@ class ClientSession:
             self.end_request()
 
     async def _next_head(self) -> bytes | None:
-        connection, fast_path, limits = self._connection, self._fast_path, self._proxy.limits
-        silence = limits.head_seconds if self._bottle is None else limits.keep_alive_seconds
+        connection, fast_path, proxy = self._connection, self._fast_path, self._proxy
+        silence = proxy.limits.head_seconds if self._bottle is None else proxy.limits.keep_alive_seconds
         if fast_path is not None:
             connection.fast_path = fast_path.take
         try:
             return await read_head(
-                connection, limits, lambda: self._proxy.stopping, fast_path, silence=silence
+                connection, proxy.limits, lambda: proxy.stopping, fast_path, silence=silence
             )
         finally:
             connection.fast_path = None
@@ -143,7 +143,7 @@ class ClientSession:
     async def _serve(self, raw: bytes) -> bool:
         if self._inside is not None:
             return await self._forward(self.admit(raw))
-        head = self._parse(raw)
+        head = self.request.parse(raw)
         bottle = self._identify(head)
         if self._entry is Entry.AGENT_SOCKET:
             return await self._relay(bottle, head, agent_target(head))
@@ -162,15 +162,12 @@ class ClientSession:
     def admit(self, raw: bytes) -> Origin:
         """Parse, decide on and search a request inside TLS. Raises Refusal, or Gone."""
         assert self._inside is not None  # noqa: S101
-        head = self._parse(raw)
+        self.was_asked = True
+        head = self.request.parse(raw)
         bottle = self._identify(head)
         target = inner_target(head, "https", self._inside, 443)
         self.request.set_target(target)
         return admit(self._proxy, bottle, head, target, self.request.record)
-
-    def _parse(self, raw: bytes) -> RequestHead:
-        self.was_asked = True
-        return self.request.parse(raw)
 
     def _identify(self, head: RequestHead) -> Bottle:
         bottle = self._bottle  # a socket, or the CONNECT around us, named it

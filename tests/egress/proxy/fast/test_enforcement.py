@@ -29,6 +29,7 @@ from egress.proxy.request.client_session import ClientSession
 from egress.proxy.request.session_hooks import Entry
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
+from tests.support import ROOT
 from tests.support.proxy_harness import get, nobody_listens
 from tests.support.timeouts import PATIENCE
 
@@ -205,6 +206,14 @@ async def test_a_route_with_a_new_attribute_is_served_by_the_task(
         assert await found.ask(get("/x", HOST), OK) == OK
         assert found.took_fast_path is is_taken
         assert [(one.path, one.verdict, one.status) for one in found.records()] == [("/x", "allowed", 200)]
+
+
+def test_the_folder_can_be_deleted() -> None:
+    """Only the worker, which gives the fast path to the sessions, imports it."""
+    proxy = ROOT / "egress" / "proxy"
+    found = {path for path in proxy.rglob("*.py") if "egress.proxy.fast" in path.read_text()}
+    outside = {path.relative_to(proxy).as_posix() for path in found if path.parent.name != "fast"}
+    assert outside == {"process/worker.py"}
 
 
 @pytest.mark.parametrize(
