@@ -57,7 +57,7 @@ class ClientSession:
         self._inside = inside
         self._fast_paths = fast_paths
         self._pass_to_owner = pass_to_owner  # until the first head is here
-        self._slot = ConnectionSlot(proxy, self, connection)
+        self._slot = ConnectionSlot(self, connection, proxy.unauthenticated, proxy.limits.connections)
         self._is_cut = False
         self._under_way: Exchange | ConnectHandler | None = None
         self.was_asked = False
