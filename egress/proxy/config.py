@@ -19,10 +19,10 @@ from egress.policy.addresses import Network
 
 log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
-# For the search of one body, whatever its coding, or of the largest that is signed. With two codings, which
-# hardly anybody uses, it can take twice as much, and is refused where there is no more.
+# Enough to search one body, whatever its coding, or the largest that is signed. A body with two codings, a
+# rare case, can need twice as much, and is refused if there is no more.
 _LEAST_HELD_MIB = 17
-TOLD = 16  # connections beyond the limit that get an answer, which takes a moment; more are just closed
+TOLD = 16  # connections beyond the limit that get an answer; more are just closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Limits:
     idle_seconds: float = 600
     tunnel_idle_seconds: float = 3600
     stop_seconds: float = 10
-    leaving_seconds: float = 30  # for what was written before a close; no longer than without a byte
+    leaving_seconds: float = 30  # to send the rest before a close; at most idle_seconds
     connections: int = 512
     pooled: int = 128  # fewer than the requests under way at once would mean a handshake for each
 
@@ -94,7 +94,7 @@ class Config:
         return self.run / sharding.DISCOVERY
 
     def tell(self, port: int | None) -> None:
-        """Where we are, and how many, for all who look for us. On a full disk we serve without that."""
+        """Write down the port and the number of processes. On a full disk we serve without that file."""
         text = json.dumps({"port": port, "processes": self.processes}) + "\n"
         try:
             write_atomically(self.discovery, text, also_when_full=True)
@@ -105,7 +105,7 @@ class Config:
             sys.stdout.flush()
 
     def forget_the_killed(self) -> None:
-        """What a killed run told is no longer true. The file keeps its place on a disk that may be full."""
+        """Blank what a killed run wrote. The file keeps its place on a disk that may be full."""
         if self.discovery.is_file():
             with self.discovery.open("r+b") as file:
                 file.write(b"\n" * self.discovery.stat().st_size)
@@ -187,7 +187,7 @@ def _gateway(name: str) -> Gateway | None:
 
 
 def _authorities(name: str) -> Path | None:
-    """What is wrong with the file is told here, once, and not by each process."""
+    """Check the file here, so that the problem is reported once and not by each process."""
     text = environment.text(name)
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Message bodies: where one ends, and nothing else. Chunked bodies are decoded strictly and framed anew.
+"""Message bodies: where one ends, and nothing else. Chunked bodies are decoded strictly and framed again.
 
 Trust boundary: chunk sizes and trailers are off the wire. A body that breaks the rules raises ValueError.
 """
@@ -65,7 +65,7 @@ class SizedBody:
             raise ValueError("the body ended too early")
 
 
-NOTHING = SizedBody(0)  # shared: what is finished never changes
+NOTHING = SizedBody(0)  # shared: a finished body never changes
 
 
 class UntilClose:
@@ -111,7 +111,7 @@ class ChunkedBody:
             raise ValueError("the body ended too early")
 
     def _read_line(self, data: bytes, position: int) -> int:
-        """Consume up to and with the next LF; a line that is not yet whole is kept for the next call."""
+        """Consume the data up to and including the next LF; keep an unfinished line for the next call."""
         end = data.find(b"\n", position)
         self._line += data[position:] if end < 0 else data[position : end + 1]
         if self._expect == "end of chunk" and not b"\r\n".startswith(self._line):
@@ -149,7 +149,7 @@ class ChunkedBody:
 
 
 def payloads(data: bytes, body: Body) -> Iterator[bytes]:
-    """What is in `data` of the body, a step at a time: chunks can be one byte each."""
+    """Yield the payload in `data`, a step at a time: chunks can be one byte each."""
     size = _CHUNKED_PART if isinstance(body, ChunkedBody) else max(1, len(data))
     for start in range(0, len(data), size):
         payload = body.feed(data[start : start + size])

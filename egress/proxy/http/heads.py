@@ -1,4 +1,4 @@
-"""Request and response heads, read strictly: what can be read in two ways is refused, not repaired.
+"""Request and response heads, read strictly: an ambiguous head is refused, not repaired.
 
 Trust boundary: every byte here is off the wire. A head must satisfy our grammar and llhttp, which others
 wrote for other purposes, so that a mistake in one of them is not enough.
@@ -23,7 +23,7 @@ _RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\x
 _FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ \t]*+\r\n")
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
 
-# Read by this proxy, so two of them, or one named in Connection, would leave open which one counts.
+# This proxy acts on them, so with two of them, or one named in Connection, it would be unclear which counts.
 _SINGLE = frozenset(b"host content-length transfer-encoding expect upgrade proxy-authorization".split())
 _NEVER_HOP_BY_HOP = frozenset(
     b"""
@@ -36,7 +36,7 @@ HOP_BY_HOP = frozenset(
     proxy-authenticate proxy-authentication-info
     """.split()
 )
-OUR_OWN = b"x-egress-reason"  # what our refusals are known by: nobody else is to speak in our name
+OUR_OWN = b"x-egress-reason"  # marks our refusals: no origin may send it
 _NOT_SENT_ON = HOP_BY_HOP | {b"host", OUR_OWN}
 _ACTED_ON = _SINGLE | HOP_BY_HOP | {b"content-encoding", b"content-type"}
 _AS_DASHES = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
@@ -79,7 +79,7 @@ class RequestHead(Head):
         return self.version == b"1.1" and b"close" not in self.connection
 
     def with_length(self, length: int) -> RequestHead:
-        """The same request for a body that is already here: its size is known and nobody waits to send it."""
+        """The same request with a body that is already here, whose size is known."""
         framing = (b"content-length", b"transfer-encoding", b"expect", b"trailer")
         fields = [entry for entry in self.fields if entry[0] not in framing]
         fields.append((b"content-length", b"Content-Length", str(length).encode("ascii")))
@@ -161,7 +161,7 @@ def _cached(block: bytes, is_request: bool) -> _Parsed:
 
 
 def folded(key: bytes) -> bytes:
-    """A lower-case name as servers read it that make variables of headers: 'x_host' is 'x-host' to them."""
+    """A lower-case name as read by servers that turn headers into variables: 'x_host' is 'x-host' to them."""
     return key.translate(_AS_DASHES)
 
 
@@ -203,7 +203,7 @@ def lines(fields: list[Field]) -> bytes:
 
 
 def _declared_length(single: dict[bytes, bytes]) -> int:
-    """0 both for an empty body and for none that is declared."""
+    """The declared length of the body; 0 without a declaration."""
     coding = single.get(b"transfer-encoding")
     length = single.get(b"content-length")
     if b"expect" in single and single[b"expect"].lower() != b"100-continue":
@@ -252,7 +252,7 @@ def _response_length(head: ResponseHead, to_head: bool) -> int:
 
 def _ask_llhttp(parser: type[httptools.HttpRequestParser | httptools.HttpResponseParser], raw: bytes) -> None:
     try:
-        parser(object()).feed_data(raw)  # nobody listens: it is only asked whether it accepts the head
+        parser(object()).feed_data(raw)  # only asks whether it accepts the head
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:

@@ -31,7 +31,7 @@ _PATHS = frozenset(
     x-rewrite-uri x-rewrite-url x-script-name
     """.split()
 )
-# What is read from or written to besides the path of the request. Without them it would mean something else.
+# A second place to read from or write to. Without such a header, the request would mean something else.
 _SECOND_PLACES = frozenset(
     b"""
     destination x-amz-copy-source x-amz-rename-source x-copy-from x-cos-copy-source x-goog-copy-source
@@ -49,7 +49,7 @@ def overrides_in(fields: Iterable[Field], route: Route) -> frozenset[bytes]:
 
 
 def without_overrides(fields: list[Field], route: Route) -> list[Field]:
-    """Raises Refusal where taking the header out would not leave the request that was meant."""
+    """Remove such headers. Raises Refusal where the request would mean something else without one."""
     found = overrides_in(fields, route)
     if not found:
         return fields

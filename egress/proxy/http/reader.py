@@ -1,4 +1,4 @@
-"""Waiting for a whole head, a whole body, or the end of a wire, within limits of size and time."""
+"""Wait for a whole head, a whole body, or the end of a connection, within limits of size and time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def read_body(
 ) -> bytes:
     """The whole body of a request, within the limit of what is held in memory. Raises Refusal, or Gone.
 
-    `keep` is told how much of it is here, and may refuse. `begin` is how long work is begun.
+    `keep` is called with the size that is here so far, and may raise Refusal. `begin` starts long work.
     """
     body, payload = body_of(head.length), bytearray()
     if b"expect" in head.single:
@@ -112,7 +112,7 @@ def _fed(body: Body, data: bytes) -> Steps:
 
 
 async def _until_drained(connection: Connection, deadline: float) -> None:
-    """A client that does not read its answers gets no more of them."""
+    """Wait until the client has read its answers: it gets no more of them before."""
     connection.deadline = deadline
     while connection.choked:
         if connection.ended or connection.expired:
@@ -121,7 +121,7 @@ async def _until_drained(connection: Connection, deadline: float) -> None:
 
 
 async def linger(connection: Connection) -> None:
-    """Closing while the client still sends would destroy the answer before it is read."""
+    """Discard what the client still sends for a moment: closing at once would destroy the answer."""
     connection.expired = False
     end = connection.clock() + _LINGER_SECONDS
     connection.deadline = connection.clock() + _QUIET_SECONDS

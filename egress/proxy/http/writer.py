@@ -1,4 +1,4 @@
-"""Heads as they are sent on: the fields that travel, and framing of our own in place of the other side's."""
+"""Heads as they are sent on: the fields that travel, with our own framing in place of the sender's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The sockets bottles connect to: two of its own for each, and one TCP port for those that come with a token.
+"""The sockets that bottles connect to: two for each bottle, and one TCP port for those with a token.
 
-Trust boundary: which socket a connection came in on is who it is. Sockets live in the bottle's own directory.
+Trust boundary: the socket that a connection arrives on says which bottle it is from. Sockets live in the
+bottle's own directory.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Listeners:
         self.port: int | None = None
 
     async def open_tcp(self, listening: Sequence[socket.socket]) -> None:
-        """What bottles with a token connect to; other processes may take connections from it too."""
+        """Serve the port for bottles with a token. Other processes may accept connections from it too."""
         pass_on = partial(pass_to_owner, self._proxy) if self._proxy.neighbours else None
         for each in listening:
             self.port = self.port or int(each.getsockname()[1])
@@ -87,7 +88,7 @@ class Listeners:
 
     async def _refresh(self, slug: str) -> Ack | None:
         turn = self._refreshing.setdefault(slug, asyncio.Lock())
-        async with turn:  # or one that began before it was removed would open its sockets again
+        async with turn:  # a refresh that began before a removal must not open the sockets again
             return await self._read_again(slug)
 
     async def _read_again(self, slug: str) -> Ack | None:
@@ -113,10 +114,10 @@ class Listeners:
         problem = await self._proxy.gate_file.publish(
             self._proxy.bottles.gate_hosts
         )  # also without a bottle: an earlier run may have had some
-        return [told for ack in acks if (told := _with_gate_problem(problem, ack)) is not None]
+        return [each for ack in acks if (each := _with_gate_problem(problem, ack)) is not None]
 
     def close(self) -> None:
-        """Take no more connections; those that are open go on."""
+        """Accept no more connections; those that are open continue."""
         for server in self._tcp:
             server.close()
         self._receiver.close()
@@ -124,17 +125,17 @@ class Listeners:
             self._close(slug)
 
     async def finish(self) -> None:
-        """End what is still being served."""
+        """Cancel the tasks that still serve a connection."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _open(self, bottle: Bottle) -> None:
-        """Those that are missing. One that may ask for nothing has no socket to ask at."""
+        """Open the sockets that are missing. A bottle that may not ask for anything has no agent socket."""
         servers = self._servers.setdefault(bottle.slug, {})
         directory = bottle.directory / SOCKETS
         directory.mkdir(exist_ok=True)
-        directory.chmod(0o755)  # the bottle's user may be another one; others do not get this far
+        directory.chmod(0o755)  # the bottle may run as another user
         for name, entry in _SOCKETS.items():
             if entry is Entry.AGENT_SOCKET and not bottle.identity.supervise:
                 self._close_one(bottle.slug, name)
@@ -193,5 +194,5 @@ class Listeners:
 
 
 def _with_gate_problem(problem: str | None, ack: Ack | None) -> Ack | None:
-    """What is wrong with the bottle's own files comes first."""
+    """The ack with the gate's problem, unless the bottle's own files have one."""
     return ack and replace(ack, problem=ack.problem or problem)

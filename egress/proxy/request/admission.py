@@ -1,6 +1,6 @@
-"""Whether a request may leave: all that is asked before an origin is looked up, for requests and for /why.
+"""Whether a request may leave: every check before an origin is looked up, for requests and for /why.
 
-Trust boundary: what was read off the wire is judged here. Nothing is sent, and no use of a lease is taken.
+Trust boundary: bytes from inside a bottle are judged here. Nothing is sent, and no use of a lease is taken.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class CurrentRequest:
         record.reason, record.status, record.ask = refusal.reason, refusal.status, refusal.ask
 
     def note_end(self, reason: str) -> None:
-        """The request did not get to its own end. What is known of it already says more than that."""
+        """Record why the request did not finish, unless a more exact reason is known."""
         if self.head is not None and self.record.reason in ("", "ok"):
             self.record.reason = reason
 
     def keep_record(self, bottle: Bottle | None) -> None:
-        """Unless nothing was asked, and nothing went wrong."""
+        """Add the record, unless there was no request and nothing went wrong."""
         if self.head is None and not self.record.reason:
             return
         if bottle is not None and not self.record.url_is_clean:
@@ -68,7 +68,7 @@ class CurrentRequest:
 
 
 def admit(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> Origin:
-    """Where a plain or inspected request goes. Raises Refusal."""
+    """Decide on and search a plain or inspected request, and return where it goes. Raises Refusal."""
     if head.method == "TRACE":  # its answer would repeat what we add to the request
         raise Refusal("method", "TRACE is never allowed.", 405)
     route = _decide(proxy, bottle, target.asked_with(head.method), target, record)
@@ -87,7 +87,10 @@ def _decide(proxy: Proxy, bottle: Bottle, request: Request, target: Target, reco
 
 
 def admit_connect(proxy: Proxy, bottle: Bottle, target: Target, record: Record) -> Verdict:
-    """For a CONNECT that is answered with 200: allowed, or refused by what is said inside. Raises Refusal."""
+    """The verdict on a CONNECT that is answered with 200. Raises Refusal for one that is not.
+
+    A refusal that an operator could lift is told inside TLS, where method and path are known.
+    """
     if target.is_ours:
         raise BadRequest("bad-target", f"Use http://{target.host}/ without CONNECT.")
     verdict = decide_connect(target.host, target.port, bottle.snapshot, now=datetime.now(UTC))
@@ -98,13 +101,13 @@ def admit_connect(proxy: Proxy, bottle: Bottle, target: Target, record: Record) 
 
 
 def tunnelled(verdict: Verdict) -> Route | None:
-    """The route whose TLS is left to the bottle and the origin."""
+    """The route, if its TLS is left to the bottle and the origin."""
     route = verdict.route
     return route if verdict.allowed and route is not None and route.is_bare else None
 
 
 def admit_tunnel(proxy: Proxy, bottle: Bottle, target: Target, route: Route, record: Record) -> Request:
-    """All that is known of what goes through it. Raises Refusal."""
+    """The request that stands for all the traffic of a tunnel. Raises Refusal."""
     search = proxy.scanners.search(bottle)
     chosen = target.host != route.host  # by the bottle, within a pattern: it may hold anything
     if chosen and search.handed.problem and route.dlp.searches_requests:
@@ -114,7 +117,7 @@ def admit_tunnel(proxy: Proxy, bottle: Bottle, target: Target, route: Route, rec
 
 
 def admit_inside(bottle: Bottle, host: str) -> Session:
-    """What the bottle's TLS can be ended with here, if it is not tunnelled. Raises Refusal."""
+    """A TLS session with a certificate for `host` by the bottle's CA. Raises Refusal."""
     try:
         return bottle.authority.session_for(host)
     except (OSError, ValueError) as error:

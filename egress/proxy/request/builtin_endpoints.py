@@ -1,4 +1,4 @@
-"""What the proxy answers itself, on http://_egress.local: what is allowed, whether it works, and why not.
+"""The endpoints of the proxy itself, on http://_egress.local: /allowlist, /health and /why.
 
 Trust boundary: answers go to the bottle's agent: nothing about other bottles in them, and no secret's name.
 """
@@ -30,7 +30,7 @@ def answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, reco
     response = _answer(proxy, bottle, head, target, record)
     if head.length:
         raise BadRequest("bad-body", f"{NAME} takes no request body.")
-    if record.verdict == "refused":  # what was asked about
+    if record.verdict == "refused":  # the request that /why was asked about
         bottle.counters["refused"] += 1
     return response
 
@@ -52,7 +52,7 @@ def _answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, rec
 
 
 def allowlist(bottle: Bottle) -> dict[str, Any]:
-    """The live table as the agent may know it."""
+    """The part of the live table that the agent may know."""
     snapshot, now = bottle.snapshot, datetime.now(UTC)
     routes = []
     for route in snapshot.table.open_routes(now):

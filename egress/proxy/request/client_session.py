@@ -1,4 +1,4 @@
-"""What one accepted connection asks for, one request at a time: parse, decide, forward or refuse.
+"""Serves the requests of one accepted connection, one at a time: parse, decide, forward or refuse.
 
 Trust boundary: everything comes from inside a bottle. Which one is known from the socket, or from a token.
 """
@@ -110,7 +110,7 @@ class ClientSession:
                 return await self._forward(*self._fast_path.release())
             if raw is None:
                 return False
-            if len(raw) > LONG_HEAD:  # before anything is made of it: reading it takes time too
+            if len(raw) > LONG_HEAD:  # before parsing it, which takes time too
                 await stand_in_line(self._bottle or self._proxy.unauthenticated)
             pass_to_owner, self._pass_to_owner = self._pass_to_owner, None
             if pass_to_owner is not None and await pass_to_owner(self._connection, raw):
@@ -170,7 +170,7 @@ class ClientSession:
         return admit(self._proxy, bottle, head, target, self.request.record)
 
     def _identify(self, head: RequestHead) -> Bottle:
-        bottle = self._bottle  # a socket, or the CONNECT around us, named it
+        bottle = self._bottle  # known from the socket, or from the CONNECT around us
         if self._entry is Entry.TCP and self._inside is None:
             slug, token = slug_and_token(head.single.get(b"proxy-authorization", b""))
             bottle = self._proxy.bottles.with_token(slug, token)
@@ -180,7 +180,7 @@ class ClientSession:
             self._bottle = bottle
             self._slot.enter(bottle)
         self.request.record.bottle = bottle.slug
-        if self._is_cut:  # nothing that had arrived before is served either
+        if self._is_cut:  # requests that had arrived before are not served
             raise Gone
         self.request.record.table_version = bottle.snapshot.version
         bottle.counters["requests"] += 1
@@ -209,7 +209,7 @@ class ClientSession:
         assert head is not None  # noqa: S101
         exchange = Exchange(self._connection, head, destination, limits, record, sent_on=sent_on)
         self._under_way = exchange
-        if destination.route is not None:  # or else to the web process, which no table can take away
+        if destination.route is not None:  # a revoke can cut it
             bottle.flows.add(exchange)
         try:
             again = await exchange.run()

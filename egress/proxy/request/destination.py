@@ -1,4 +1,4 @@
-"""Where a decided request goes: what an exchange needs to know of an origin, or of the web process."""
+"""What an exchange needs to know of the place where its request goes: an origin, or the web process."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ Trailers = list[tuple[bytes, bytes]]
 
 
 class InspectedDestination(Protocol):
-    """What is done to a message on its way. Every method that takes a part of one may raise Refusal."""
+    """Inspects and changes messages on their way. Every method that takes a part of one may raise Refusal."""
 
     @property
     def needs_whole_body(self) -> bool:
         """Whether the head depends on the body, so that nothing can be sent before all of it is here."""
 
     def take_body(self, head: RequestHead, body: bytes) -> None:
-        """The whole body, and the head that it now has."""
+        """Take the whole body, and the head that fits it."""
 
     @property
     def reads_ahead(self) -> bool:
         """Whether the body may begin to leave only once `outgoing` lets it."""
 
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
-        """What of the body (or, after an upgrade, of the stream) may leave now."""
+        """The part of the body (or, after an upgrade, of the stream) that may leave now."""
 
     @property
     def passes_on(self) -> bool:
         """Whether `incoming` leaves this answer as it is. Known with the head of the answer."""
 
     def incoming(self, payload: bytes, *, last: bool) -> Steps:
-        """What of the answer may be passed on now."""
+        """The part of the answer that may be passed on now."""
 
     def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
-        """Those that may travel on."""
+        """The trailers that may travel on."""
 
     def reserve(self, size: int) -> None:
         """Count `size` bytes of the body as held in memory."""
 
     def release(self) -> None:
-        """Nothing is held any more."""
+        """Free what was reserved."""
 
 
 class Uninspected:
@@ -78,7 +78,7 @@ class Destination(Protocol):
 
     @property
     def route(self) -> Route | None:
-        """None: no table decides about it."""
+        """None for the web process, which no table can take away."""
 
     @property
     def inspected(self) -> InspectedDestination: ...
@@ -96,4 +96,4 @@ class Destination(Protocol):
     def give_back(self, connection: Connection) -> None: ...
 
     def begin(self, step: Step) -> None:
-        """Begin long work, in turn with that for others."""
+        """Begin long work, taking turns with other bottles."""

@@ -1,4 +1,4 @@
-"""One request and its answer, streamed both ways with back-pressure: from a decided head to the last byte.
+"""One admitted request and its answer, streamed both ways with back-pressure, to the last byte.
 
 Trust boundary: the bottle on one side, the origin on the other, neither believed about where a message ends.
 """
@@ -49,9 +49,9 @@ class Exchange:
         self._inspected = destination.inspected
         self._limits = limits
         self._record = record
-        self._upstream = sent_on  # set before the start when the request is already on its way
+        self._upstream = sent_on  # set when the request was sent already
         self._body = body_of(head.length)
-        self._sent_all = self._body.finished  # the body may be here whole, and still be worked on
+        self._sent_all = self._body.finished  # even if the body is still being searched
         self._answer_body = body_of(0)
         self._answered_all = False
         self._failure: Refusal | None = None
@@ -70,7 +70,7 @@ class Exchange:
 
     @property
     def left_a_body(self) -> bool:
-        """Whether the client may still be sending: an answer does not have to wait for all of a request."""
+        """Whether the client may still be sending: an answer can come before the end of the request."""
         return not self._sent_all
 
     async def run(self) -> bool:
@@ -130,7 +130,7 @@ class Exchange:
         self._record.bytes_out += len(self._ready)
 
     async def _read_ahead(self) -> None:
-        """A small body is whole, and known to hold no secret, before an origin hears of the request."""
+        """Read and search a small body whole, before an origin hears of the request."""
         client = self._client
         while not (self._sent_all or self._ready):
             if client.buffer:
@@ -143,7 +143,7 @@ class Exchange:
 
     def _send(self, upstream: Connection) -> None:
         self._upstream = upstream
-        self._check()  # much can happen while a body is read and a connection opened, a revoke among it
+        self._check()  # the route may have been revoked while the body was read
         if upstream.buffer:
             raise BadAnswer("The origin sent an answer before it was asked.")
         upstream.write(self._destination.request_head(self._head) + self._ready)
@@ -153,14 +153,14 @@ class Exchange:
             self._client.drain_into(self._take_request_data, self._destination.begin)
 
     async def _in_turn(self, work: Steps) -> bytes:
-        """What it comes to. Raises Gone when this exchange was cut meanwhile."""
+        """The result of the work. Raises Gone when this exchange was cut meanwhile."""
         found = await result(work, self._destination.begin)
         if self._cut:
             raise Gone
         return found
 
     def _take_request_data(self, data: bytes) -> Steps:
-        """From the client, on arrival. What fails here is told to the task, which knows whom to answer."""
+        """Take data from the client on arrival. A failure is left to the task, which answers it."""
         trailers: Trailers = []
         leaving: list[bytes] = []
         try:
@@ -239,13 +239,13 @@ class Exchange:
         return None
 
     async def _relay(self, answer: ResponseHead) -> bool:
-        """Send the answer on. True when both connections can be used again."""
+        """Send the answer on. True when the client's connection can be used again."""
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
         keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._sent_all
         fields = self._destination.answer_fields(answer)
         self._record.answered(answer.status)
-        if 0 <= answer.length <= len(upstream.buffer):  # the whole of it is here, as of most answers
+        if 0 <= answer.length <= len(upstream.buffer):  # all of it is here, as with most answers
             payload = upstream.take(answer.length)
             if payload:
                 payload = await self._in_turn(self._inspected.incoming(payload, last=True))
@@ -274,7 +274,7 @@ class Exchange:
         return self._finish(upstream, answer, keep)
 
     def _pass_on(self, data: bytes) -> None:
-        """Of a body that is only counted: too little work to take turns for."""
+        """Send on a body that is only counted, which is too little work to take turns for."""
         self._touch()
         payload = self._answer_body.feed(data)
         self._record.bytes_in += len(payload)
@@ -328,7 +328,7 @@ class Exchange:
                         "upstream-closed", "The origin closed the connection before the end of its answer."
                     ) from error
                 await self._in_turn(self._send_answer(b"", last=True))
-                if upstream.broke_off:  # the end looks to the client as it did to us
+                if upstream.broke_off:  # the client should see the same end as we did
                     self._record.reason = "upstream-closed"
                     self._client.close_abruptly()
                 return
@@ -337,7 +337,7 @@ class Exchange:
             raise self._failure
 
     def _finish(self, upstream: Connection, answer: ResponseHead, keep: bool) -> bool:
-        if self._cut:  # what was written last did not arrive
+        if self._cut:  # the last bytes did not arrive
             raise Gone
         self._client.feed_from(None)
         upstream.feed_from(None)
@@ -351,7 +351,10 @@ class Exchange:
     async def _upgrade(self, answer: ResponseHead) -> None:
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
-        switching = [*self._destination.answer_fields(answer), *UPGRADE]  # or there is no room for it
+        switching = [
+            *self._destination.answer_fields(answer),
+            *UPGRADE,
+        ]  # raises when there is no memory to inspect it
         self._started = True
         self._record.answered(101)
         self._client.write(response_bytes(answer, switching, close=False))
@@ -360,7 +363,7 @@ class Exchange:
             raise Gone
         self._upstream = None
 
-    # --- what can happen meanwhile
+    # --- deadlines and ends
 
     def _touch(self) -> None:
         self._client.deadline = self._client.clock() + self._patience
@@ -372,7 +375,7 @@ class Exchange:
             raise self._failure
         if self._client.expired:
             self._client.expired = False
-            if self._started:  # it may be that the client does not read
+            if self._started:  # perhaps the client does not read
                 raise Gone("idle")
             if self._sent_all:
                 raise Unreachable("upstream-timeout", "The origin took too long to answer.", 504)

@@ -51,7 +51,7 @@ async def _socket(proxy: Proxy, bottle: Bottle, route: Route, host: str, port: i
     limits = proxy.limits
     gateway = _gateway_for(proxy, route)
     if gateway is not None:
-        if port == PORTS["http"]:  # plain requests are handed over whole
+        if port == PORTS["http"]:  # it takes plain requests whole
             return await reach(gateway, seconds=limits.connect_seconds)
         return await connect_through(gateway, host, port, seconds=limits.connect_seconds)
     lookup = proxy.resolver.lookup_for(bottle)
@@ -65,12 +65,12 @@ async def _socket(proxy: Proxy, bottle: Bottle, route: Route, host: str, port: i
 
 
 def _gateway_for(proxy: Proxy, route: Route) -> Gateway | None:
-    """Pinned addresses are the operator's own: they are dialled directly."""
+    """The operator's proxy, or None: pinned addresses are the operator's own and are dialled directly."""
     return None if route.pinned_addresses else proxy.config.gateway
 
 
 class Origin:
-    """Raises Refusal when the route's credential cannot be had, or when the head must not leave."""
+    """Raises Refusal when the route's credential is not available, or when the head must not leave."""
 
     def __init__(
         self, proxy: Proxy, bottle: Bottle, target: Target, route: Route, *, head: RequestHead, record: Record
@@ -129,12 +129,12 @@ class Origin:
         return self._aws_key is not None and hashes_the_body(self.target.host)
 
     def take_body(self, head: RequestHead, body: bytes) -> None:
-        """All is looked up again: the key may have been taken away while the body came. Raises Refusal."""
+        """Look everything up again: the key may have been removed while the body arrived. Raises Refusal."""
         self._prepare(head)
         self._body_digest = sha256(body).hexdigest()
 
     def _own_fields(self, head: RequestHead) -> list[Field]:
-        """What the agent sent that travels on."""
+        """The agent's own fields that travel on."""
         fields = without_overrides(head.travelling, self.route)
         if (auth := self.route.auth) is not None:
             fields = [entry for entry in fields if not is_credential(entry[0], auth)]
@@ -142,7 +142,7 @@ class Origin:
             fields = [entry for entry in fields if folded(entry[0]) not in _CODED_OR_IN_PART]
             fields.append(_IDENTITY_CODING)
         if head.wants_websocket and self._inspection.reads_frames:
-            # Or its frames would be compressed.
+            # Without extensions the frames are not compressed.
             fields = [entry for entry in fields if folded(entry[0]) != WEBSOCKET_EXTENSIONS]
         return fields
 

@@ -1,4 +1,4 @@
-"""What a session is told, and given, by the process that it runs in."""
+"""The parts of a session that come from the process it runs in."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Tunnel:
                 else:
                     connection.close()
 
-    # As few steps as possible: these are all that a small message costs.
+    # These steps are the whole cost of a small message.
 
     def _to_origin(self, data: bytes) -> None:
         self._client.deadline = self._client.clock() + self._patience
@@ -108,6 +108,6 @@ class Tunnel:
 
 
 def _pass_end(ended: Connection, other: Connection) -> None:
-    """One side will send no more; the other may still have much to say."""
+    """Tell the other side that this one will send no more; the other may continue."""
     if not ended.closed and other.transport is not None and other.transport.can_write_eof():
         other.transport.write_eof()

@@ -1,4 +1,4 @@
-"""A proxy of the operator's (such as pipelock) that all traffic leaves through, except to pinned addresses.
+"""The operator's own proxy (such as pipelock): all traffic but that to pinned addresses leaves through it.
 
 Trust boundary: the operator chose it, and it resolves names and refuses addresses in our place. What it says
 about a refusal is shown to the agent, shortened and printable.
@@ -18,7 +18,7 @@ from egress.proxy.http.heads import parse_response
 from egress.proxy.net.dialing import dial
 
 _MAX_ANSWER = 16 * 1024
-_MAX_TOLD = 200
+_MAX_SHOWN = 200
 
 
 async def reach(gateway: Gateway, *, seconds: float) -> socket.socket:
@@ -40,7 +40,7 @@ async def connect_through(gateway: Gateway, host: str, port: int, *, seconds: fl
             head, rest = await _ask(sock, f"{host}:{port}")
             answer = parse_response(head, max_fields=100, to_head=False)
             if answer.status != 200:
-                rest = rest or await asyncio.get_running_loop().sock_recv(sock, _MAX_TOLD)
+                rest = rest or await asyncio.get_running_loop().sock_recv(sock, _MAX_SHOWN)
                 raise _refused(host, answer.status, rest)
         if rest:
             raise Unreachable("gate-down", "The gate's proxy sent data before it was asked.")
@@ -69,12 +69,12 @@ async def _ask(sock: socket.socket, authority: str) -> tuple[bytes, bytes]:
 
 
 def _refused(host: str, status: int, body: bytes) -> Refusal:
-    told = re.sub(r"[^\x21-\x7e]+", " ", body[:_MAX_TOLD].decode("latin-1")).strip()
+    shown = re.sub(r"[^\x21-\x7e]+", " ", body[:_MAX_SHOWN].decode("latin-1")).strip()
     if status != 403:
         return Unreachable("gate-down", f"The gate's proxy answered {status} for {host}. Tell the operator.")
     ask: dict[str, Any] | None = None
-    if "allowlist" in told.lower() and is_askable(host):
+    if "allowlist" in shown.lower() and is_askable(host):
         url = f"https://{host}/"
         why = f"CONNECT {host} was refused by the gate."
         ask = {"tool": "pipelock-block", "arguments": {"failed_url": url, "justification": why}}
-    return Refusal("gate", f"The gate's proxy refused {host}: {told or 'no reason given'}", 403, ask=ask)
+    return Refusal("gate", f"The gate's proxy refused {host}: {shown or 'no reason given'}", 403, ask=ask)

@@ -39,7 +39,7 @@ class WebProcess:
         self.inspected = Uninspected()
 
     def request_head(self, head: RequestHead) -> bytes:
-        # Names with '_' become the same variable as names with '-' on the other side.
+        # The web process makes the same variable of a name with '_' as of one with '-'.
         fields = [entry for entry in head.travelling if b"_" not in entry[0] and entry[0] != IDENTITY.lower()]
         fields.append((IDENTITY.lower(), IDENTITY, self._slug.encode("ascii")))
         return request_bytes(head, self._origin_form, head.single.get(b"host", b"supervise"), fields)
