@@ -10,7 +10,7 @@ import asyncio
 from egress.proxy.config import TOLD
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.net.connection import Connection
-from egress.proxy.state.bottle import Bottle, OpenConnection
+from egress.proxy.state.bottle import BottleState, OpenConnection
 from egress.proxy.state.unauthenticated import UnauthenticatedConnections
 
 LONG_HEAD = 4 * 1024  # one of 60 KB takes as long to read, and to search, as dozens of usual requests
@@ -29,13 +29,13 @@ class ConnectionSlot:
         self._most = most
         self._session = session
         self._connection = connection
-        self._host: Bottle | None = None
+        self._host: BottleState | None = None
 
     def begin(self) -> None:
         """Before the bottle is known."""
         self._unauthenticated.add(self._session)
 
-    def enter(self, bottle: Bottle) -> None:
+    def enter(self, bottle: BottleState) -> None:
         """Raises Gone, or Refusal when the bottle has too many already."""
         if bottle.is_gone:
             raise Gone
@@ -62,7 +62,7 @@ class ConnectionSlot:
             self._host.connections.discard(self._session)
 
 
-async def stand_in_line(whose: Bottle | UnauthenticatedConnections) -> None:
+async def stand_in_line(whose: BottleState | UnauthenticatedConnections) -> None:
     """Wait for the other connections of a bottle that sent much at once, one request at a time.
 
     All unauthenticated connections share one line.
