@@ -18,7 +18,7 @@ from egress.proxy.http.writer import response_bytes
 from egress.proxy.net.connection import Connection
 from egress.proxy.request.client_session import ClientSession
 from egress.proxy.request.origin import Origin
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.connection_limits import LONG_HEAD
 from egress.proxy.state.proxy import Proxy
 
@@ -33,7 +33,7 @@ class FastPath:
     tunnelled = False
 
     def __init__(
-        self, proxy: Proxy, batch: WriteBatch, session: ClientSession, client: Connection, bottle: Bottle
+        self, proxy: Proxy, batch: WriteBatch, session: ClientSession, client: Connection, bottle: BottleState
     ) -> None:
         self._proxy = proxy
         self._batch = batch

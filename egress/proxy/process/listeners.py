@@ -22,7 +22,7 @@ from egress.proxy.process.tcp import BACKLOG
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request.client_session import ClientSession, FastPaths
 from egress.proxy.request.session_hooks import Entry, PassToOwner
-from egress.proxy.state.bottle import Ack, Bottle
+from egress.proxy.state.bottle import Ack, BottleState
 from egress.proxy.state.bottle_files import exists, found_in
 from egress.proxy.state.proxy import Proxy
 
@@ -130,7 +130,7 @@ class Listeners:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _open(self, bottle: Bottle) -> None:
+    async def _open(self, bottle: BottleState) -> None:
         """Open the sockets that are missing. A bottle that may not ask for anything has no agent socket."""
         servers = self._servers.setdefault(bottle.slug, {})
         directory = bottle.directory / SOCKETS
@@ -142,7 +142,7 @@ class Listeners:
             elif name not in servers:
                 servers[name] = await self._listen(directory / name, entry, bottle)
 
-    async def _listen(self, path: Path, entry: Entry, bottle: Bottle) -> asyncio.Server:
+    async def _listen(self, path: Path, entry: Entry, bottle: BottleState) -> asyncio.Server:
         listening = bind_unix(path, mode=0o666)
         server = await self._loop.create_unix_server(
             lambda: self._connection(entry, bottle), sock=listening, backlog=BACKLOG
@@ -166,7 +166,7 @@ class Listeners:
         (self._proxy.config.bottles / slug / SOCKETS / name).unlink(missing_ok=True)
 
     def _connection(
-        self, entry: Entry, bottle: Bottle | None, pass_on: PassToOwner | None = None
+        self, entry: Entry, bottle: BottleState | None, pass_on: PassToOwner | None = None
     ) -> Connection:
         return Connection(
             Wakeup(),
@@ -180,7 +180,11 @@ class Listeners:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(
-        self, connection: Connection, entry: Entry, bottle: Bottle | None, pass_on: PassToOwner | None = None
+        self,
+        connection: Connection,
+        entry: Entry,
+        bottle: BottleState | None,
+        pass_on: PassToOwner | None = None,
     ) -> None:
         self._proxy.sessions.add(connection.bell)
         session = ClientSession(

@@ -16,7 +16,7 @@ from egress.proxy.http.targets import Target
 from egress.proxy.request.inspection import Inspection, check_url, conceal, unsearchable
 from egress.proxy.request.origin import Origin
 from egress.proxy.request.refusals import refusal_for
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record, blank_record
 from egress.proxy.tls.session import Session
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class CurrentRequest:
     """A request of a connection as far as it is known: its head, where it aims, and the record of it."""
 
-    def __init__(self, proxy: Proxy, bottle: Bottle | None) -> None:
+    def __init__(self, proxy: Proxy, bottle: BottleState | None) -> None:
         self._proxy = proxy
         self.head: RequestHead | None = None
         self.target: Target | None = None
@@ -58,7 +58,7 @@ class CurrentRequest:
         if self.head is not None and self.record.reason in ("", "ok"):
             self.record.reason = reason
 
-    def keep_record(self, bottle: Bottle | None) -> None:
+    def keep_record(self, bottle: BottleState | None) -> None:
         """Add the record, unless there was no request and nothing went wrong."""
         if self.head is None and not self.record.reason:
             return
@@ -67,7 +67,7 @@ class CurrentRequest:
         self._proxy.records.add(self.record)
 
 
-def admit(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> Origin:
+def admit(proxy: Proxy, bottle: BottleState, head: RequestHead, target: Target, record: Record) -> Origin:
     """Decide on and search a plain or inspected request, and return where it goes. Raises Refusal."""
     if head.method == "TRACE":  # its answer would repeat what we add to the request
         raise Refusal("method", "TRACE is never allowed.", 405)
@@ -76,7 +76,7 @@ def admit(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, recor
     return Origin(proxy, bottle, target, route, head=head, record=record)
 
 
-def _decide(proxy: Proxy, bottle: Bottle, request: Request, target: Target, record: Record) -> Route:
+def _decide(proxy: Proxy, bottle: BottleState, request: Request, target: Target, record: Record) -> Route:
     verdict = decide(request, bottle.snapshot, now=datetime.now(UTC))
     if not verdict.allowed or verdict.route is None:
         record.route = verdict.route.host if verdict.route else None
@@ -86,7 +86,7 @@ def _decide(proxy: Proxy, bottle: Bottle, request: Request, target: Target, reco
     return verdict.route
 
 
-def admit_connect(proxy: Proxy, bottle: Bottle, target: Target, record: Record) -> Verdict:
+def admit_connect(proxy: Proxy, bottle: BottleState, target: Target, record: Record) -> Verdict:
     """The verdict on a CONNECT that is answered with 200. Raises Refusal for one that is not.
 
     A refusal that an operator could lift is told inside TLS, where method and path are known.
@@ -106,7 +106,7 @@ def tunnelled(verdict: Verdict) -> Route | None:
     return route if verdict.allowed and route is not None and route.is_bare else None
 
 
-def admit_tunnel(proxy: Proxy, bottle: Bottle, target: Target, route: Route, record: Record) -> Request:
+def admit_tunnel(proxy: Proxy, bottle: BottleState, target: Target, route: Route, record: Record) -> Request:
     """The request that stands for all the traffic of a tunnel. Raises Refusal."""
     search = proxy.scanners.search(bottle)
     chosen = target.host != route.host  # by the bottle, within a pattern: it may hold anything
@@ -116,7 +116,7 @@ def admit_tunnel(proxy: Proxy, bottle: Bottle, target: Target, route: Route, rec
     return Request("https", target.host, target.port, "CONNECT", "/")
 
 
-def admit_inside(bottle: Bottle, host: str) -> Session:
+def admit_inside(bottle: BottleState, host: str) -> Session:
     """A TLS session with a certificate for `host` by the bottle's CA. Raises Refusal."""
     try:
         return bottle.authority.session_for(host)

@@ -13,14 +13,16 @@ from egress.proxy.errors import BadRequest, Refusal
 from egress.proxy.http.heads import RequestHead
 from egress.proxy.http.targets import Target
 from egress.proxy.request.dry_run import why
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
 
 NAME = "_egress.local"
 
 
-def answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> bytes | None:
+def answer(
+    proxy: Proxy, bottle: BottleState, head: RequestHead, target: Target, record: Record
+) -> bytes | None:
     """The whole response, or None for a request to the web process. Raises Refusal."""
     if target.host != NAME and target.port in (80, proxy.config.supervise_port):
         return None
@@ -35,7 +37,7 @@ def answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, reco
     return response
 
 
-def _answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, record: Record) -> bytes:
+def _answer(proxy: Proxy, bottle: BottleState, head: RequestHead, target: Target, record: Record) -> bytes:
     if head.method not in ("GET", "HEAD"):
         raise Refusal("method", f"{NAME} answers GET only.", 405)
     if target.path == "/allowlist":
@@ -51,7 +53,7 @@ def _answer(proxy: Proxy, bottle: Bottle, head: RequestHead, target: Target, rec
     return start + b"Content-Length: %d\r\n\r\n" % len(body) + (b"" if head.method == "HEAD" else body)
 
 
-def allowlist(bottle: Bottle) -> dict[str, Any]:
+def allowlist(bottle: BottleState) -> dict[str, Any]:
     """The part of the live table that the agent may know."""
     snapshot, now = bottle.snapshot, datetime.now(UTC)
     routes = []

@@ -26,14 +26,14 @@ from egress.proxy.request.origin import Origin
 from egress.proxy.request.refusals import answer, refusal_for
 from egress.proxy.request.session_hooks import Entry, FastPath, PassToOwner
 from egress.proxy.request.web_relay import WebProcess
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.connection_limits import LONG_HEAD, ConnectionSlot, stand_in_line
 from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)
 _AUTHENTICATE = b'Proxy-Authenticate: Basic realm="bottle"\r\n'
 # Makes the fast path of a session, for what arrives on this connection.
-FastPaths = Callable[["ClientSession", Connection, Bottle], FastPath]
+FastPaths = Callable[["ClientSession", Connection, BottleState], FastPath]
 
 
 class ClientSession:
@@ -44,7 +44,7 @@ class ClientSession:
         proxy: Proxy,
         connection: Connection,
         entry: Entry,
-        bottle: Bottle | None,
+        bottle: BottleState | None,
         *,
         inside: str | None = None,
         fast_paths: FastPaths | None = None,
@@ -57,7 +57,7 @@ class ClientSession:
         self._inside = inside
         self._fast_paths = fast_paths
         self._pass_to_owner = pass_to_owner  # until the first head is here
-        self._slot = ConnectionSlot(proxy, self, connection)
+        self._slot = ConnectionSlot(self, connection, proxy.unauthenticated, proxy.limits.connections)
         self._is_cut = False
         self._under_way: Exchange | ConnectHandler | None = None
         self.was_asked = False
@@ -169,7 +169,7 @@ class ClientSession:
         self.request.set_target(target)
         return admit(self._proxy, bottle, head, target, self.request.record)
 
-    def _identify(self, head: RequestHead) -> Bottle:
+    def _identify(self, head: RequestHead) -> BottleState:
         bottle = self._bottle  # known from the socket, or from the CONNECT around us
         if self._entry is Entry.TCP and self._inside is None:
             slug, token = slug_and_token(head.single.get(b"proxy-authorization", b""))
@@ -192,7 +192,7 @@ class ClientSession:
             raise refusal_for(used_up(request, route), origin.target, request.method)
         return await self._exchange(origin.bottle, origin, sent_on)
 
-    async def _relay(self, bottle: Bottle, head: RequestHead, target: Target) -> bool:
+    async def _relay(self, bottle: BottleState, head: RequestHead, target: Target) -> bool:
         self.request.set_target(target)
         if not bottle.identity.supervise:
             raise Refusal("no-supervisor", "This bottle has nobody to ask: its manifest says so.")
@@ -202,7 +202,7 @@ class ClientSession:
         return await self._exchange(bottle, web)
 
     async def _exchange(
-        self, bottle: Bottle, destination: Destination, sent_on: Connection | None = None
+        self, bottle: BottleState, destination: Destination, sent_on: Connection | None = None
     ) -> bool:
         self.request.note_allowed()
         head, limits, record = self.request.head, self._proxy.limits, self.request.record
@@ -220,7 +220,7 @@ class ClientSession:
             self._under_way = None
             bottle.flows.discard(exchange)
 
-    async def _connect(self, bottle: Bottle, head: RequestHead) -> bool:
+    async def _connect(self, bottle: BottleState, head: RequestHead) -> bool:
         self.request.set_target(connect_target(head))
         handler = ConnectHandler(self._proxy, bottle, self._connection, self.request, self._begin_inside)
         self._under_way = handler

@@ -26,7 +26,7 @@ from egress.proxy.request.inspection import shown_host
 from egress.proxy.request.origin import connect
 from egress.proxy.request.refusals import refusal_for
 from egress.proxy.request.tunnel import UNRECOGNIZED_NAME, Tunnel, check_hello
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.open_flows import is_allowed
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.tls.client_hello import BadHello
@@ -53,7 +53,7 @@ class ConnectHandler:
     def __init__(
         self,
         proxy: Proxy,
-        bottle: Bottle,
+        bottle: BottleState,
         client: Connection,
         request: CurrentRequest,
         begin_inside: Callable[[Connection, str], InnerSession],

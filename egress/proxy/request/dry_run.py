@@ -27,7 +27,7 @@ from egress.proxy.http.targets import (
 from egress.proxy.request.admission import admit, admit_connect, admit_inside, admit_tunnel, tunnelled
 from egress.proxy.request.inspection import CONCEALED
 from egress.proxy.request.refusals import asked_for, described, refusal_for
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record, blank_record
 
@@ -46,7 +46,7 @@ class _Asked(NamedTuple):
     query: str
 
 
-def why(proxy: Proxy, bottle: Bottle, target: Target, record: Record) -> dict[str, Any]:
+def why(proxy: Proxy, bottle: BottleState, target: Target, record: Record) -> dict[str, Any]:
     """The answer. A secret in the question is recorded. Raises Refusal for a malformed question."""
     url, method = _question(target)
     parts = _URL.fullmatch(url)
@@ -103,7 +103,7 @@ def _conceal(plain: dict[str, Any]) -> None:
 class DryRun:
     """Takes a request along its path, up to where it would leave."""
 
-    def __init__(self, proxy: Proxy, bottle: Bottle, asked: _Asked) -> None:
+    def __init__(self, proxy: Proxy, bottle: BottleState, asked: _Asked) -> None:
         self._proxy = proxy
         self._bottle = bottle
         self._asked = asked

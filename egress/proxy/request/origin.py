@@ -24,7 +24,7 @@ from egress.proxy.net.pool import Key
 from egress.proxy.request.destination import Trailers
 from egress.proxy.request.inspection import WEBSOCKET_EXTENSIONS, Inspection, unsearchable
 from egress.proxy.request.upstream_proxy import connect_through, reach
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.memory import MemoryReservation
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
@@ -36,7 +36,7 @@ _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
 
 async def connect(
-    proxy: Proxy, route: Route, host: str, port: int, client: Connection, *, bottle: Bottle, tls: bool
+    proxy: Proxy, route: Route, host: str, port: int, client: Connection, *, bottle: BottleState, tls: bool
 ) -> Connection:
     """A new connection to an address that was checked for this route. Raises Refusal."""
     limits = proxy.limits
@@ -47,7 +47,7 @@ async def connect(
     )
 
 
-async def _socket(proxy: Proxy, bottle: Bottle, route: Route, host: str, port: int) -> socket.socket:
+async def _socket(proxy: Proxy, bottle: BottleState, route: Route, host: str, port: int) -> socket.socket:
     limits = proxy.limits
     gateway = _gateway_for(proxy, route)
     if gateway is not None:
@@ -73,7 +73,14 @@ class Origin:
     """Raises Refusal when the route's credential is not available, or when the head must not leave."""
 
     def __init__(
-        self, proxy: Proxy, bottle: Bottle, target: Target, route: Route, *, head: RequestHead, record: Record
+        self,
+        proxy: Proxy,
+        bottle: BottleState,
+        target: Target,
+        route: Route,
+        *,
+        head: RequestHead,
+        record: Record,
     ) -> None:
         self._proxy = proxy
         self.bottle = bottle

@@ -54,7 +54,7 @@ class OpenConnection(Protocol):
         """End it at once, with what is under way on it."""
 
 
-class Bottle:
+class BottleState:
     def __init__(self, slug: str, directory: Path, limits: Limits) -> None:
         self.slug = slug
         self.directory = directory

@@ -7,28 +7,28 @@ import logging
 from datetime import UTC, datetime
 
 from egress.proxy.config import Config
-from egress.proxy.state.bottle import Ack, Bottle
+from egress.proxy.state.bottle import Ack, BottleState
 from egress.proxy.tls.authority import ensure as ensure_ca
 
 log = logging.getLogger(__name__)
 
 
-class Bottles(dict[str, Bottle]):
+class Bottles(dict[str, BottleState]):
     """By slug."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self._config = config
 
-    def with_token(self, slug: str, token: bytes) -> Bottle | None:
+    def with_token(self, slug: str, token: bytes) -> BottleState | None:
         bottle = self.get(slug)
         return bottle if bottle is not None and bottle.knows_token(token) else None
 
-    async def load(self, slug: str) -> tuple[Bottle, Ack]:
+    async def load(self, slug: str) -> tuple[BottleState, Ack]:
         """The bottle, made if it is new, with its files read again."""
         bottle = self.get(slug)
         if bottle is None:
-            bottle = self[slug] = Bottle(slug, self._config.bottles / slug, self._config.limits)
+            bottle = self[slug] = BottleState(slug, self._config.bottles / slug, self._config.limits)
             _make_ca(bottle)
         ack = await bottle.reload()
         log.log(
@@ -68,7 +68,7 @@ class Bottles(dict[str, Bottle]):
             _save_uses(bottle)
 
 
-def _make_ca(bottle: Bottle) -> None:
+def _make_ca(bottle: BottleState) -> None:
     """Before the bottle starts, because its certificate goes into it."""
     try:
         ensure_ca(bottle.directory, bottle.slug)
@@ -76,7 +76,7 @@ def _make_ca(bottle: Bottle) -> None:
         log.error("bottle %s: its CA cannot be used: %s", bottle.slug, error)
 
 
-def _save_uses(bottle: Bottle) -> None:
+def _save_uses(bottle: BottleState) -> None:
     try:
         bottle.uses.save()
     except OSError as error:

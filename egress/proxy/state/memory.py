@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from egress.proxy.errors import Refusal
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 
 
 class MemoryReservation:
     """One request's part of it, counted against its bottle until it is released."""
 
-    def __init__(self, bottle: Bottle, most: int) -> None:
+    def __init__(self, bottle: BottleState, most: int) -> None:
         self._bottle = bottle
         self._most = most
         self._sizes: dict[str, int] = {}

@@ -16,7 +16,7 @@ from egress.policy.routes import AGENT_SCHEMES, Auth
 from egress.proxy.credentials.secrets import Secrets
 from egress.proxy.credentials.sigv4 import AwsKey
 from egress.proxy.state.active_scan import ActiveScan
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 
 _BEFORE_TOKEN = re.compile(r'.*["=]')
 _SECRETS_SECONDS = 1.0  # how soon a changed secret is known on routes that do not add it
@@ -31,7 +31,7 @@ class Scanners:
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
 
-    def search(self, bottle: Bottle, added: str | None = None) -> ActiveScan:
+    def search(self, bottle: BottleState, added: str | None = None) -> ActiveScan:
         """`added` is the secret about to be used, which is known then whatever the clock says."""
         now = monotonic()
         search, handed = bottle.search, bottle.handed.look(now)

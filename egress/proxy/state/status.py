@@ -8,10 +8,10 @@ from typing import Any
 from egress.policy.routes import Auth
 from egress.proxy.credentials.secrets import Secrets
 from egress.proxy.credentials.sigv4 import AwsKey
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 
 
-def bottle_status(bottle: Bottle, secrets: Secrets) -> dict[str, Any]:
+def bottle_status(bottle: BottleState, secrets: Secrets) -> dict[str, Any]:
     problems = [_problem_with(auth, secrets) for auth in bottle.wanted_secrets()]
     problems.append(bottle.handed.look(monotonic()).problem)
     return {

@@ -104,7 +104,9 @@ def upstream_context(others: Path | None = None) -> ssl.SSLContext:
 def _load_system_authorities(context: ssl.SSLContext) -> None:
     """From where Python's `ssl` finds them. Without any, no server is trusted."""
     found = ssl.get_default_verify_paths()
-    context.load_verify_locations(capath=os.environ.get(found.openssl_capath_env, found.openssl_capath))
+    # All of several directories, which `found.capath` does not name; an empty value is an error to OpenSSL.
+    if directories := os.environ.get(found.openssl_capath_env, found.openssl_capath):
+        context.load_verify_locations(capath=directories)
     if found.cafile:
         try:
             context.load_verify_locations(found.cafile)

@@ -191,6 +191,16 @@ def test_authorities_are_found_in_each_of_several_directories(
     assert ends.sends(b"trusted") == b"trusted"
 
 
+@pytest.mark.parametrize("directories", ["", ":", "/nowhere", "/nowhere:"])
+def test_without_a_directory_of_authorities_no_server_is_trusted(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directories: str
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", directories)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Ends(Session(upstream_context(), HOST), serving(authority)).shake_hands()
+
+
 def test_a_file_of_the_system_that_holds_none_is_told_and_the_rest_is_taken(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
