@@ -60,7 +60,7 @@ def newest_live(slug: str) -> Rebuild | None:
 
 
 def present_of(bottles: Iterable[Bottle]) -> dict[int, str]:
-    """The name of the image that each bottle's recorded Dockerfile is about, with one query. Empty: see Image."""
+    """The name of the image that each bottle's recorded Dockerfile is about, by one query; see Image."""
     by_id = {bottle.pk: bottle for bottle in bottles}
     living = Rebuild.objects.filter(bottle=OuterRef("bottle"), phase=Phase.LIVE).order_by("-ended_at", "-pk")
     newest_rows = Rebuild.objects.filter(bottle__in=by_id, pk=Subquery(living.values("pk")[:1]))
@@ -74,7 +74,7 @@ def present_of(bottles: Iterable[Bottle]) -> dict[int, str]:
 
 
 def source_of(manifest: Manifest) -> str:
-    """A digest of what the operator wrote about the image. If it changes, the manifest counts. Raises OSError."""
+    """Digest what the operator wrote about the image. If it changes, the manifest counts. Raises OSError."""
     written = Path(manifest.dockerfile).read_bytes() if manifest.dockerfile else b""
     content = hashlib.sha256(written).hexdigest()
     return digest([manifest.backend, manifest.image, manifest.dockerfile, content])
