@@ -15,7 +15,7 @@ applying it twice is the same as once. Its rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -32,9 +32,10 @@ from egress.policy.describe import (
 )
 from egress.policy.errors import BadRoute, quoted
 from egress.policy.hostnames import canonical_pattern
-from egress.policy.routes import Auth, Dlp, Lease, Route, whole_second
+from egress.policy.routes import Lease, Route, whole_second
 
-_OPERATOR_FIELDS = ("auth", "dlp", "pinned_addresses")
+_UNITED_FIELDS = ("host", "path_allowlist", "methods", "lease")  # of the old route and the ask
+_OPERATOR_FIELDS = tuple(field.name for field in fields(Route) if field.name not in _UNITED_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,19 +185,10 @@ def diff_tables(old: RouteTable, new: RouteTable) -> tuple[RouteChange, ...]:
 
 
 def _asked_route(ask: Mapping[str, Any], now: datetime) -> Route:
+    """The route that the ask describes. Its lease begins now."""
     lease = ask.get("lease")
-    try:
-        return Route(
-            host=ask["host"],
-            path_allowlist=tuple(ask.get("path_allowlist") or ()),
-            methods=tuple(ask.get("methods") or ()),
-            auth=Auth.from_dict(ask["auth"]) if ask.get("auth") else None,
-            lease=_lease_from(lease, now) if lease else None,
-            dlp=Dlp.from_dict(ask["dlp"]) if ask.get("dlp") else Dlp(),
-            pinned_addresses=tuple(ask.get("pinned_addresses") or ()),
-        )
-    except (KeyError, TypeError) as error:
-        raise BadRoute("the ask has not been through egress.policy.asks") from error
+    route = Route.from_dict({key: value for key, value in ask.items() if value and key != "lease"})
+    return replace(route, lease=_lease_from(lease, now)) if lease else route
 
 
 def _lease_from(lease: Mapping[str, int], now: datetime) -> Lease:

@@ -13,7 +13,7 @@ from django.http import HttpResponse, QueryDict
 
 from supervise.access.permissions import bottles_assigned_to_others, may_decide
 from supervise.console.cards import Card, card_of, summary_of
-from supervise.console.decision_forms import told
+from supervise.console.decision_forms import result_message
 from supervise.console.queue_query import PAGE
 from supervise.console.views import OperatorRequest, operator_form, operator_page, page
 from supervise.errors import StaleReview, SuperviseError
@@ -114,7 +114,7 @@ def _one(pk: UUID, form: QueryDict, decide: Callable[[UUID, str], Decision | App
     except SuperviseError:
         return None
     try:
-        _, text = told(decide(pk, form.get(f"seen-{pk}", "")))
+        _, text = result_message(decide(pk, form.get(f"seen-{pk}", "")))
     except StaleReview as error:
         changed = changed_since(form.get(f"note-{pk}", ""), review_of(get_proposal(pk)))
         return Result(asked, summary_of(asked), is_done=False, text=error.message, changed=changed)

@@ -64,6 +64,7 @@ class CapabilityBlock(Kind):
     noun = "container image"
     shown_keys = ("dockerfile",)
     diff_name = "Dockerfile"
+    precedents_name = "This bottle’s images"
     edit_template = "supervise/proposal/_edit_dockerfile.html"
     builds_image = True
     title = "Ask for a changed image"

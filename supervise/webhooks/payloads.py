@@ -1,4 +1,4 @@
-"""What receivers are sent. Pure.
+"""What receivers are sent.
 
 Trust boundary: of an agent's words only the host leaves, and in chats nothing in it can be a mention, a link
 or markup. Everything else is ids, counts, and words of ours.

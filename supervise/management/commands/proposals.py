@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from supervise.api.serializers import ProposalLine, ProposalShape
+from supervise.api.serializers import ProposalLineSerializer, ProposalSerializer
 from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
 from supervise.models import Approval, Proposal
 from supervise.proposals import decisions, queries
@@ -57,7 +57,7 @@ class Command(OperatorCommand):
     def _list(self, options: dict[str, Any]) -> Any:
         status = options["status"] or ("" if options["all"] else Proposal.Status.PENDING)
         lines = queries.proposal_lines(status=status, bottle=options["bottle"], tool=options["tool"])
-        return ProposalLine(lines, many=True).data
+        return ProposalLineSerializer(lines, many=True).data
 
     def _decide(self, options: dict[str, Any]) -> Any:
         """Show what is about to be decided, then decide exactly that."""
@@ -126,7 +126,7 @@ def _decision(parser: CommandParser, *, note_required: bool = False) -> None:
 
 
 def _everything(proposal: Proposal) -> dict[str, Any]:
-    return dict(ProposalShape(proposal).data)
+    return dict(ProposalSerializer(proposal).data)
 
 
 def _line(line: dict[str, Any]) -> str:

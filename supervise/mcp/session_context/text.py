@@ -1,4 +1,4 @@
-"""The session context as a block of text for a system prompt. Pure.
+"""The session context as a block of text for a system prompt.
 
 Trust boundary: the reader is a model, and much of this was written by agents and operators. What they wrote
 stands only on lines that begin with `|`, with nothing invisible in it and no angle brackets, so that it can
