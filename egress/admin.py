@@ -6,7 +6,7 @@ from django.contrib import admin
 
 from botbottle.admin import HistoryAdmin, ReadOnlyAdmin, hostile, hostile_json, hostile_line
 from egress.models import ProxyEvent, Publication, RouteTableVersion, TrafficRecord
-from egress.traffic import record_import
+from egress.traffic import proxy_health
 
 
 @admin.register(RouteTableVersion)
@@ -63,7 +63,7 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
     ]  # fmt: skip
 
     def told_above(self) -> str:
-        return record_import.losses()
+        return proxy_health.losses()
 
     @admin.display(description="host", ordering="host")
     def shown_host(self, record: TrafficRecord) -> str:

@@ -9,7 +9,7 @@ from django.db import models
 
 from botbottle.models import Bottle
 from egress.policy import secret_names
-from egress.policy.decide import RouteTable
+from egress.policy.table import RouteTable
 
 valid_token_ref = RegexValidator(
     rf"\A{secret_names.NAME.pattern}\Z",

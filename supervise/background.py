@@ -15,8 +15,8 @@ from django.utils import timezone
 from botbottle.database import reserve
 from botbottle.leader_thread import LeaderThread
 from egress import secrets
-from egress.tables import versions
-from egress.traffic import record_import
+from egress.tables import homes, publishing
+from egress.traffic import proxy_health, record_import
 from supervise import events
 from supervise.bottles import mcp_servers, rebuild, reconcile
 from supervise.disk.watch import DiskWatch
@@ -75,7 +75,7 @@ class BackgroundJobs:
             try:
                 layer = get_channel_layer()
                 channel = await layer.new_channel("home")
-                await layer.group_add(events.home_group(versions.home_id()), channel)
+                await layer.group_add(events.home_group(homes.home_id()), channel)
                 while True:
                     for duty in self._duties:
                         duty.call()
@@ -87,9 +87,9 @@ class BackgroundJobs:
 
 def run_maintenance(*, at_once: bool = False) -> None:
     apply.retry_unfinished(at_once=at_once)
-    versions.catch_up()
+    publishing.catch_up()
     expire_old()
-    record_import.forget_unwanted()
+    proxy_health.forget_unwanted()
     record_import.prune()
     secrets.hand_over_all()
 

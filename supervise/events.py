@@ -57,8 +57,8 @@ def home_group(home: str) -> str:
     return f"supervise.home.{home}"
 
 
-def call_home(*, home: str, **_: object) -> None:
-    """Tell the workers of another home that there is something to apply."""
+def call_home(home: str) -> None:
+    """Notify the workers of another home that there is something to apply, after the commit."""
     event = {"type": "home.event", "groups": [home_group(home)]}
     transaction.on_commit(lambda: _send(event), robust=True)
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from bench.outbound.certificates import TestCa
 from egress.contract import sharding
 from egress.contract.snapshot import render_gate, render_routes, write_atomically
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Auth, Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.state.records import BATCH
 from egress.proxy.tls.authority import ensure
 

@@ -262,7 +262,7 @@ class WebServer(Server):  # type: ignore[misc]
             port.stopListening()
         self._intake.stop()
         self._sender.stop()
-        asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.give_up)
+        asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.abort_calls)
         await asyncio.gather(self._caretaker.stop(), self._answer_all())
         await ended(self._unanswered())
         reactor.crash()  # the process's end closes thousands of connections at once, the loop one by one

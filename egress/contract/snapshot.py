@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 
 from botbottle.core import disk_space
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.errors import BadSnapshot, PolicyError, quoted
+from egress.policy.table import RouteTable, Snapshot
 
 FORMAT = 1
 _HEADER = ("version", "bottle", "table_version", "written_at", "digest")

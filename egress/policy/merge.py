@@ -20,7 +20,6 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from egress.policy.asks import parse_operator_route
-from egress.policy.decide import RouteTable
 from egress.policy.describe import (
     change_warnings,
     describe_change,
@@ -33,6 +32,7 @@ from egress.policy.describe import (
 from egress.policy.errors import BadRoute, quoted
 from egress.policy.hostnames import canonical_pattern
 from egress.policy.routes import Auth, Dlp, Lease, Route, whole_second
+from egress.policy.table import RouteTable
 
 _OPERATOR_FIELDS = ("auth", "dlp", "pinned_addresses")
 

@@ -19,7 +19,7 @@ from django.conf import settings
 from botbottle.backends import image_builders
 from botbottle.backends.base import BackendError, Unavailable
 from botbottle.dockerfiles.parse import digest_of
-from egress.tables import versions
+from egress.tables import homes
 from supervise.bottles import images
 from supervise.models import Proposal
 
@@ -137,7 +137,7 @@ def look(proposals: Iterable[Proposal], *, edited: str = "", again: bool = False
     if not asked:
         return {}
     present = images.present_of(each.bottle for each in asked)
-    ours = versions.ours(present)
+    ours = homes.local_ids(present)
     found: dict[tuple[int, str], Names] = {}
     questions: dict[_Question, str] = {}
     for proposal, text in _texts(asked, edited):

@@ -29,7 +29,7 @@ from botbottle.manifest.mcp_servers import Spec
 from botbottle.manifest.reader import BadManifest
 from botbottle.mcp_servers import host
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes
 from supervise import audit
 from supervise.access import permissions
 from supervise.bottles import reconcile
@@ -77,7 +77,7 @@ def _manifest_path(slug: str) -> Path:
 
 
 def run_directory(bottle: Bottle) -> Path:
-    return versions.bottle_directory(bottle) / "run"
+    return homes.bottle_directory(bottle) / "run"
 
 
 # --- the process that holds them
@@ -85,7 +85,7 @@ def run_directory(bottle: Bottle) -> Path:
 
 def maintain() -> None:
     """Every running bottle's servers are held, and every row is true. Other homes look after their own."""
-    ours = bottles.living().filter(publication__home=versions.home_id())
+    ours = bottles.living().filter(publication__home=homes.home_id())
     for bottle in ours.exclude(manifest="").defer("dockerfile"):
         if not servers_of(bottle) and not bottle.managed_servers.exists():
             continue
@@ -127,7 +127,7 @@ def _order(bottle: Bottle) -> dict[str, Any]:
         "home": str(settings.BOTTLE_HOME),
         "manifest": bottle.manifest,
         "path": str(path),
-        "workspace": os.path.realpath(workspace or versions.bottle_directory(bottle) / "workspace"),
+        "workspace": os.path.realpath(workspace or homes.bottle_directory(bottle) / "workspace"),
         "roots": settings.BOTTLE_SERVER_ROOTS,
     }
 
@@ -135,7 +135,7 @@ def _order(bottle: Bottle) -> dict[str, Any]:
 def is_up(bottle: Bottle) -> bool:
     """Whether the bottle runs, or is about to. One that only just started may not be in the database yet."""
     up = (Bottle.State.STARTING, Bottle.State.RUNNING)
-    if bottle.state in up or not journal.exists(versions.bottle_directory(bottle)):
+    if bottle.state in up or not journal.exists(homes.bottle_directory(bottle)):
         return True
     return reconcile.reconcile_bottle(bottle).state in up
 
@@ -206,7 +206,7 @@ def connect(bottle: Bottle, name: str) -> None:
 
     check_name(bottle, name)
     try:
-        code, reason = stdio.carry(versions.bottle_directory(bottle) / "sockets" / "agent.sock", name)
+        code, reason = stdio.carry(homes.bottle_directory(bottle) / "sockets" / "agent.sock", name)
     except OSError as error:
         raise ServerDown(f"Nothing listens for the bottle {bottle.slug}. Is bot-bottle up?") from error
     if code not in stdio.WELL:

@@ -16,16 +16,18 @@ from django.utils import timezone
 
 from egress.models import RouteTableVersion
 from egress.policy import merge
-from egress.policy.decide import RouteTable
+from egress.policy.describe import table_text
 from egress.policy.errors import PolicyError
 from egress.policy.merge import Revision
+from egress.policy.table import RouteTable
 from egress.tables import versions
 from supervise import audit, events
 from supervise.bottles import records as bottles
 from supervise.bottles.actions import check_quorum, lock_as_seen
 from supervise.errors import BadAsk, TooRisky
 from supervise.models import Proposal
-from supervise.proposals.review import Review, table_text
+from supervise.proposals import apply
+from supervise.proposals.review import Review
 from supervise.proposals.risk import Level, Risk, assess
 from supervise.sanitize import without_nul_json
 
@@ -103,7 +105,8 @@ def _revise(
         _check_quorum(newest.table, made)
         author = actor.get_username()
         cause = f"{action}: {host}"[:CAUSE]
-        version = versions.put_in_force(newest, made.table, author=author, cause=cause)
+        version = versions.append(newest, made.table, author=author, cause=cause)
+        transaction.on_commit(lambda: apply.publish(bottle), robust=True)
         audit.append(
             action,
             actor_name=author,

@@ -23,8 +23,8 @@ from django.views.decorators.http import require_POST
 
 from botbottle.models import Bottle
 from egress.models import Publication, RouteTableVersion
-from egress.tables import versions as store
-from egress.traffic import record_import
+from egress.tables import homes
+from egress.traffic import proxy_health
 from supervise.access.permissions import may_decide_for, may_run_for, may_view
 from supervise.bottles import actions, build_log
 from supervise.bottles.records import NoSuchBottle
@@ -79,7 +79,7 @@ def bottles(request: OperatorRequest) -> HttpResponse:
         title="Bottles",
         page=page,
         lines=lines,
-        losses=record_import.losses(),
+        losses=proxy_health.losses(),
     )
 
 
@@ -159,7 +159,7 @@ def _bottle_page(
         gate_only=[host for host in newest.table.gate_hosts if newest.table.get(host) is None],
         versions=_VersionPages(versions, newest.version).get_page(request.GET.get("page")),
         comparison=_comparison(request, shown),
-        said=build_log.end(store.bottle_directory(shown) / build_log.STARTING, SAID_BY_A_START).text,
+        said=build_log.end(homes.bottle_directory(shown) / build_log.STARTING, SAID_BY_A_START).text,
         may_decide=may_decide_for(request.user, shown),
         may_run=may_run_for(request.user, shown),
         **_traffic(shown, period),

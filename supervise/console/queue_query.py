@@ -20,7 +20,7 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress.models import Publication
 from egress.tables import versions
-from egress.traffic import record_import
+from egress.traffic import proxy_health
 from supervise import audit
 from supervise.models import AuditEvent, Proposal
 from supervise.proposals.queries import reviews_of
@@ -193,7 +193,7 @@ def proxy_state() -> dict[str, str]:
     ]
     more = f" +{len(tables) - TABLES_SHOWN}" if len(tables) > TABLES_SHOWN else ""
     text = ", ".join(tables[:TABLES_SHOWN]) + more
-    if absence := record_import.absence_here():
+    if absence := proxy_health.absence_here():
         return {"word": "away", "text": "does not answer", "all": absence.text}
     lags = any(live != newest for _, live, newest in publications)
     return {"word": "lags" if lags else "up", "text": text or "no tables yet", "all": "\n".join(tables)}

@@ -21,6 +21,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from egress.traffic import proxy_health
 from supervise import keyset
 from supervise.access.permissions import bottles_assigned_to_others, may_decide, may_view
 from supervise.console.cards import Card, card_of, detail_of, state_of, summary_of, target_of
@@ -106,7 +107,7 @@ def queue(request: OperatorRequest) -> HttpResponse:
         title="Queue",
         counts=queries.counts(),
         proxy=proxy_state(),
-        proxy_news=queries.proxy_news(),
+        proxy_news=proxy_health.proxy_news(),
         bottles=bottles_overview(),
         drafts=draft_lines(),
         tools=Proposal.Tool.values,

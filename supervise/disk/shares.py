@@ -13,7 +13,7 @@ from botbottle.backends.base import BackendError
 from botbottle.core import disk_usage
 from botbottle.manifest import reader as manifests
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes
 from supervise.bottles.reconcile import backend_of
 from supervise.bottles.records import living
 
@@ -33,7 +33,7 @@ class Share:
 
 def shares(*, since: float) -> list[Share]:
     """The largest first. `since` is when "lately" begins, by the wall clock."""
-    ours = list(living().filter(publication__home=versions.home_id()).defer("dockerfile"))
+    ours = list(living().filter(publication__home=homes.home_id()).defer("dockerfile"))
     seconds = max(LEAST_SECONDS, MEASURING_SECONDS / max(1, len(ours)))
     found = [_share(bottle, since, time.monotonic() + seconds) for bottle in ours]
     return sorted(found, key=lambda share: -share.total)
@@ -53,7 +53,7 @@ def _share(bottle: Bottle, since: float, until: float) -> Share:
 
 def _directories(bottle: Bottle) -> Iterator[str]:
     """Where the bottle, or the host on its behalf, writes."""
-    own = versions.bottle_directory(bottle)
+    own = homes.bottle_directory(bottle)
     yield str(own)
     try:
         path = Path(settings.BOTTLE_MANIFESTS) / f"{bottle.slug}.yaml"

@@ -19,7 +19,7 @@ from botbottle.core.disk_space import Room
 from botbottle.database import reserve
 from botbottle.leader_thread import LeaderThread
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes
 from supervise import audit, events
 from supervise.bottles import lifecycle
 from supervise.bottles.state_from_journal import BY_ITSELF
@@ -149,5 +149,5 @@ def _reason(filler: Share, taken: int) -> str:
         if taken > 0
         else "this bottle has files that cannot be measured"
     )
-    where = versions.bottle_directory(Bottle(slug=filler.slug))
+    where = homes.bottle_directory(Bottle(slug=filler.slug))
     return f"Stopped, because the disk was nearly full and {did}. Nothing was deleted. Look into {where}."

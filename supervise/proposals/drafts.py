@@ -19,9 +19,9 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion, TrafficRecord
 from egress.policy.asks import parse_egress_ask, parse_gate_ask
-from egress.policy.decide import Snapshot
 from egress.policy.errors import PolicyError
 from egress.policy.paths import reduce_prefixes
+from egress.policy.table import Snapshot
 from egress.tables import versions
 from supervise.access.permissions import may_decide_for
 from supervise.digests import digest

@@ -13,8 +13,10 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from egress.models import TrafficRecord
-from egress.policy.decide import PORTS, Request, Route, RouteTable, Snapshot, decide
+from egress.policy.decide import PORTS, Request, decide
 from egress.policy.hostnames import WILDCARD
+from egress.policy.routes import Route
+from egress.policy.table import RouteTable, Snapshot
 from supervise.models import Decision, Proposal, StandingRefusal
 from supervise.proposals.review import Review
 

@@ -17,9 +17,11 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
 from egress.policy.asks import parse_gate_ask, parse_operator_route
-from egress.policy.decide import Route, RouteTable
+from egress.policy.describe import table_text
 from egress.policy.hostnames import pattern_matches
 from egress.policy.merge import Merge, merge_gate_host, merge_route
+from egress.policy.routes import Route
+from egress.policy.table import RouteTable
 from egress.tables import versions
 from supervise.bottles.image_drift import ImageFindings, Names
 from supervise.bottles.images import can_be_rebuilt, check_dockerfile_for
@@ -187,29 +189,6 @@ _CHECKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     Proposal.Tool.CAPABILITY: _check_capability,
     Proposal.Tool.MCP_TOOL: _check_call,
 }
-
-
-def table_text(table: RouteTable) -> str:
-    """A route table as lines, one fact a line, so that a line diff shows exactly what changes."""
-    lines: list[str] = []
-    for route in table.as_dict()["routes"]:
-        lines.append(f"route {route['host']}")
-        lines += [f"  {key}: {value}" for key, value in _facts(route)]
-    lines += [f"gate {host}" for host in table.gate_hosts]
-    return "\n".join(lines)
-
-
-def _facts(route: dict[str, Any]) -> list[tuple[str, object]]:
-    facts: list[tuple[str, object]] = [("path", path) for path in route.get("path_allowlist") or ["(all)"]]
-    facts += [("method", method) for method in route.get("methods") or ["(all)"]]
-    for key, value in sorted(route.items()):
-        if key in {"host", "path_allowlist", "methods"} or not value:
-            continue
-        if isinstance(value, dict):
-            facts += [(f"{key}.{name}", value[name]) for name in sorted(value) if value[name] is not None]
-        else:
-            facts += [(key, item) for item in value]
-    return facts
 
 
 def affected_state(proposal: Proposal, table: RouteTable, now: datetime) -> object:

@@ -8,9 +8,9 @@ from enum import IntEnum
 from typing import Any
 
 from botbottle.dockerfiles.parse import BadDockerfile
-from egress.policy.decide import RouteTable
 from egress.policy.hostnames import is_forbidden_address, is_punycode, mixed_script
 from egress.policy.lookalikes import resembles
+from egress.policy.table import RouteTable
 from supervise.kinds.dockerfile_review import flags_of
 
 READING_METHODS = {"GET", "HEAD", "OPTIONS"}

@@ -14,11 +14,12 @@ from botbottle.backends.base import BackendError
 from botbottle.manifest import reader as manifests
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
+from egress.policy.describe import table_text
 from supervise.bottles import images, lifecycle
 from supervise.diffs import Diff, line_diff
 from supervise.digests import digest
 from supervise.models import Decision, Proposal
-from supervise.proposals.review import Review, related_routes, table_text
+from supervise.proposals.review import Review, related_routes
 
 APPROVED_BEFORE = 20  # Dockerfiles that the one seen is looked for among
 _NOTE = re.compile(r"([0-9]{1,9}) ([0-9]{1,11}\.[0-9]{6}) ([0-9a-f]{16}) ([01]) ([0-9a-f]{16})")

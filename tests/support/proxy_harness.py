@@ -20,8 +20,8 @@ from typing import Any
 
 from egress.contract.sharding import control_socket, owner
 from egress.contract.snapshot import render_gate, render_routes, write_atomically
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
+from egress.policy.table import RouteTable, Snapshot
 from tests.support import ROOT
 from tests.support.origins import Origins, Seen, TestAuthority
 from tests.support.server import KEPT_VARIABLES, state_of, stop

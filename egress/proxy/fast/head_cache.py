@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from egress.policy.decide import Snapshot
 from egress.policy.routes import Route
+from egress.policy.table import Snapshot
 from egress.proxy.net.pool import Key
 from egress.proxy.state.active_scan import ActiveScan
 

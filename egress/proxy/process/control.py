@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from egress.contract.ack import Ack
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.http.heads import parse_request
 from egress.proxy.http.reader import read_head
@@ -107,12 +108,7 @@ class Control:
             return 421, {"error": "Another process serves this bottle."}
         ack = await self._listeners.refresh(slug)
         if ack is None:
-            return 404, {
-                "bottle": slug,
-                "version": 0,
-                "loaded_at": None,
-                "problem": "the bottle's files are gone",
-            }
+            return 404, Ack(slug, 0, None, "the bottle's files are gone").as_dict()
         return 200, ack.as_dict()
 
     async def _records(self, query: dict[str, list[str]]) -> Batch:

@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from egress.contract.ack import Ack
 from egress.proxy.net.connection import Connection, Wakeup
 from egress.proxy.process.acceptor import SharedAcceptor
 from egress.proxy.process.socket_passing import SocketReceiver
 from egress.proxy.process.tcp import BACKLOG
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request.client_session import ClientSession, Entry
-from egress.proxy.state.bottle import Ack, Bottle, exists, found_in
+from egress.proxy.state.bottle import Bottle, exists, found_in
 from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)

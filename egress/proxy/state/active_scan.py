@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from egress.dlp.scanner import Scanner
 from egress.dlp.secret_encodings import SHORTEST_ENCODED
-from egress.policy.decide import Snapshot
 from egress.policy.routes import AGENT_SCHEMES, Auth
+from egress.policy.table import Snapshot
 from egress.proxy.credentials.secrets import Secrets
 from egress.proxy.credentials.sigv4 import AwsKey
 from egress.proxy.state.secret_variables import SecretVariables

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from egress.contract import snapshot as snapshots
-from egress.policy.decide import RouteTable, Snapshot
+from egress.contract.ack import Ack
 from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Auth, Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.config import TOLD, Limits
 from egress.proxy.fast.head_cache import HeadCache
 from egress.proxy.net.buffers import BufferBudget
@@ -38,24 +39,6 @@ SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _IDENTITY = "identity.json"
 _TORN_READS = 5  # the publisher writes two files: a reader may come between
 _BETWEEN_READS = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """Which version of a bottle's table is live, and what is wrong if that is not the newest."""
-
-    bottle: str
-    version: int
-    loaded_at: str | None
-    problem: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "bottle": self.bottle,
-            "version": self.version,
-            "loaded_at": self.loaded_at,
-            "problem": self.problem,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +63,7 @@ class Bottle:
         self.slug = slug
         self.directory = directory
         self.snapshot = Snapshot(slug, 0, RouteTable(), "")  # denies everything
-        self.loaded_at: str | None = None
+        self.loaded_at: datetime | None = None
         self.problem: str | None = "no route table was ever loaded: everything is denied"
         self.flows = Flows()
         self.pool = Pool(limits.pooled)
@@ -165,7 +148,7 @@ class Bottle:
             )
         now = datetime.now(UTC)
         if self.loaded_at is None or fresh.version != self.snapshot.version:
-            self.loaded_at = now.isoformat()
+            self.loaded_at = now
         self.snapshot = fresh
         self.problem = None
         self.uses.forget_others(fresh.table.routes)

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from botbottle.core.environment import BadSetting
+from egress.contract.ack import Ack
 from egress.policy.routes import Auth
 from egress.proxy.config import Config
 from egress.proxy.credentials.secrets import Secrets
@@ -20,7 +21,7 @@ from egress.proxy.net.connection import DeadlineTimer, Wakeup
 from egress.proxy.net.dialing import Lookup, Resolver, system_lookup
 from egress.proxy.net.fair_scheduler import FairScheduler
 from egress.proxy.state.active_scan import Scanners
-from egress.proxy.state.bottle import Ack, Bottle
+from egress.proxy.state.bottle import Bottle
 from egress.proxy.state.pipelock_file import GateFile
 from egress.proxy.state.records import Records
 from egress.proxy.state.unauthenticated import UnauthenticatedConnections

@@ -18,7 +18,7 @@ from botbottle.core.home import write_private
 from botbottle.process_supervisor import Plan, take_over
 from botbottle.web import listeners
 from egress import secrets as operators_secrets
-from egress.tables import versions
+from egress.tables import homes
 from supervise.cli.base import add_json, address_lines, addresses
 
 PATIENCE_BEYOND_REQUESTS = 4.0  # what the proxy may take to end after its open requests
@@ -40,7 +40,7 @@ class Command(BaseCommand):
             console=(settings.CONSOLE_BIND, settings.CONSOLE_PORT),
         )
         call_command("migrate", verbosity=0, interactive=False)
-        if versions.other_homes():
+        if homes.other_homes():
             require_shared_secret_key()
         self._first_operator(quietly=options["json"])
         self._secrets()

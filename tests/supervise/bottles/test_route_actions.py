@@ -13,7 +13,7 @@ from botbottle.models import Bottle
 from egress.contract import snapshot
 from egress.models import RouteTableVersion
 from egress.policy.routes import Auth, Dlp, Route
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from supervise import audit_check
 from supervise.access import assignments
 from supervise.bottles import records as bottles
@@ -42,11 +42,11 @@ def grow(bottle: Bottle, *routes: Route) -> None:
         for route in routes:
             table = table.with_route(route)
         versions.append(newest, table, author="tests", cause="tests")
-    versions.publish(bottle)
+    publishing.publish(bottle)
 
 
 def live(bottle: Bottle) -> Any:
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     return snapshot.load((directory / "routes.yaml").read_text(), (directory / "gate.yaml").read_text())
 
 

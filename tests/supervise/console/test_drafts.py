@@ -18,7 +18,8 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import TrafficRecord
-from egress.policy.decide import Lease, Route, RouteTable
+from egress.policy.routes import Lease, Route
+from egress.policy.table import RouteTable
 from egress.tables import versions
 from supervise.models import Assignment, AuditEvent, Proposal
 from supervise.proposals import decisions, drafts

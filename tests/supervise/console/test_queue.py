@@ -307,7 +307,7 @@ def test_the_history_tells_who_when_why_and_whether_it_is_live(
     decisions.approve(live.pk, actor=operator, seen_digest=seen(live), note="for the docs")
     decisions.reject(refused.pk, actor=operator, seen_digest=seen(refused), note="not needed")
 
-    monkeypatch.setattr("egress.tables.versions.write_atomically", no_room)
+    monkeypatch.setattr("egress.tables.publishing.write_atomically", no_room)
     decisions.approve(stuck.pk, actor=operator, seen_digest=seen(stuck))
     own_pages = "".join(olivia.get(f"/proposals/{proposal.pk}/").text for proposal in (live, refused, stuck))
     for page in (olivia.get("/history/").text, own_pages):

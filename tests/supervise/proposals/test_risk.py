@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from egress.policy.decide import RouteTable
 from egress.policy.routes import Auth, Route
+from egress.policy.table import RouteTable
 from supervise.proposals.risk import Level, assess
 
 NARROW = {"path_allowlist": ["/x"], "methods": ["GET"], "lease": {"ttl_seconds": 60}}

@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import publishing
 from supervise import events
 from supervise.models import Proposal
 from supervise.proposals import decisions
@@ -71,9 +71,9 @@ async def test_an_approval_that_cannot_be_applied_is_told_as_such(
     waiting_hub: WaiterHub, agent_a: Bottle, operator: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(bottle: Bottle, *_: object) -> int:
-        raise versions.NotPublished("the disk is full")
+        raise publishing.NotPublished("the disk is full")
 
-    monkeypatch.setattr(versions, "publish", fail)
+    monkeypatch.setattr(publishing, "publish", fail)
     proposal = await sync_to_async(ask)(agent_a)
     outcome = await told_by(proposal, await sync_to_async(verb)("approve", proposal, operator))
     assert (outcome.status, outcome.applied, outcome.live_version) == ("approved", "failed", None)

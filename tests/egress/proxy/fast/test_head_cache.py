@@ -12,8 +12,8 @@ import pytest
 
 from botbottle.backends import secret_variables
 from egress.contract.snapshot import render_gate, render_routes, write_atomically
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.config import Config
 from egress.proxy.fast import fast_path
 from egress.proxy.fast.head_cache import Answer, CachedRequest, HeadCache

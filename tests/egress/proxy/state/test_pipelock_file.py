@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from egress.contract.snapshot import render_gate, render_routes, write_atomically
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.config import Config
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.request.upstream_proxy import Gateway
