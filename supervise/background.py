@@ -23,7 +23,7 @@ from supervise.disk.watch import DiskWatch
 from supervise.errors import AlreadyDecided
 from supervise.models import Proposal
 from supervise.proposals import apply, decisions
-from supervise.proposals.waiting import ended
+from supervise.proposals.waiting import cancel_and_wait
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0
@@ -67,7 +67,7 @@ class BackgroundJobs:
     async def stop(self) -> None:
         for duty in self._duties:
             duty.stop()
-        await ended(self._tasks)
+        await cancel_and_wait(self._tasks)
 
     async def _listen(self) -> None:
         """Workers of other homes leave our bottles to us, and call; some perhaps before we listened."""

@@ -28,7 +28,7 @@ from egress.traffic import proxy_health
 from supervise.access.permissions import may_decide_for, may_run_for, may_view
 from supervise.bottles import actions, build_log
 from supervise.bottles.records import NoSuchBottle
-from supervise.console import bottle_queries
+from supervise.console import bottle_queries, views
 from supervise.console.bottle_queries import PERIODS, Period
 from supervise.console.views import OperatorRequest, operator_page
 from supervise.errors import NotPermitted, StaleReview, SuperviseError
@@ -73,7 +73,7 @@ def bottles(request: OperatorRequest) -> HttpResponse:
     page = Paginator(bottle_queries.living_bottles(), BOTTLES_PAGE).get_page(request.GET.get("page"))
     plots = bottle_queries.plots_of(page, PERIODS["day"])
     lines = [(bottle, plots[bottle.pk]) for bottle in page]
-    return _render(
+    return views.page(
         request,
         "supervise/bottle/list.html",
         title="Bottles",
@@ -81,6 +81,13 @@ def bottles(request: OperatorRequest) -> HttpResponse:
         lines=lines,
         losses=proxy_health.losses(),
     )
+
+
+@operator_page
+def strip(request: OperatorRequest) -> HttpResponse:
+    """The overview of bottles by itself, which an open queue page fetches after an event."""
+    overview = bottle_queries.bottles_overview()
+    return render(request, "supervise/queue/_bottles_strip.html", {"bottles": overview})
 
 
 @operator_page
@@ -145,7 +152,7 @@ def _bottle_page(
     newest = versions.latest("version")
     chosen = request.GET.get("period", "")
     period = PERIODS.get(chosen, PERIODS["day"])
-    return _render(
+    return views.page(
         request,
         "supervise/bottle/bottle.html",
         status=status,
@@ -224,8 +231,3 @@ def get_bottle(slug: str) -> Bottle:
     if found is None:
         raise Http404(f"There is no bottle {slug!r}.")
     return found
-
-
-def _render(request: OperatorRequest, template: str, *, status: int = 200, **context: Any) -> HttpResponse:
-    context = {**admin.site.each_context(request), "is_nav_sidebar_enabled": False, **context}
-    return render(request, template, context, status=status)

@@ -20,7 +20,6 @@ from django.utils import timezone
 from egress.policy.hostnames import is_punycode
 from supervise.access.permissions import bottles_assigned_to_others, may_decide
 from supervise.console.edit_forms import METHODS, SCHEMES, UNITS, Edit, edit_of_proposal
-from supervise.console.queue_query import call_patience
 from supervise.diffs import Diff, Pair, line_diff, side_by_side
 from supervise.digests import digest
 from supervise.errors import BadAsk
@@ -28,6 +27,7 @@ from supervise.kinds import dockerfile_review
 from supervise.models import Decision, Proposal
 from supervise.proposals import queries
 from supervise.proposals.precedents import Precedents, precedents_of
+from supervise.proposals.queries import call_patience
 from supervise.proposals.review import Review, checked_payload
 from supervise.proposals.risk import Level
 from supervise.proposals.staleness import note_of

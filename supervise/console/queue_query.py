@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from egress.tables import versions
 from egress.traffic import proxy_health
 from supervise import audit
 from supervise.models import AuditEvent, Proposal
-from supervise.proposals.queries import reviews_of
+from supervise.proposals.queries import call_patience, reviews_of
 from supervise.proposals.review import Review
 from supervise.proposals.risk import Level
 
@@ -166,11 +166,6 @@ def arrived(wanted: Filter, since: Since, shown: Collection[UUID] = ()) -> int:
     if wanted.show == "pending":
         came |= Q(snoozed_until__gt=since.at)
     return wanted.proposals(timezone.now()).filter(came).count()
-
-
-def call_patience() -> timedelta:
-    """How long a tool call waits before it is told "pending"."""
-    return timedelta(seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS)
 
 
 def proxy_state() -> dict[str, str]:

@@ -24,9 +24,9 @@ from django.views.decorators.http import require_POST, require_safe
 from egress.traffic import proxy_health
 from supervise import keyset
 from supervise.access.permissions import bottles_assigned_to_others, may_decide, may_view
+from supervise.console.bottle_queries import bottles_overview
 from supervise.console.cards import Card, card_of, detail_of, state_of, summary_of, target_of
 from supervise.console.edit_forms import Edit
-from supervise.console.overview import bottles_overview
 from supervise.console.queue_query import PAGE, RISKS, Filter, QueuePage, Since, arrived, page_of, proxy_state
 from supervise.console.shared_reads import shared
 from supervise.errors import NoSuchProposal

@@ -68,9 +68,9 @@ def _cancel_here(bottle_id: int, request_id: RequestId) -> bool:
     return True
 
 
-def _hear(message: dict[str, Any]) -> None:
+def _receive(message: dict[str, Any]) -> None:
     if message["type"] == events.CANCELLED:
         _cancel_here(message["bottle"], message["request"])
 
 
-hub.when_told(_hear)
+hub.on_message(_receive)

@@ -176,14 +176,14 @@ async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
             while has_room and not (
                 outcome.settled or hub.draining or cancellation.cancelled or call.remaining <= 0
             ):
-                waiter.known = outcome
+                waiter.last_read = outcome
                 woken = await waiter.wait(min(_until_tick(), call.remaining))
-                waiter.known = None
+                waiter.last_read = None
                 if not woken and call.remaining > 0:
                     ticks += 1
                     yield _progress(call, ticks)
                     continue
-                outcome = waiter.told or await _outcome(call.proposal_id, last_known=outcome)
+                outcome = waiter.outcome or await _outcome(call.proposal_id, last_known=outcome)
     if outcome.settled or not cancellation.cancelled:
         yield _response(call, outcome)
 

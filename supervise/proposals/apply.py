@@ -146,6 +146,6 @@ def mark_applied(decision: Decision, applied: str, **columns: object) -> Decisio
             details={"live_version": decision.live_version, "problem": decision.apply_error},
         )
         outcome = outcome_of(decision.proposal, decision)
-        transaction.on_commit(lambda: hub.tell(outcome), robust=True)
+        transaction.on_commit(lambda: hub.notify(outcome), robust=True)
         events.announce(applied, decision.proposal)
     return decision

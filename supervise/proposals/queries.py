@@ -136,12 +136,17 @@ def _wanted(status: str, tool: str, bottle: str) -> dict[str, Any]:
     return {column: value for column, value in wanted.items() if value or column == "bottle__in"}
 
 
+def call_patience() -> timedelta:
+    """How long a tool call waits for a decision before it answers "pending"."""
+    return timedelta(seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS)
+
+
 def counts() -> dict[str, int]:
     """The numbers of the live header. Cards that were put aside count apart."""
     now = timezone.now()
     pending = Q(status=Proposal.Status.PENDING)
     asleep = Q(snoozed_until__gt=now)
-    waits = Q(asked_at__gt=now - timedelta(seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS))
+    waits = Q(asked_at__gt=now - call_patience())
     found: dict[str, int] = Proposal.objects.filter(pending).aggregate(
         pending=Count("pk", filter=~asleep),
         high=Count("pk", filter=~asleep & Q(risk_when_filed=Level.HIGH)),

@@ -34,10 +34,10 @@ async def waiting_hub() -> AsyncIterator[WaiterHub]:
 async def told_by(proposal: Proposal, change: Callable[[], Any]) -> Outcome:
     async with hub.waiter(proposal.pk) as waiter:
         change_made = asyncio.create_task(sync_to_async(change)())
-        while waiter.told is None:
+        while waiter.outcome is None:
             assert await waiter.wait(LONG)
         await change_made
-        return waiter.told
+        return waiter.outcome
 
 
 def verb(name: str, proposal: Proposal, operator: User) -> Callable[[], Any]:
@@ -86,7 +86,7 @@ async def test_nothing_is_told_of_anothers_proposal(
     mine, other = await sync_to_async(ask)(agent_a), await sync_to_async(ask)(agent_a, "other.example.com")
     async with hub.waiter(mine.pk) as waiter:
         await told_by(other, await sync_to_async(verb)("approve", other, operator))
-        assert waiter.told is None
+        assert waiter.outcome is None
 
 
 async def test_a_vote_is_not_an_end(
@@ -97,7 +97,7 @@ async def test_a_vote_is_not_an_end(
     proposal = await sync_to_async(ask)(agent_a, auth=auth)
     async with hub.waiter(proposal.pk) as waiter:
         await sync_to_async(await sync_to_async(verb)("approve", proposal, operator))()
-        assert waiter.told is None
+        assert waiter.outcome is None
 
 
 def test_deciding_where_nobody_waits_tells_nobody(agent_a: Bottle, operator: User) -> None:
