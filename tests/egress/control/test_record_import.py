@@ -524,14 +524,14 @@ def test_the_thread_goes_on_after_a_failure_and_stops_when_told(
     monkeypatch.setattr(RecordImport, "pause_seconds", 0.01)
     reader, calls = RecordImport(), []
 
-    def take_once(_plane: Any, *, wait: float) -> bool:
+    def import_once(_plane: Any, *, wait: float) -> bool:
         calls.append(wait)
         if len(calls) == 1:
             raise ProxyDown("x")
         reader.stop()
         return True
 
-    monkeypatch.setattr(reader, "take", take_once)
+    monkeypatch.setattr(reader, "import_next", import_once)
     reader._run()
     assert len(calls) == 2
     assert "trying again in a moment" in caplog.text

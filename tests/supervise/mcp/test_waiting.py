@@ -450,7 +450,7 @@ async def test_a_decision_that_nobody_told_is_read_from_the_database(
     agent: Agent, operator: User, waiting_hub: WaiterHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process decided: this one hears that there is something, and not what."""
-    monkeypatch.setattr(waiting_hub, "tell", lambda outcome: None)
+    monkeypatch.setattr(waiting_hub, "notify", lambda outcome: None)
     reading = asyncio.create_task(read_all(await agent.apost(ask())))
     await someone_waits(waiting_hub)
     await decide(operator, await only_proposal(), note="go ahead")
