@@ -1,6 +1,6 @@
-"""One method call of a proven bottle, whatever carried it here: MCP, `/rpc`, or a context provider.
+"""One method call of an authenticated bottle, by MCP, `/rpc` or a context provider.
 
-Raises ProtocolError for what cannot be served; the edge gives it the envelope and the HTTP status.
+Raises ProtocolError for what cannot be served; the view adds the envelope and the HTTP status.
 """
 
 from __future__ import annotations
@@ -26,21 +26,16 @@ from supervise.mcp.versions import (
     server_info,
     shape_result,
 )
-from supervise.proposals.outcomes import Outcome
+from supervise.models import Proposal
 
-SESSION_CONTEXT = "session/context"  # ours; MCP has no method for what a host asks before there is a model
+SESSION_CONTEXT = (
+    "session/context"  # an extension: MCP has no method for a host that asks before there is a model
+)
 
 
 @dataclass(frozen=True)
 class Done:
     result: Json
-
-
-@dataclass(frozen=True)
-class Wait:
-    """The result is what becomes of this proposal; nobody has decided it yet."""
-
-    proposal_id: str
 
 
 @dataclass(frozen=True)
@@ -59,20 +54,18 @@ def dispatch(
     *,
     version: str = NEWEST,
     declares_tasks: bool = False,
-) -> Done | Wait:
-    """Serve one method in one protocol version. Commits what it files before it returns."""
+) -> Done | Proposal:
+    """Serve one method in one protocol version.
+
+    Returns the result, or the proposal whose outcome will be the result. A proposal is committed by then.
+    """
     handler = _METHODS[era_of(version)].get(method)
     if handler is None:
         raise ProtocolError(METHOD_NOT_FOUND, f"Unknown method {method[:60]!a}.")
     answer = handler(Call(bottle, method, params, version, declares_tasks))
-    if isinstance(answer, Wait):
+    if isinstance(answer, Proposal):
         return answer
     return Done(answer if isinstance(answer, Prepared) else shape_result(method, answer, version))
-
-
-def call_result(outcome: Outcome, *, version: str = NEWEST) -> Json:
-    """The tool result of a `Wait`, when the wait is over."""
-    return shape_result("tools/call", tool_results.outcome_result(outcome), version)
 
 
 def _initialize(call: Call) -> Json:
@@ -109,7 +102,7 @@ def _tool_list(version: str) -> Prepared:
     return Prepared(shape_result("tools/list", tools, version))
 
 
-def _call_tool(call: Call) -> Json | Wait:
+def _call_tool(call: Call) -> Json | Proposal:
     name, arguments = call.params.get("name"), call.params.get("arguments")
     if name is None:
         raise ProtocolError(INVALID_PARAMS, "params.name is missing: it says which tool to call.")
@@ -127,9 +120,9 @@ def _call_tool(call: Call) -> Json | Wait:
         if not reports_bad_input_as_result(call.version):
             raise ProtocolError(INVALID_PARAMS, error.message) from error
         return tool_results.text_result(error.message, is_error=True)
-    if not isinstance(answer, tools.CheckedAsk):
-        return answer
-    return tasks.created(call.bottle, answer.proposal_id) if call.declares_tasks else Wait(answer.proposal_id)
+    if isinstance(answer, Proposal) and call.declares_tasks:
+        return tasks.created(call.bottle, str(answer.pk))
+    return answer
 
 
 def _session_context(call: Call) -> Json:
@@ -137,8 +130,8 @@ def _session_context(call: Call) -> Json:
         ask = context.parse_ask(call.params)
     except BadAsk as error:
         raise ProtocolError(INVALID_PARAMS, error.message) from error
-    told = context.session_context(call.bottle, ask)
-    return {"text": context_text.render(told)} if ask.format is context.Format.TEXT else told
+    facts = context.session_context(call.bottle, ask)
+    return {"text": context_text.render(facts)} if ask.format is context.Format.TEXT else facts
 
 
 def _task_method(serve: Callable[[Bottle, Mapping[str, Any]], Json]) -> Callable[[Call], Json]:
@@ -149,7 +142,7 @@ def _task_method(serve: Callable[[Bottle, Mapping[str, Any]], Json]) -> Callable
     return handler
 
 
-_METHODS: Mapping[Era, Mapping[str, Callable[[Call], Json | Wait]]] = {
+_METHODS: Mapping[Era, Mapping[str, Callable[[Call], Json | Proposal]]] = {
     Era.HANDSHAKE: {
         "initialize": _initialize,
         "ping": _ping,

@@ -11,19 +11,19 @@ from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
 
-from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
 from supervise.mcp import streams
-from supervise.mcp.dispatch import SESSION_CONTEXT, Done, Wait, dispatch
+from supervise.mcp.dispatch import SESSION_CONTEXT, Done, dispatch
 from supervise.mcp.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, Json, ProtocolError, decode, encode
 from supervise.mcp.protocol import McpRequest
-from supervise.mcp.streams import WaitingCall
+from supervise.mcp.streams import PendingCall
 from supervise.mcp.versions import NEWEST_HANDSHAKE, Era, http_status
 from supervise.mcp.views import AgentView, json_response, read_body, stream_response
+from supervise.models import Proposal
 
 VERSION = NEWEST_HANDSHAKE  # its results are plain: nothing of the protocol stands among their fields
 CONTEXT_PARAMETERS = ("format", "depth", "session_id")
@@ -35,7 +35,7 @@ class BareView(AgentView):
     def refusal(self, error: ProtocolError) -> Json:
         return bare(error.as_response())
 
-    def serve(self, method: str, params: Mapping[str, Any]) -> Done | Wait:
+    def serve(self, method: str, params: Mapping[str, Any]) -> Done | Proposal:
         self.entry.mcp = method
         name = params.get("name")
         self.entry.tool = name if method == "tools/call" and isinstance(name, str) else None
@@ -54,13 +54,12 @@ class RpcView(BareView):
         answer = self.serve(method, params)
         if isinstance(answer, Done):
             return json_response({"result": answer.result}, 200)
-        call = WaitingCall(
+        call = PendingCall(
             bottle_id=self.bottle.pk,
             request=McpRequest(Era.HANDSHAKE, VERSION, method, params),
             request_id=f"rpc {uuid4()}",  # nobody else's: no MCP client cancels this call by counting alike
-            proposal_id=answer.proposal_id,
+            proposal_id=str(answer.pk),
             started=self.entry.started,
-            limit_seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS,
         )
         return stream_response(_bare_body(call), "application/json", self.entry)
 
@@ -114,7 +113,7 @@ def _query(request: Request) -> Json:
     return {name: query[name] for name in CONTEXT_PARAMETERS if name in query}
 
 
-async def _bare_body(call: WaitingCall) -> AsyncGenerator[bytes]:
+async def _bare_body(call: PendingCall) -> AsyncGenerator[bytes]:
     async with aclosing(streams.json_body((), (call,), is_batch=False)) as chunks:
         async for chunk in chunks:
             yield chunk if chunk == streams.JSON_KEEP_ALIVE else encode(bare(json.loads(chunk)))

@@ -11,12 +11,11 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.conf import settings
 
 from supervise.mcp.cancellation import cancellable
-from supervise.mcp.dispatch import call_result
 from supervise.mcp.jsonrpc import (
     INTERNAL_ERROR,
     Json,
@@ -27,6 +26,7 @@ from supervise.mcp.jsonrpc import (
     result_response,
 )
 from supervise.mcp.protocol import McpRequest
+from supervise.mcp.tool_results import call_result
 from supervise.mcp.versions import PROGRESS_FIELDS_SINCE, keep_known
 from supervise.proposals import queries
 from supervise.proposals.outcomes import Outcome
@@ -51,13 +51,15 @@ class _Ended:
 
 
 @dataclass(frozen=True)
-class WaitingCall:
+class PendingCall:
+    """A tool call that waits for the decision on its proposal."""
+
     bottle_id: int
     request: McpRequest
     request_id: RequestId
     proposal_id: str
     started: float  # by time.monotonic()
-    limit_seconds: float
+    limit_seconds: float = field(default_factory=lambda: queries.call_patience().total_seconds())
     end_with: Callable[[Json], None] | None = None  # for a lone call: sends its response without its task
 
     @property
@@ -66,7 +68,7 @@ class WaitingCall:
 
 
 async def json_body(
-    ready: Sequence[Json], calls: Sequence[WaitingCall], *, is_batch: bool
+    ready: Sequence[Json], calls: Sequence[PendingCall], *, is_batch: bool
 ) -> AsyncGenerator[bytes]:
     """One JSON value. White space goes out first, so that headers arrive at once and the line stays open."""
     responses = list(ready)
@@ -81,7 +83,7 @@ async def json_body(
     yield encode(responses if is_batch else responses[0])
 
 
-def _cancelled(calls: Sequence[WaitingCall], responses: Sequence[Json]) -> list[Json]:
+def _cancelled(calls: Sequence[PendingCall], responses: Sequence[Json]) -> list[Json]:
     """A cancelled request gets no response; but a JSON body must say something, which its client ignores."""
     answered = {response["id"] for response in responses}
     message = "The request was cancelled. Its proposal stays queued."
@@ -92,7 +94,7 @@ def _cancelled(calls: Sequence[WaitingCall], responses: Sequence[Json]) -> list[
     ]
 
 
-async def sse_body(ready: Sequence[Json], calls: Sequence[WaitingCall]) -> AsyncGenerator[bytes]:
+async def sse_body(ready: Sequence[Json], calls: Sequence[PendingCall]) -> AsyncGenerator[bytes]:
     for response in ready:
         yield sse_event(response)
     if calls:
@@ -118,7 +120,7 @@ async def then(body: AsyncGenerator[bytes], done: Callable[[bool], None]) -> Asy
         asyncio.get_running_loop().call_soon(done, complete)  # the client's last bytes go out first
 
 
-async def _frames(calls: Sequence[WaitingCall]) -> AsyncGenerator[Frame]:
+async def _frames(calls: Sequence[PendingCall]) -> AsyncGenerator[Frame]:
     """Progress, keep-alives and the final response of every call, as they come."""
     if len(calls) == 1:
         async with aclosing(one_call(calls[0])) as frames:
@@ -141,7 +143,7 @@ async def _frames(calls: Sequence[WaitingCall]) -> AsyncGenerator[Frame]:
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _pump(call: WaitingCall, queue: asyncio.Queue[Frame | _Ended]) -> None:
+async def _pump(call: PendingCall, queue: asyncio.Queue[Frame | _Ended]) -> None:
     try:
         async with aclosing(one_call(call)) as frames:
             async for frame in frames:
@@ -150,7 +152,7 @@ async def _pump(call: WaitingCall, queue: asyncio.Queue[Frame | _Ended]) -> None
         queue.put_nowait(_Ended())
 
 
-async def one_call(call: WaitingCall) -> AsyncGenerator[Frame]:
+async def one_call(call: PendingCall) -> AsyncGenerator[Frame]:
     try:
         async with aclosing(_wait(call)) as frames:
             async for frame in frames:
@@ -162,7 +164,7 @@ async def one_call(call: WaitingCall) -> AsyncGenerator[Frame]:
         yield error.as_response()
 
 
-async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
+async def _wait(call: PendingCall) -> AsyncGenerator[Frame]:
     """Register first, then read the row: a decision between the two is seen by the reading."""
     ticks = 0
     yield _progress(call, ticks)
@@ -188,11 +190,11 @@ async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
         yield _response(call, outcome)
 
 
-def _response(call: WaitingCall, outcome: Outcome) -> Json:
+def _response(call: PendingCall, outcome: Outcome) -> Json:
     return result_response(call.request_id, call_result(outcome, version=call.request.version))
 
 
-def _ending(call: WaitingCall) -> Callable[[Outcome], None] | None:
+def _ending(call: PendingCall) -> Callable[[Outcome], None] | None:
     end_with = call.end_with
     return None if end_with is None else lambda outcome: end_with(_response(call, outcome))
 
@@ -219,7 +221,7 @@ def _until_tick() -> float:
     return TICK_SECONDS - time.monotonic() % (TICK_SECONDS / 100)
 
 
-def _progress(call: WaitingCall, ticks: int) -> Frame:
+def _progress(call: PendingCall, ticks: int) -> Frame:
     """`progress` counts ticks, so it always increases; how long a human takes nobody knows, so no total."""
     token = call.request.progress_token
     if token is None:

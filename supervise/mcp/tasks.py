@@ -14,7 +14,7 @@ from botbottle.models import Bottle
 from supervise.errors import AlreadyDecided, NoSuchProposal
 from supervise.mcp import tool_results
 from supervise.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Json, ProtocolError
-from supervise.mcp.versions import NEWEST, TASKS_EXTENSION, shape_result
+from supervise.mcp.versions import TASKS_EXTENSION
 from supervise.models import Proposal
 from supervise.proposals import decisions, queries
 from supervise.proposals.outcomes import outcome_of
@@ -32,7 +32,7 @@ def get(bottle: Bottle, params: Mapping[str, Any]) -> Json:
     task = _task(proposal)
     if task["status"] == "completed":
         outcome = outcome_of(proposal, queries.decision_of(proposal))
-        task["result"] = shape_result("tools/call", tool_results.outcome_result(outcome), NEWEST)
+        task["result"] = tool_results.call_result(outcome)
     return task
 
 

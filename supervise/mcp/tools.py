@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from botbottle.models import Bottle
@@ -12,6 +11,7 @@ from supervise.bottles.images import check_dockerfile_for
 from supervise.errors import AlreadyDecided, BadAsk, SuperviseError
 from supervise.mcp import catalog, tool_results
 from supervise.mcp.catalog import Json, Tool
+from supervise.models import Proposal
 from supervise.proposals import decisions, queries
 from supervise.proposals.submit import submit_proposal
 from supervise.sanitize import without_nul
@@ -19,15 +19,11 @@ from supervise.sanitize import without_nul
 Arguments = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class CheckedAsk:
-    """A proposal was filed or joined; the tool's result is what becomes of it."""
+def call(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json | Proposal:
+    """Run one tool. Returns its result, or the submitted or joined proposal, whose outcome is the result.
 
-    proposal_id: str
-
-
-def call(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json | CheckedAsk:
-    """Run one tool. Raises SuperviseError with a sentence for the agent; then nothing changed."""
+    Raises SuperviseError with a sentence for the agent; then nothing changed.
+    """
     _check_keys(tool, arguments)
     if tool.asks:
         return _ask(bottle, tool, arguments)
@@ -47,7 +43,7 @@ def _withdraw(bottle: Bottle, proposal_id: str) -> None:
         raise
 
 
-def _ask(bottle: Bottle, tool: Tool, arguments: Arguments) -> CheckedAsk:
+def _ask(bottle: Bottle, tool: Tool, arguments: Arguments) -> Proposal:
     try:
         justification = _required_text(arguments, "justification")
         payload = _checked_payload(bottle, tool, {k: v for k, v in arguments.items() if k != "justification"})
@@ -55,7 +51,7 @@ def _ask(bottle: Bottle, tool: Tool, arguments: Arguments) -> CheckedAsk:
     except SuperviseError as error:
         error.message = f"{_sentence(error.message)} Nothing was queued."
         raise
-    return CheckedAsk(str(filed.proposal.pk))
+    return filed.proposal
 
 
 def _checked_payload(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json:

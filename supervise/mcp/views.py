@@ -27,7 +27,7 @@ from botbottle.web.owners import proven_tokens
 from supervise.mcp import http_checks, streams
 from supervise.mcp.access_log import AccessEntry
 from supervise.mcp.cancellation import cancel
-from supervise.mcp.dispatch import Wait, dispatch
+from supervise.mcp.dispatch import Done, dispatch
 from supervise.mcp.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -38,7 +38,7 @@ from supervise.mcp.jsonrpc import (
 )
 from supervise.mcp.outage import Unavailable, unavailable
 from supervise.mcp.protocol import McpRequest, Post, parse
-from supervise.mcp.streams import WaitingCall
+from supervise.mcp.streams import PendingCall
 from supervise.mcp.versions import Era, http_status
 
 log = logging.getLogger(__name__)
@@ -130,10 +130,10 @@ class McpView(AgentView):
         post = parse(read_body(request._request), request.headers)
         self._note(post)
         ready: list[Json] = []
-        calls: list[WaitingCall] = []
+        calls: list[PendingCall] = []
         for message in post.messages:
             answer = self._answer(message, alone=not post.is_batch)
-            if isinstance(answer, WaitingCall):
+            if isinstance(answer, PendingCall):
                 calls.append(answer)
             elif answer is not None:
                 ready.append(answer)
@@ -155,7 +155,7 @@ class McpView(AgentView):
 
         return end_with
 
-    def _answer(self, message: McpRequest | ProtocolError, *, alone: bool) -> Json | WaitingCall | None:
+    def _answer(self, message: McpRequest | ProtocolError, *, alone: bool) -> Json | PendingCall | None:
         """A message's response, or the call that will have it. A lone message's refusal is the POST's own."""
         try:
             if isinstance(message, ProtocolError):
@@ -179,7 +179,7 @@ class McpView(AgentView):
 
 def _serve(
     bottle: Bottle, message: McpRequest, started: float, changes: Changes | None
-) -> Json | WaitingCall | None:
+) -> Json | PendingCall | None:
     if message.id is None:
         if message.method == "notifications/cancelled" and message.era is Era.HANDSHAKE:
             cancel(bottle.pk, message.params.get("requestId"))
@@ -198,15 +198,14 @@ def _serve(
         log.exception("A method failed.")
         failure = unavailable(error, changes) or ProtocolError(INTERNAL_ERROR, "Internal error.")
         raise addressed(failure, message) from error
-    if not isinstance(answer, Wait):
+    if isinstance(answer, Done):
         return result_response(message.id, answer.result)
-    return WaitingCall(
+    return PendingCall(
         bottle_id=bottle.pk,
         request=message,
         request_id=message.id,
-        proposal_id=answer.proposal_id,
+        proposal_id=str(answer.pk),
         started=started,
-        limit_seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS,
     )
 
 
@@ -228,7 +227,7 @@ def _respond(
     accepted: http_checks.Accepted,
     post: Post,
     ready: list[Json],
-    calls: list[WaitingCall],
+    calls: list[PendingCall],
     entry: AccessEntry,
 ) -> HttpResponseBase:
     """JSON for what is ready, events for what waits, and always what the client can read."""

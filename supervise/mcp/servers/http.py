@@ -12,7 +12,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
@@ -36,7 +35,7 @@ from supervise.mcp.jsonrpc import (
 from supervise.mcp.protocol import McpRequest, parse
 from supervise.mcp.servers.link import Link, LinkFailed, linked, unknown
 from supervise.mcp.streams import REQUEST_CANCELLED as CANCELLED
-from supervise.mcp.streams import TICK_SECONDS, Frame, WaitingCall, sse_event
+from supervise.mcp.streams import TICK_SECONDS, Frame, PendingCall, sse_event
 from supervise.mcp.versions import LIST_TTL_MS, MODERN_VERSIONS, Era
 from supervise.mcp.views import AgentView, addressed, read_body, stream_response
 from supervise.models import Proposal
@@ -148,13 +147,12 @@ async def _one(frame: Json) -> AsyncGenerator[Frame]:
 async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
     """Wait as any other ask does; after a yes, the call itself."""
     assert call.proposal_id is not None and call.request.id is not None  # noqa: S101
-    waiting = WaitingCall(
+    waiting = PendingCall(
         bottle_id=call.bottle.pk,
         request=call.request,
         request_id=call.request.id,
         proposal_id=call.proposal_id,
         started=started,
-        limit_seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS,
     )
     async with aclosing(streams.one_call(waiting)) as frames:
         async for frame in frames:

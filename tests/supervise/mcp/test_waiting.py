@@ -17,7 +17,7 @@ from mcp_types import methods
 from supervise.mcp import streams
 from supervise.mcp.jsonrpc import encode
 from supervise.mcp.protocol import McpRequest
-from supervise.mcp.streams import WaitingCall, json_body, sse_body
+from supervise.mcp.streams import PendingCall, json_body, sse_body
 from supervise.mcp.versions import VERSIONS, era_of
 from supervise.models import Proposal
 from supervise.proposals import queries
@@ -429,9 +429,9 @@ async def test_hostile_text_comes_back_inert(
     assert answer["id"] == text
 
 
-def _waiting_call(proposal_id: str, make: Callable[..., McpRequest] = McpRequest) -> WaitingCall:
+def _waiting_call(proposal_id: str, make: Callable[..., McpRequest] = McpRequest) -> PendingCall:
     request = make(era=era_of(MODERN), version=MODERN, method="tools/call", params={}, id=1)
-    return WaitingCall(
+    return PendingCall(
         bottle_id=1, request=request, request_id=1, proposal_id=proposal_id, started=0.0, limit_seconds=0.0
     )
 
