@@ -15,7 +15,7 @@ PORTS = {"https": 443, "http": 80}
 
 
 class Request(NamedTuple):  # made for every request: much cheaper than a frozen dataclass
-    """What a bottle wants to send. `path` is without the query; `host` is in canonical form."""
+    """A request that a bottle wants to send. `path` is without the query; `host` is in canonical form."""
 
     scheme: str
     host: str
@@ -47,7 +47,7 @@ def decide(request: Request, snapshot: Snapshot, *, now: datetime) -> Verdict:
 
 
 def decide_again(request: Request, snapshot: Snapshot, *, now: datetime) -> Verdict:
-    """The same for a request that was allowed before, so that its path is known to be canonical."""
+    """Decide again about a request that was allowed before, so that its path is known to be canonical."""
     verdict = _decide_host(request.scheme, request.host, request.port, snapshot, now)
     route = verdict.route
     if not verdict.allowed or route is None:
@@ -74,14 +74,14 @@ def decide_connect(host: str, port: int, snapshot: Snapshot, *, now: datetime) -
 
 
 def used_up(request: Request, route: Route) -> Verdict:
-    """For what a table allows by a lease that has no uses left: whoever counts them says so.
+    """The verdict about a request that the table allows, but whose lease has no uses left.
 
-    The ask is for the same lease again: without one it would be for good.
+    The ask is for the same lease again: without one it would be permanent.
     """
     how = _how_to_ask(request.host, "Ask again with egress-block.")
     sentence = f"The lease for {request.host} is used up. {how}"
     verdict = Verdict(False, "used-up", sentence, route)
-    if request.method == "CONNECT":  # nothing else is known of what is inside
+    if request.method == "CONNECT":  # nothing is known about the requests inside
         verdict = verdict._replace(ask=_askable({"host": request.host}))
     else:
         verdict = _with_details(verdict, request)
@@ -124,7 +124,7 @@ def _decide_host(scheme: str, host: str, port: int, snapshot: Snapshot, now: dat
 
 
 def _how_to_ask(host: str, advice: str) -> str:
-    """The advice, or why nobody can ask for this host."""
+    """Return the advice, or why nobody can ask for this host."""
     try:
         check_askable(host)
     except BadHost as error:
@@ -149,7 +149,7 @@ def _with_details(verdict: Verdict, request: Request) -> Verdict:
 
 
 def is_askable(host: str) -> bool:
-    """Whether a tool call for this host is not refused at once."""
+    """Whether a tool call for this host would be queued and not refused at once."""
     try:
         check_askable(host)
     except BadHost:

@@ -39,9 +39,10 @@ _OPERATOR_FIELDS = ("auth", "dlp", "pinned_addresses")
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """`effects` and `warnings` are sentences for the operator, `granted` is what the agent may know it has.
+    """The result of a merge. `effects` and `warnings` are sentences for the operator.
 
-    `ignored` names the fields of the ask that had no effect because only operators change them.
+    `granted` is what the agent may know that it was given. `ignored` names the fields of the ask that had no
+    effect because only operators change them.
     """
 
     table: RouteTable
@@ -83,7 +84,7 @@ def merge_route(table: RouteTable, ask: Mapping[str, Any], *, now: datetime, ope
 
 
 def merge_gate_host(table: RouteTable, host: str) -> Merge:
-    """The host let through the gate; it still needs a route to be reachable."""
+    """Add the host to the gate; it still needs a route to be reachable."""
     host = canonical_pattern(host)
     new_table = table.with_gate_host(host)
     changed = new_table != table
@@ -97,9 +98,9 @@ def merge_gate_host(table: RouteTable, host: str) -> Merge:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What an operator's change of one route does.
+    """The result of an operator's change of one route.
 
-    It `widens` also where a route that is gone leaves the host to a wider one above it.
+    It also `widens` if a withdrawn route leaves the host to a wider one above it.
     """
 
     table: RouteTable
@@ -111,15 +112,15 @@ class Revision:
 
 
 def change_route(table: RouteTable, host: str, fields: Mapping[str, Any], *, now: datetime) -> Revision:
-    """The fields that are given replace those of the host's own route; null, or "all", takes one away.
+    """Replace the given fields of the host's own route; null, or "all", removes one.
 
-    They are what an operator may give for a proposal too. A lease that is given begins now. Raises
-    PolicyError for an unknown host, for fields that are wrong, and when they say what the route says.
+    The fields are those that an operator may give for a proposal too. A given lease begins now. Raises
+    PolicyError for an unknown host, for wrong fields, and if nothing changes.
     """
     before = _own_route(table, host)
     if fields.get("host", host) != host:
         raise BadRoute(f"The route of {host} stays that of {host}: another host needs a route of its own.")
-    pinned = list(before.pinned_addresses)  # a private name is known by them
+    pinned = list(before.pinned_addresses)  # private names are only accepted with them
     asked = _asked_route(
         parse_operator_route({"pinned_addresses": pinned, **fields, "host": host}),
         whole_second(now, "now"),
@@ -135,7 +136,7 @@ def change_route(table: RouteTable, host: str, fields: Mapping[str, Any], *, now
 
 
 def withdraw_route(table: RouteTable, host: str, *, now: datetime) -> Revision:
-    """The host's own route taken away, and its host off the gate. Raises PolicyError for an unknown host."""
+    """Remove the host's own route, and its host from the gate. Raises PolicyError for an unknown host."""
     before = _own_route(table, host)
     new_table = table.without_route(host)
     left = new_table.live_route(host, now) if not before.is_over(now) else None
@@ -152,7 +153,7 @@ def withdraw_route(table: RouteTable, host: str, *, now: datetime) -> Revision:
 def takes_away(before: RouteTable, after: RouteTable, *, now: datetime) -> bool:
     """Whether a route or the gate allowed anything before that it does not allow after.
 
-    What cannot be compared, such as uses that are counted anew, counts as taken away.
+    What cannot be compared, such as a restarted count of uses, counts as taken away.
     """
     routes = ((route, after.get(route.host)) for route in before.routes if not route.is_over(now))
     return any(now is None or widens(now, route) for route, now in routes) or not (
@@ -168,7 +169,7 @@ def _own_route(table: RouteTable, host: str) -> Route:
 
 
 def diff_tables(old: RouteTable, new: RouteTable) -> tuple[RouteChange, ...]:
-    """Route by route, then the gate, each in order of hosts."""
+    """Compare two tables: route by route, then the gate, each in order of hosts."""
     changes: list[RouteChange] = []
     for host in sorted({route.host for route in (*old.routes, *new.routes)}):
         before, after = (route.as_dict() if (route := table.get(host)) else None for table in (old, new))
@@ -221,7 +222,7 @@ def _united(
 
 
 def _both(some: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    """Empty means all. Routes reduce prefixes that others cover."""
+    """The union of two lists, where empty means all. Routes remove prefixes that others cover."""
     return (*some, *others) if some and others else ()
 
 

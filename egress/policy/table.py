@@ -14,7 +14,7 @@ from egress.policy.routes import Route, known_keys, listed
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """Every route of a bottle, and the hosts its gate lets through."""
+    """All routes of a bottle, and the hosts that its gate allows."""
 
     routes: tuple[Route, ...] = ()
     gate_hosts: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class RouteTable:
             object.__setattr__(self, name, value)
 
     def get(self, host: str) -> Route | None:
-        """The route written for exactly this host or pattern."""
+        """The route of exactly this host or pattern."""
         return self._by_host.get(host)
 
     def serving(self, host: str) -> Iterator[Route]:
@@ -47,9 +47,9 @@ class RouteTable:
                 yield self._by_host[pattern]
 
     def live_route(self, host: str, now: datetime) -> Route | None:
-        """The route that decides for this host; one whose lease is over counts as absent."""
+        """The route that decides for this host; a route whose lease is over counts as absent."""
         exact = self._by_host.get(host)
-        if exact is not None and not exact.is_over(now):  # nearly always, and on the way of every request
+        if exact is not None and not exact.is_over(now):  # the usual case, checked for every request
             return exact
         return next((route for route in self.serving(host) if not route.is_over(now)), None)
 
@@ -57,16 +57,16 @@ class RouteTable:
         return host in self._gate or any(name in self._gate for name in _names_from_exact_to_widest(host))
 
     def open_routes(self, now: datetime) -> list[Route]:
-        """Those by which something is reached: neither over nor kept back by the gate."""
+        """The routes that reach something: their lease is not over and the gate allows them."""
         return [route for route in self.routes if not route.is_over(now) and self.gate_allows(route.host)]
 
     def with_route(self, route: Route) -> RouteTable:
-        """The route added, or put in place of the host's old one; its host mirrored onto the gate."""
+        """Add the route, or replace the host's old one; its host is mirrored to the gate."""
         others = tuple(old for old in self.routes if old.host != route.host)
         return RouteTable((*others, route), (*self.gate_hosts, route.host))
 
     def without_route(self, host: str) -> RouteTable:
-        """The inverse: the route written for exactly this host is gone, and so is its host at the gate."""
+        """Remove the route of exactly this host, and its host from the gate."""
         others = tuple(route for route in self.routes if route.host != host)
         return RouteTable(others, tuple(name for name in self.gate_hosts if name != host))
 
