@@ -1,4 +1,4 @@
-"""Route tables, traffic and the proxy in the admin, to look at."""
+"""Route tables, traffic and events of the proxy in the admin, read-only."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def run_maintenance(*, at_once: bool = False) -> None:
     expire_old()
     proxy_health.forget_unwanted()
     record_import.prune()
-    secrets.hand_over_all()
+    secrets.write_all_files()
 
 
 def reconcile_bottles() -> None:

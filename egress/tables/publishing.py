@@ -12,9 +12,9 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-from botbottle.core.home import held
+from botbottle.core.home import held, write_atomically
 from botbottle.models import Bottle
-from egress.contract.snapshot import render_gate, render_routes, write_atomically
+from egress.contract.snapshot import render_gate, render_routes
 from egress.models import Publication, RouteTableVersion
 from egress.policy.merge import takes_away
 from egress.policy.table import Snapshot

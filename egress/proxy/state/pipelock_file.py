@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from botbottle.core.home import held
+from botbottle.core.home import held, write_atomically
 from egress.contract.pipelock import render_pipelock
-from egress.contract.snapshot import write_atomically
 from egress.proxy.config import Config
 
 # pipelock reads its file when that has not changed for a tenth of a second; the rest is for reading it.

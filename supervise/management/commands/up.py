@@ -58,7 +58,7 @@ class Command(BaseCommand):
             self.stdout.write(f"first operator: name 'operator', password '{password}' (kept in {note})")
 
     def _secrets(self) -> None:
-        for name in operators_secrets.hand_over_all():
+        for name in operators_secrets.write_all_files():
             self.stderr.write(
                 f"The secret {name} was encrypted with another key. Set it again in the admin: routes that"
                 " use it fail until then."
