@@ -62,7 +62,7 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
         "shown_finding", "shown_warnings", "would_ask",
     ]  # fmt: skip
 
-    def told_above(self) -> str:
+    def list_note(self) -> str:
         return proxy_health.losses()
 
     @admin.display(description="host", ordering="host")

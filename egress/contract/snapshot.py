@@ -35,7 +35,7 @@ def render_gate(snapshot: Snapshot) -> str:
 
 
 def load(routes_text: str, gate_text: str) -> Snapshot:
-    """The snapshot that the two files contain together. Raises BadSnapshot if any part is missing or wrong."""
+    """The snapshot in the two files. Raises BadSnapshot if any part is missing or wrong."""
     routes = _document(routes_text, "routes")
     gate = _document(gate_text, "hosts")
     for key in ("bottle", "table_version", "written_at"):

@@ -1,6 +1,6 @@
-"""Proposals, decisions and the audit record in the admin, to look at; secrets, to set but never to see.
+"""Proposals, decisions and the audit record in the admin, read-only; secrets, which can be set but not read.
 
-Trust boundary: everything an agent wrote is shown through `sanitize`; every change goes through a verb.
+Trust boundary: everything an agent wrote is shown through `sanitize`; every change goes through an action.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ProposalAdmin(HistoryAdmin):
 
     @admin.action(description="Reject selected…", permissions=["decide"])
     def reject_selected(self, request: HttpRequest, queryset: QuerySet[Proposal]) -> HttpResponse | None:
-        """Lists every one and asks for the reason; only the second form rejects."""
+        """Lists every proposal and asks for the reason; only the second form rejects."""
         note = request.POST.get("note", "").replace("\r\n", "\n")
         if "confirmed" not in request.POST or not note.strip():
             return self._confirm(request, queryset, missing="confirmed" in request.POST)
@@ -221,7 +221,7 @@ class ApiKeyAdmin(ReadOnlyAdmin):
 
 
 class SecretForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Write-only: the value goes in and is never shown again, not even to who set it."""
+    """Write-only: the value is never shown again, not even to the user who set it."""
 
     value = forms.CharField(
         strip=False,

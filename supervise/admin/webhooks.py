@@ -70,7 +70,7 @@ class WebhookAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         )
 
     def get_fields(self, request: HttpRequest, obj: Webhook | None = None) -> Any:
-        """The URL may be a credential: who may not change it does not see it."""
+        """The URL may be a credential: users who may not change it do not see it."""
         may_set = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
         if may_set:
             return ["name", "url", "kind", "events", "secret", "is_active"]
@@ -107,7 +107,7 @@ class WebhookAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             manage.remove(webhook, author=request.user.get_username())
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Its log goes with it, which needs no permission of its own."""
+        """Its deliveries are deleted with it, which needs no permission of its own."""
         shown, counts, _, protected = super().get_deleted_objects(objs, request)
         return shown, counts, set(), protected
 

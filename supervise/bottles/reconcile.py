@@ -104,8 +104,8 @@ def _save(bottle: Bottle, reading: Reading, life: Life) -> None:
         bottle.problem,
     )
     story = derive_state(before, [entry for entry, _ in reading.entries], life)
-    position = reading.entries[story.told - 1][1] if story.told else reading.start
-    if replace(story, told=0) == before and position == bottle.journal_read:
+    position = reading.entries[story.consumed - 1][1] if story.consumed else reading.start
+    if replace(story, consumed=0) == before and position == bottle.journal_read:
         return  # nearly always
     columns = {
         "state": story.state,

@@ -1,6 +1,6 @@
-"""What operators do to one route of a bottle: change it, withdraw it, and look at what that would do.
+"""What operators do to one route of a bottle: change it, withdraw it, and preview both.
 
-Each verb asks for the right to decide for the bottle first, and changes only a table that was seen.
+Each action first checks the right to decide for the bottle, and changes only a table that was seen.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from supervise.proposals.review import Review
 from supervise.proposals.risk import Level, Risk, assess
 from supervise.sanitize import without_nul_json
 
-CAUSE = 200  # characters that a version keeps of why it was made
+CAUSE = 200  # the most characters of a version's cause
 
 
 def withdraw_route(slug: str, host: str, *, actor: User, seen_version: int) -> RouteTableVersion:
-    """A new version without the host's route, made live once it is committed: what is open by it is cut.
+    """Append a version without the host's route, made live after the commit: its open connections are cut.
 
-    Raises NoSuchBottle, NotPermitted, StaleReview when another version than `seen_version` is the newest,
-    BadAsk when there is no such route, and TooRisky when a wider one would take its place.
+    Raises NoSuchBottle, NotPermitted, StaleReview if another version than `seen_version` is the newest,
+    BadAsk if there is no such route, and TooRisky if a wider one would take its place.
     """
 
     def withdrawn(table: RouteTable, now: datetime) -> Revision:
@@ -50,9 +50,9 @@ def withdraw_route(slug: str, host: str, *, actor: User, seen_version: int) -> R
 def change_route(
     slug: str, host: str, fields: Mapping[str, Any], *, actor: User, seen_version: int
 ) -> RouteTableVersion:
-    """A new version in which the given fields of the host's route are others; null takes one away.
+    """Append a version with the given fields of the host's route changed; null removes one.
 
-    Raises as `withdraw_route`; BadAsk also for fields that are wrong or change nothing.
+    Raises what `withdraw_route` raises; BadAsk also for fields that are wrong or change nothing.
     """
 
     def changed(table: RouteTable, now: datetime) -> Revision:
@@ -61,8 +61,8 @@ def change_route(
     return _revise(slug, host, changed, "route changed", actor=actor, seen_version=seen_version)
 
 
-def look(version: RouteTableVersion, host: str, fields: Mapping[str, Any] | None = None) -> Review:
-    """What the change would do, or without fields the withdrawal. Changes nothing. Raises BadAsk."""
+def preview(version: RouteTableVersion, host: str, fields: Mapping[str, Any] | None = None) -> Review:
+    """What the change would do or, without fields, the withdrawal. Changes nothing. Raises BadAsk."""
     now, table = timezone.now(), version.table
     try:
         if fields is None:
@@ -123,7 +123,7 @@ def _revise(
 
 
 def _check_quorum(table: RouteTable, made: Revision) -> None:
-    """Less needs nobody else's yes."""
+    """Reach that shrinks needs no second approval."""
     if not made.widens:
         return
     if made.after is None and settings.SUPERVISE_QUORUM > 1:
@@ -135,7 +135,7 @@ def _check_quorum(table: RouteTable, made: Revision) -> None:
 
 
 def _risk(made: Revision, table: RouteTable) -> Risk:
-    """Of what is new: less than before is none, but for what could be overlooked."""
+    """The risk of what is new: what only shrinks has none, except for what could be overlooked."""
     if made.widens and made.after:
         known = versions.hosts_reached()
         return assess("egress-block", made.after.as_dict(), table, made.warnings, known=known)

@@ -36,7 +36,7 @@ from supervise.proposals.staleness import ChangesSince
 
 BOTTLES_PAGE = 50
 VERSIONS_PAGE = 20
-SAID_BY_A_START = 20_000  # characters
+START_LOG = 20_000  # characters
 _STATUS_OF: dict[type[SuperviseError], int] = {NotPermitted: 403, StaleReview: 409}
 
 
@@ -99,7 +99,7 @@ def bottle(request: OperatorRequest, slug: str) -> HttpResponse:
 def rollback(request: OperatorRequest, slug: str) -> HttpResponse:
     version, seen = (number_of(request.POST.get(name)) for name in ("version", "seen_version"))
     made = actions.rollback(slug, version, actor=request.user, seen_version=seen)
-    tell(request, made, f"The table is back at version {version}, as version {made.version}")
+    add_result_message(request, made, f"The table is back at version {version}, as version {made.version}")
     return redirect("bottle", slug)
 
 
@@ -125,14 +125,14 @@ def stop(request: OperatorRequest, slug: str) -> HttpResponse:
     return redirect("bottle", slug)
 
 
-def tell(request: OperatorRequest, made: RouteTableVersion, said: str) -> None:
+def add_result_message(request: OperatorRequest, made: RouteTableVersion, change: str) -> None:
     """What was changed, and whether the proxy serves it by now."""
     live = Publication.objects.get(bottle=made.bottle_id)
     if live.live_version >= made.version:
-        messages.success(request, f"{said}, and live.")
+        messages.success(request, f"{change}, and live.")
     else:
         reason = live.problem or "the proxy has not answered yet"
-        messages.warning(request, f"{said}, but not live yet: {reason}. It is retried.")
+        messages.warning(request, f"{change}, but not live yet: {reason}. It is retried.")
 
 
 def status_of(error: SuperviseError) -> int:
@@ -166,7 +166,7 @@ def _bottle_page(
         gate_only=[host for host in newest.table.gate_hosts if newest.table.get(host) is None],
         versions=_VersionPages(versions, newest.version).get_page(request.GET.get("page")),
         comparison=_comparison(request, shown),
-        said=build_log.end(homes.bottle_directory(shown) / build_log.STARTING, SAID_BY_A_START).text,
+        start_log=build_log.end(homes.bottle_directory(shown) / build_log.STARTING, START_LOG).text,
         may_decide=may_decide_for(request.user, shown),
         may_run=may_run_for(request.user, shown),
         **_traffic(shown, period),

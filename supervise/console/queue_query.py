@@ -172,9 +172,9 @@ def proxy_state() -> dict[str, str]:
     """What the egress proxy serves, in a word, a line, and all of it. Another home's that is away is news."""
     if not settings.EGRESS_PROXY:
         return {
-            "word": "off",
-            "text": "no proxy here",
-            "all": "EGRESS_PROXY is off: tables are published only.",
+            "label": "off",
+            "summary": "no proxy here",
+            "tooltip": "EGRESS_PROXY is off: tables are published only.",
         }
     publications = list(
         Publication.objects.exclude(bottle__state=Bottle.State.DELETED)
@@ -187,11 +187,15 @@ def proxy_state() -> dict[str, str]:
         for slug, live, newest in publications
     ]
     more = f" +{len(tables) - TABLES_SHOWN}" if len(tables) > TABLES_SHOWN else ""
-    text = ", ".join(tables[:TABLES_SHOWN]) + more
+    summary = ", ".join(tables[:TABLES_SHOWN]) + more
     if absence := proxy_health.absence_here():
-        return {"word": "away", "text": "does not answer", "all": absence.text}
+        return {"label": "away", "summary": "does not answer", "tooltip": absence.text}
     lags = any(live != newest for _, live, newest in publications)
-    return {"word": "lags" if lags else "up", "text": text or "no tables yet", "all": "\n".join(tables)}
+    return {
+        "label": "lags" if lags else "up",
+        "summary": summary or "no tables yet",
+        "tooltip": "\n".join(tables),
+    }
 
 
 def _beginning_with(text: str) -> Q:

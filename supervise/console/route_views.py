@@ -22,12 +22,12 @@ from supervise.bottles import route_actions
 from supervise.console import bottle_queries
 from supervise.console.bottle_queries import RouteLine
 from supervise.console.bottle_views import (
+    add_result_message,
     bottle_form,
     changed_since_seen,
     get_bottle,
     number_of,
     status_of,
-    tell,
 )
 from supervise.console.cards import Change
 from supervise.console.edit_forms import SCHEMES, UNITS, RouteEdit
@@ -69,7 +69,7 @@ def change(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
         made = route_actions.change_route(slug, host, fields, actor=request.user, seen_version=seen)
     except SuperviseError as error:
         return _refused(request, slug, host, error, opened="change", edit=edit)
-    tell(request, made, f"The route of {host} is changed, as version {made.version}")
+    add_result_message(request, made, f"The route of {host} is changed, as version {made.version}")
     return redirect("bottle", slug)
 
 
@@ -89,7 +89,7 @@ def withdraw(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
         made = route_actions.withdraw_route(slug, host, actor=request.user, seen_version=_seen(request))
     except SuperviseError as error:
         return _refused(request, slug, host, error, opened="withdraw")
-    tell(request, made, f"The route of {host} is withdrawn, as version {made.version}")
+    add_result_message(request, made, f"The route of {host} is withdrawn, as version {made.version}")
     return redirect("bottle", slug)
 
 
@@ -133,13 +133,13 @@ def _page(
 
 def _detail(bottle: Bottle, newest: RouteTableVersion, host: str, edit: RouteEdit | None) -> RouteDetail:
     """Raises BadAsk when there is no such route."""
-    withdrawal = Change(route_actions.look(newest, host))
+    withdrawal = Change(route_actions.preview(newest, host))
     (line,) = bottle_queries.route_lines(bottle, newest, host)
     start, edited, problem = RouteEdit.of_route(line.route), None, ""
     if edit is not None:
         try:
             fields = edit.changes(start)
-            edited = Change(route_actions.look(newest, host, fields)) if fields else None
+            edited = Change(route_actions.preview(newest, host, fields)) if fields else None
         except BadAsk as error:
             problem = error.message
     return RouteDetail(line, withdrawal, edit or start, edited, problem)

@@ -116,7 +116,7 @@ def _observer(path: str) -> _Observer:
     return _Observer(path)
 
 
-class SharedLook(Generic[T]):
+class SharedAsyncRead(Generic[T]):
     """The same for the tasks of an event loop: who asks before a read begins gets its result."""
 
     def __init__(self, read: Callable[[], T]) -> None:

@@ -24,7 +24,7 @@ from django.http import HttpRequest
 from supervise import events
 from supervise.access.permissions import may_view
 from supervise.bottles import build_log, images
-from supervise.console.shared_reads import SharedLook
+from supervise.console.shared_reads import SharedAsyncRead
 from supervise.models import Rebuild
 from supervise.proposals import queries
 from supervise.sanitize import make_visible
@@ -33,15 +33,15 @@ log = logging.getLogger(__name__)
 FORBIDDEN = 4403
 RECHECK_SECONDS = 30.0
 GROUPS = (events.QUEUE, events.BOTTLES)
-COUNTS = SharedLook(queries.counts)  # all pages of a process hear of an event at the same time
+COUNTS = SharedAsyncRead(queries.counts)  # all pages of a process hear of an event at the same time
 PAUSE_SECONDS = 0.3  # between two messages: what happens meanwhile goes into one
 # of the log of a rebuild
 DONE, NONSENSE, UNKNOWN = 4200, 4400, 4404
 PART = 32 * 1024  # bytes of the log in one message
 MOST_ASKED = 300  # characters of a message from the page
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 1.0
-SETTLE_SECONDS = 10.0  # after the end, for what the proxy still has to tell
+LINGER_SECONDS = 10.0  # after the end, for what the proxy still has to tell
 
 
 class Watcher(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
@@ -88,7 +88,7 @@ class Watcher(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
 class QueueConsumer(Watcher):
     """One open page. What it sends back is ignored: decisions are made by forms."""
 
-    _telling: asyncio.Task[None] | None = None
+    _sending: asyncio.Task[None] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -100,8 +100,8 @@ class QueueConsumer(Watcher):
 
     async def disconnect(self, code: int) -> None:
         await super().disconnect(code)
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
         for group in GROUPS:
             await self.channel_layer.group_discard(group, self.channel_name)
 
@@ -109,20 +109,20 @@ class QueueConsumer(Watcher):
         return
 
     async def proposal_event(self, event: dict[str, Any]) -> None:
-        self._hear("proposals")
+        self._notify("proposals")
 
     async def refused_event(self, event: dict[str, Any]) -> None:
-        self._hear("refused")
+        self._notify("refused")
 
     async def bottle_event(self, event: dict[str, Any]) -> None:
         await self.send_json({"type": "bottle", "id": event["id"]})
 
-    def _hear(self, of: str) -> None:
+    def _notify(self, of: str) -> None:
         self._news.add(of)
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell())
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_updates())
 
-    async def _tell(self) -> None:
+    async def _send_updates(self) -> None:
         """The first news at once; then, however many come, one message of a kind in a while."""
         while self._news:
             news, self._news = self._news, set()
@@ -162,7 +162,7 @@ class LogConsumer(Watcher):
         self._asked = asyncio.Event()
         self._sent = 0
         self._progress = ""
-        self._changed_at = self._looked_at = 0.0
+        self._changed_at = self._progress_read_at = 0.0
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
         shown = _shown(text_data or "")
@@ -187,18 +187,18 @@ class LogConsumer(Watcher):
             return
         self._changed_at = time.monotonic()
         while True:
-            await self._tell_progress(rebuild)
-            if not self._asked.is_set() or await self._tell_more(rebuild):
+            await self._send_progress(rebuild)
+            if not self._asked.is_set() or await self._send_more(rebuild):
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
+                    async with asyncio.timeout(POLL_SECONDS):
                         await self._asked.wait()  # the page has not taken the last part yet
-            elif not rebuild.is_open and time.monotonic() > self._changed_at + SETTLE_SECONDS:
+            elif not rebuild.is_open and time.monotonic() > self._changed_at + LINGER_SECONDS:
                 await self.close(DONE)
                 return
             else:
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
-    async def _tell_more(self, rebuild: Rebuild) -> bool:
+    async def _send_more(self, rebuild: Rebuild) -> bool:
         """The next lines, once the page has those before them."""
         assert self._shown is not None  # noqa: S101 - it has asked
         before = self._shown.offset
@@ -212,12 +212,12 @@ class LogConsumer(Watcher):
         )
         return True
 
-    async def _tell_progress(self, rebuild: Rebuild) -> None:
+    async def _send_progress(self, rebuild: Rebuild) -> None:
         """That the page's panel is out of date; asked of the database, but not at each look."""
         now = time.monotonic()
-        if now < self._looked_at + PROGRESS_SECONDS:
+        if now < self._progress_read_at + PROGRESS_SECONDS:
             return
-        self._looked_at = now
+        self._progress_read_at = now
         progress = await database_sync_to_async(_progress)(rebuild)
         if progress != self._progress:
             self._progress, self._changed_at = progress, now
@@ -228,8 +228,8 @@ def _shown(text: str) -> Shown | None:
     if len(text) > MOST_ASKED:
         return None
     try:
-        said = json.loads(text)
-        shown = Shown(said["rebuild"], said["offset"], said["progress"])
+        message = json.loads(text)
+        shown = Shown(message["rebuild"], message["offset"], message["progress"])
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     if type(shown.rebuild) is not int or type(shown.offset) is not int or not isinstance(shown.progress, str):

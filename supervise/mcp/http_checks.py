@@ -22,7 +22,7 @@ class Accepted:
 
 
 def check_host(headers: Mapping[str, str], bind: str, names: Collection[str] = ()) -> None:
-    if not _is_ours(_hostname(f"//{headers.get('host', '')}"), bind, names):
+    if not _is_own_address(_hostname(f"//{headers.get('host', '')}"), bind, names):
         raise _refusal(403, "This Host is not served here. Use the address that the operator gave you.")
 
 
@@ -31,7 +31,7 @@ def check_origin(headers: Mapping[str, str], bind: str, names: Collection[str] =
     origin = headers.get("origin")
     if origin is None:
         return
-    if not origin.startswith(("http://", "https://")) or not _is_ours(_hostname(origin), bind, names):
+    if not origin.startswith(("http://", "https://")) or not _is_own_address(_hostname(origin), bind, names):
         raise _refusal(403, "Requests from web pages of this Origin are refused.")
 
 
@@ -88,7 +88,7 @@ def _hostname(url: str) -> str:
         return ""
 
 
-def _is_ours(hostname: str, bind: str, names: Collection[str]) -> bool:
+def _is_own_address(hostname: str, bind: str, names: Collection[str]) -> bool:
     if hostname in LOCAL_NAMES or hostname in names or (hostname and hostname == bind.lower()):
         return True
     try:

@@ -43,7 +43,7 @@ REQUEST_CANCELLED = -32000
 
 Frame = Json | None  # None: nothing to say, but still here
 
-_held: Counter[int] = Counter()  # calls that wait in this process, by bottle
+_waiting: Counter[int] = Counter()  # calls that wait in this process, by bottle
 
 
 class _Ended:
@@ -207,13 +207,13 @@ async def _outcome(proposal_id: str, *, last_known: Outcome) -> Outcome:
 @contextmanager
 def _counted(bottle_id: int) -> Iterator[bool]:
     """False for a call too many, answered as it stands: equal asks share a proposal, but each wait costs."""
-    _held[bottle_id] += 1
+    _waiting[bottle_id] += 1
     try:
-        yield _held[bottle_id] <= settings.SUPERVISE_MAX_WAITING
+        yield _waiting[bottle_id] <= settings.SUPERVISE_MAX_WAITING
     finally:
-        _held[bottle_id] -= 1
-        if not _held[bottle_id]:
-            del _held[bottle_id]
+        _waiting[bottle_id] -= 1
+        if not _waiting[bottle_id]:
+            del _waiting[bottle_id]
 
 
 def _until_tick() -> float:

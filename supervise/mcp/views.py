@@ -128,7 +128,7 @@ class McpView(AgentView):
     def post(self, request: Request) -> HttpResponseBase:
         accepted = http_checks.accepted(request.headers)
         post = parse(read_body(request._request), request.headers)
-        self._note(post)
+        self._log_methods(post)
         ready: list[Json] = []
         calls: list[PendingCall] = []
         for message in post.messages:
@@ -166,7 +166,7 @@ class McpView(AgentView):
                 raise
             return error.as_response()
 
-    def _note(self, post: Post) -> None:
+    def _log_methods(self, post: Post) -> None:
         if post.is_batch:
             self.entry.mcp = f"batch of {len(post.messages)}"
             return

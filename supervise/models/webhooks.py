@@ -30,8 +30,8 @@ class Webhook(models.Model):
     events = models.JSONField(default=list)
     sealed = models.BinaryField(editable=False, default=b"", help_text="The key of its signatures.")
     is_active = models.BooleanField("active", default=True)
-    told_seq = models.PositiveBigIntegerField(
-        default=0, editable=False, help_text="How much of the audit record was looked through for it."
+    read_seq = models.PositiveBigIntegerField(
+        default=0, editable=False, help_text="The last row of the audit record that was read for it."
     )
     updated_by = models.CharField(max_length=150, editable=False)
     updated_at = models.DateTimeField(auto_now=True)

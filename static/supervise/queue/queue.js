@@ -116,9 +116,9 @@ function showCounts(counts) {
 
 function showProxy(proxy) {
   const place = document.getElementById("proxy");
-  place.dataset.word = proxy.word;
-  place.title = proxy.all;
-  say("proxy", proxy.text);
+  place.dataset.label = proxy.label;
+  place.title = proxy.tooltip;
+  say("proxy", proxy.summary);
 }
 
 function showRest(after) {

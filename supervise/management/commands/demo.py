@@ -56,9 +56,9 @@ class Command(BaseCommand):
         try:
             self._show(auto=options["auto"])
         except CommandError as error:
-            self._tell({"step": "ended", "succeeded": False, "problem": str(error)})
+            self._print({"step": "ended", "succeeded": False, "problem": str(error)})
             raise
-        self._tell({"step": "ended", "succeeded": True, "problem": ""})
+        self._print({"step": "ended", "succeeded": True, "problem": ""})
 
     def _show(self, *, auto: bool) -> None:
         root = Path(settings.BOTTLE_HOME) / "demo"  # with a home of its own: the operator's is left alone
@@ -78,20 +78,20 @@ class Command(BaseCommand):
             raise CommandError("The agent did not get through. The lines above say where it stopped.")
 
     def _walk(self, server: _Server, *, auto: bool) -> bool:
-        self._tell({"step": "serving", "console": server.console_url})
+        self._print({"step": "serving", "console": server.console_url})
         step: dict[str, Any] = {}
         with server.agent(f"https://{HOST}{PAGE}") as lines:
             for step in lines:
-                self._tell(step)
+                self._print(step)
                 if step["step"] != "refused":
                     continue
-                self._tell({"step": "waiting", "console": server.console_url, **server.credentials})
+                self._print({"step": "waiting", "console": server.console_url, **server.credentials})
                 if auto:
-                    self._tell({"step": "approving"})
+                    self._print({"step": "approving"})
                     server.approve()
         return step.get("step") == "tried again" and step["status"] == 200
 
-    def _tell(self, step: dict[str, Any]) -> None:
+    def _print(self, step: dict[str, Any]) -> None:
         for line in [json_line(step)] if self._as_json else _words(step):
             self.stdout.write(line)
         self.stdout.flush()

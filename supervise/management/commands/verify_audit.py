@@ -26,7 +26,7 @@ class Command(OperatorCommand):
         )
 
     def run(self, options: dict[str, Any]) -> Any:
-        known = audit_check.kept_anchor()
+        known = audit_check.saved_anchor()
         after = known if options["go_on"] else audit_check.START
         intact, broken = audit_check.verify(after, known=known)
         if broken is None:
@@ -41,7 +41,7 @@ class Command(OperatorCommand):
 
     def _keep(self, intact: audit_check.Anchor) -> None:
         try:
-            audit_check.keep(intact)
+            audit_check.save_anchor(intact)
         except OSError as error:  # the check itself needs no room
             why = error.strerror or error
             self.stderr.write(

@@ -13,7 +13,7 @@ from botbottle.checks import refuse_misconfiguration, require_shared_secret_key
 from botbottle.core import disk_space
 from botbottle.core.processes import die_with_supervisor
 from botbottle.web import listeners
-from supervise.cli.base import add_json, addresses, tell_addresses
+from supervise.cli.base import add_json, addresses, print_addresses
 
 
 class Command(BaseCommand):
@@ -48,11 +48,11 @@ class Command(BaseCommand):
     def _serve(self, opened: list[listeners.Listener], *, as_json: bool, quietly: bool = False) -> None:
         from botbottle.web.server import serve  # noqa: PLC0415 - installs Twisted's reactor
 
-        told = addresses(opened)  # now: serving takes the sockets away
+        found = addresses(opened)  # now: serving takes the sockets away
 
         def ready() -> None:
             if not quietly:
-                tell_addresses(self, told, as_json=as_json)
+                print_addresses(self, found, as_json=as_json)
 
         serve(opened, ready=ready)
 

@@ -43,7 +43,7 @@ from supervise.proposals import queries
 from supervise.proposals.waiting import hub
 
 CALL_SECONDS = 3600.0
-OURS = "io.modelcontextprotocol/"  # keys of _meta that are between the client and us
+RESERVED = "io.modelcontextprotocol/"  # keys of _meta between the client and this server
 KEEP_ALIVE = b": the server works on it\n\n"
 USED = "The approval was used by another call of yours. Call again to ask anew."
 
@@ -258,7 +258,7 @@ def _outgoing(call: Call) -> Json:
             raise ProtocolError(METHOD_NOT_FOUND, f"Unknown method {method}.")
         meta = params.get("_meta")
         if isinstance(meta, dict):
-            params["_meta"] = {key: value for key, value in meta.items() if not key.startswith(OURS)}
+            params["_meta"] = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
     return {"jsonrpc": "2.0", "id": call.request.id, "method": method, "params": params}
 
 

@@ -60,8 +60,8 @@ class Link:
 async def linked(bottle: Bottle, name: str, *, attach: bool = False) -> AsyncIterator[Link]:
     """Waits for the server to be up, as long as that may take. Raises LinkFailed."""
     if not await sync_to_async(mcp_servers.is_up, thread_sensitive=True)(bottle):
-        said = f"The bottle {bottle.slug} does not run. Start it."
-        raise LinkFailed(error_of(Phase.BOX_UNAVAILABLE, said))
+        reason = f"The bottle {bottle.slug} does not run. Start it."
+        raise LinkFailed(error_of(Phase.BOX_UNAVAILABLE, reason))
     reader, writer = await _connect(bottle)
     link = Link(reader, writer)
     try:
@@ -71,8 +71,8 @@ async def linked(bottle: Bottle, name: str, *, attach: bool = False) -> AsyncIte
             async with asyncio.timeout(seconds):
                 first = await link.receive()
         except TimeoutError:
-            said = f"The server {name} is not up after {seconds:g} s. Call again later."
-            raise LinkFailed(error_of(Phase.RELAY_CONNECT, said)) from None
+            reason = f"The server {name} is not up after {seconds:g} s. Call again later."
+            raise LinkFailed(error_of(Phase.RELAY_CONNECT, reason)) from None
         if "refused" in first:
             raise LinkFailed(first["refused"])
         yield link
@@ -95,8 +95,8 @@ async def _connect(bottle: Bottle) -> tuple[asyncio.StreamReader, asyncio.Stream
                 os.close(directory)
         except OSError:
             if time.monotonic() > deadline:
-                said = "The bottle's MCP servers are not being served. Call again, or tell the operator."
-                raise LinkFailed(error_of(Phase.RELAY_CONNECT, said)) from None
+                reason = "The bottle's MCP servers are not being served. Call again, or tell the operator."
+                raise LinkFailed(error_of(Phase.RELAY_CONNECT, reason)) from None
         await sync_to_async(mcp_servers.ensure, thread_sensitive=True)(bottle)
         await asyncio.sleep(RETRY_SECONDS)
 

@@ -52,7 +52,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     link: Link
 
     async def connect(self) -> None:
-        self._held = AsyncExitStack()
+        self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         entry = AccessEntry("WEBSOCKET", self.scope["path"])
         name = self.scope["url_route"]["kwargs"]["name"]
@@ -66,9 +66,9 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         entry.write(101)
         await self.accept(SUBPROTOCOL)
         try:
-            self.link = await self._held.enter_async_context(linked(self.bottle, name, attach=True))
+            self.link = await self._stack.enter_async_context(linked(self.bottle, name, attach=True))
         except LinkFailed as failure:
-            await self._give_up(failure)
+            await self._close_after(failure)
             return
         self._start(self._pump())
 
@@ -89,7 +89,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def disconnect(self, code: int) -> None:
         for task in list(self._tasks):
             task.cancel()
-        await self._held.aclose()
+        await self._stack.aclose()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
         if not hasattr(self, "link"):
@@ -103,18 +103,18 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             value = decode(text_data.encode("utf-8", "surrogatepass"))
             envelope = read_envelope(value)
         except ProtocolError as error:
-            await self._tell(error.as_response())
+            await self._send(error.as_response())
         except ClientResponse:
             pass  # the server asks nothing, so there is nothing to answer
         else:
-            await self._take(value, envelope)
+            await self._handle(value, envelope)
 
-    async def _take(self, value: Json, envelope: Envelope) -> None:
+    async def _handle(self, value: Json, envelope: Envelope) -> None:
         try:
             tool = tool_of(envelope)
         except ProtocolError as error:
             error.request_id = envelope.id
-            await self._tell(error.as_response())
+            await self._send(error.as_response())
             return
         if (
             tool is None
@@ -124,7 +124,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             self.link.send(value)
         elif len(self._tasks) > MOST_WAITING:
             busy = ProtocolError(-32603, "Too many calls wait for an operator.", request_id=envelope.id)
-            await self._tell(busy.as_response())
+            await self._send(busy.as_response())
         else:
             self._start(self._ask(envelope))
 
@@ -137,27 +137,27 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             log.error("A call could not be filed.", exc_info=error)
             refusal = unavailable(error, None) or ProtocolError(INTERNAL_ERROR, "Internal error.")
             refusal.request_id = envelope.id
-            await self._tell(refusal.as_response())
+            await self._send(refusal.as_response())
             return
         async with aclosing(frames):
             async for frame in frames:
                 if frame is not None:
-                    await self._tell(frame)
+                    await self._send(frame)
 
     async def _pump(self) -> None:
         """What the server says, until it or the client is gone."""
         try:
             while True:
-                await self._tell(await self.link.receive())
+                await self._send(await self.link.receive())
         except LinkFailed as failure:
-            await self._give_up(failure)
+            await self._close_after(failure)
 
-    async def _give_up(self, failure: LinkFailed) -> None:
+    async def _close_after(self, failure: LinkFailed) -> None:
         """The phase goes into a message: not every client shows why a socket was closed."""
-        await self._tell(failure.as_response(None))
+        await self._send(failure.as_response(None))
         await self.close(NOT_SERVED)
 
-    async def _tell(self, message: Json) -> None:
+    async def _send(self, message: Json) -> None:
         await self.send(text_data=encode(message).decode("ascii"))
 
     def _start(self, work: Any) -> None:

@@ -96,14 +96,14 @@ def session_context(bottle: Bottle, ask: ContextAsk) -> Json:
 
 def _handles(bottle: Bottle, live_version: int) -> Json:
     """Names to ask further with, and not a word that anybody wrote."""
-    mine = Proposal.objects.filter(bottle=bottle).order_by("-created_at", "-pk")
-    newest = list(mine.values_list("pk", "tool", "status")[:MAX_HANDLES])
+    own = Proposal.objects.filter(bottle=bottle).order_by("-created_at", "-pk")
+    newest = list(own.values_list("pk", "tool", "status")[:MAX_HANDLES])
     return {
         "live_version": live_version,
         "proposals": [
             {"proposal_id": str(pk), "tool": tool, "status": status} for pk, tool, status in newest
         ],
-        "proposals_left_out": _counted(mine[MAX_HANDLES:]) if len(newest) == MAX_HANDLES else 0,
+        "proposals_left_out": _counted(own[MAX_HANDLES:]) if len(newest) == MAX_HANDLES else 0,
         "current_config": CONFIG_INSIDE,
         "endpoints": {"mcp": "/mcp", "rpc": "/rpc", "context": "/session-context"},
     }
@@ -129,8 +129,8 @@ def _identity(bottle: Bottle, live: Mapping[str, Any]) -> Json:
 
 def _summary(bottle: Bottle) -> Json:
     pending = _readable(Proposal.objects.filter(bottle=bottle, status=Proposal.Status.PENDING))
-    mine = Proposal.objects.filter(bottle=bottle).order_by()
-    counts = {status: _counted(mine.filter(status=status)) for status in Proposal.Status.values}
+    own = Proposal.objects.filter(bottle=bottle).order_by()
+    counts = {status: _counted(own.filter(status=status)) for status in Proposal.Status.values}
     return {
         "counts": counts,
         "open": [_line(proposal) for proposal in pending[:MAX_OPEN]],

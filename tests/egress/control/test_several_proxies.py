@@ -190,7 +190,7 @@ def test_one_that_is_away_is_named_with_its_bottles_and_the_others_are_read_on(
     clock[0] += 60
     take_all(reader)
     assert news()[2:] == [("back", "egress process 1 of 2 answers again")]
-    assert proxy_health.absence() is None and queue_query.proxy_state()["word"] != "away"
+    assert proxy_health.absence() is None and queue_query.proxy_state()["label"] != "away"
 
 
 def test_a_restarted_process_speaks_for_its_own_bottles_only(
@@ -223,7 +223,7 @@ def seen_elsewhere(settings: Any, tmp_path: Path) -> Callable[[], tuple[str, boo
         settings.BOTTLE_HOME, settings.EGRESS_PROXY = tmp_path, True
         try:
             told = proxy_health.proxy_news()
-            return queue_query.proxy_state()["word"], told is not None and told.kind == "away"
+            return queue_query.proxy_state()["label"], told is not None and told.kind == "away"
         finally:
             settings.BOTTLE_HOME, settings.EGRESS_PROXY = here
 
@@ -238,7 +238,7 @@ def test_other_homes_hear_of_an_absence_until_the_process_is_no_longer_wanted(
     take_all(reader)
     background.run_maintenance()
     assert seen_elsewhere() == ("up", True), "it is not that home's proxy"
-    assert queue_query.proxy_state()["word"] == "away"
+    assert queue_query.proxy_state()["label"] == "away"
     if is_off:
         settings.EGRESS_PROXY = False
     else:

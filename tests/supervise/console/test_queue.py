@@ -246,7 +246,7 @@ def test_the_state_names_pending_cards_and_changes_with_them(olivia: Client, age
     proposal = ask(agent_a)
     before = olivia.get("/queue/state").json()
     assert before["counts"] == {"pending": 1, "high": 0, "waiting": 1, "snoozed": 0, "running": 0}
-    assert before["proxy"]["word"] == "off"
+    assert before["proxy"]["label"] == "off"
     card = olivia.get(f"/queue/cards?id={proposal.pk}&id=junk").text
     assert f'data-state="{before["cards"][str(proposal.pk)]}"' in card
     ask(agent_a)  # joins

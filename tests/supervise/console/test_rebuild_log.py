@@ -47,9 +47,9 @@ def log(rebuild: Rebuild) -> Iterator[Log]:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websockets, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(websockets, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(websockets, "PROGRESS_SECONDS", 0.01)
-    monkeypatch.setattr(websockets, "SETTLE_SECONDS", 0.2)
+    monkeypatch.setattr(websockets, "LINGER_SECONDS", 0.2)
 
 
 @asynccontextmanager

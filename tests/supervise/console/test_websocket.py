@@ -18,7 +18,7 @@ from botbottle.asgi import websocket_application
 from botbottle.models import Bottle
 from supervise import events
 from supervise.console import websockets
-from supervise.console.shared_reads import SharedLook
+from supervise.console.shared_reads import SharedAsyncRead
 from supervise.console.websockets import FORBIDDEN
 from supervise.proposals import decisions, queries
 from tests.supervise.console.conftest import browser_of
@@ -126,7 +126,7 @@ async def test_one_event_is_counted_once_for_all_open_pages(
 ) -> None:
     counted: list[dict[str, int]] = []
     monkeypatch.setattr(
-        websockets, "COUNTS", SharedLook(lambda: counted.append(queries.counts()) or counted[-1])
+        websockets, "COUNTS", SharedAsyncRead(lambda: counted.append(queries.counts()) or counted[-1])
     )
     async with AsyncExitStack() as stack:
         sockets = [await stack.enter_async_context(open_socket(olivia)) for _ in range(20)]
