@@ -1,7 +1,7 @@
-"""The bottles' pages: what each may reach, what it tried; and forms that roll back, rotate, start and stop.
+"""The bottles' pages: what each may reach and what it tried; forms to roll back, rotate, start and stop.
 
 Trust boundary: readers are signed-in operators; hosts and paths were chosen by agents. Every change goes
-through a verb of `supervise.bottles.actions`, which checks the right to it.
+through `supervise.bottles.actions`, which checks the right to it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STATUS_OF: dict[type[SuperviseError], int] = {NotPermitted: 403, StaleReview: 4
 
 
 def bottle_form(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponseBase]:
-    """A form's target: POST only. What is refused shows the bottle as it is now, and why."""
+    """The target of a form: POST only. A refusal shows the current bottle and the reason."""
 
     def guarded(request: Any, slug: str, **more: str) -> HttpResponse:
         if not may_view(request.user):
@@ -106,7 +106,7 @@ def rollback(request: OperatorRequest, slug: str) -> HttpResponse:
 @bottle_form
 @sensitive_variables("made")
 def rotate(request: OperatorRequest, slug: str) -> HttpResponse:
-    """Shows the token in the answer itself: it is kept nowhere, and a second look needs a new one."""
+    """Show the new token in the response itself: it is not stored, and a lost one must be replaced."""
     made = actions.rotate_token(slug, actor=request.user)
     return _bottle_page(request, get_bottle(slug), token=made.token)
 
@@ -126,7 +126,7 @@ def stop(request: OperatorRequest, slug: str) -> HttpResponse:
 
 
 def add_result_message(request: OperatorRequest, made: RouteTableVersion, change: str) -> None:
-    """What was changed, and whether the proxy serves it by now."""
+    """Add a message about the change, and whether the proxy serves it by now."""
     live = Publication.objects.get(bottle=made.bottle_id)
     if live.live_version >= made.version:
         messages.success(request, f"{change}, and live.")
@@ -174,7 +174,7 @@ def _bottle_page(
 
 
 class _VersionPages(Paginator):  # type: ignore[type-arg]
-    """A bottle's versions, newest first. Their numbers have no gaps, so that none is counted or skipped."""
+    """A bottle's versions, newest first. Their numbers have no gaps, so none is counted or skipped."""
 
     object_list: QuerySet[RouteTableVersion]
 
@@ -206,7 +206,7 @@ def _traffic(shown: Bottle, period: Period) -> dict[str, Any]:
 
 
 def changed_since_seen(request: OperatorRequest, shown: Bottle, newest: int) -> ChangesSince | None:
-    """Since the version that the form was made from."""
+    """The changes since the version that the form was made from."""
     found = bottle_queries.compare(shown, number_of(request.POST.get("seen_version")), newest)
     return ChangesSince((), found.diff) if found and found.changes else None
 
@@ -217,12 +217,12 @@ def _comparison(request: OperatorRequest, shown: Bottle) -> bottle_queries.Compa
     one, other = (number_of(request.GET.get(name)) for name in ("from", "to"))
     found = bottle_queries.compare(shown, one, other)
     if found is None:
-        messages.error(request, "The bottle has not both of these versions.")
+        messages.error(request, "This bottle does not have both versions.")
     return found
 
 
 def number_of(text: str | None) -> int:
-    """0, which no version has, for anything else than a number."""
+    """The number, or 0, which no version has, for any other text."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 

@@ -1,7 +1,7 @@
 """The page of one route: what it allows, and the forms that change and withdraw it.
 
 Trust boundary: readers are signed-in operators; the host and its paths were chosen by agents. Every change
-goes through a verb of `supervise.bottles.route_actions`, which checks the right to it.
+goes through `supervise.bottles.route_actions`, which checks the right to it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PANELS = ("change", "withdraw")
 
 @dataclass(frozen=True)
 class RouteDetail:
-    """What the page shows of one route, and of the edit in its form."""
+    """The values of the page: one route, and the edit in its form."""
 
     line: RouteLine
     withdrawal: Change
     edit: RouteEdit
-    edited: Change | None  # what the edit would do, once somebody asked
+    edited: Change | None  # the preview of the edit, if it was requested
     edit_problem: str
 
     schemes = SCHEMES
@@ -75,7 +75,7 @@ def change(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
 
 @bottle_form
 def preview(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
-    """What the form's edit would do. Changes nothing; a POST because an edit can be long."""
+    """Preview the form's edit. Changes nothing; a POST because an edit can be long."""
     shown, edit = get_bottle(slug), RouteEdit.of_form(request.POST)
     if is_fragment(request):
         detail = _detail(shown, versions.current(shown), host, edit)
@@ -96,7 +96,7 @@ def withdraw(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
 def _refused(
     request: OperatorRequest, slug: str, host: str, error: SuperviseError, **shown: Any
 ) -> HttpResponse:
-    """The route as it is now, with what was typed; where there is none left, the bottle. Both say why."""
+    """The current route with the typed edit, or the bottle if the route is gone. Both show the reason."""
     bottle = get_bottle(slug)
     newest = versions.current(bottle)
     if newest.table.get(host) is None:
@@ -132,7 +132,7 @@ def _page(
 
 
 def _detail(bottle: Bottle, newest: RouteTableVersion, host: str, edit: RouteEdit | None) -> RouteDetail:
-    """Raises BadAsk when there is no such route."""
+    """Raises BadAsk if there is no such route."""
     withdrawal = Change(route_actions.preview(newest, host))
     (line,) = bottle_queries.route_lines(bottle, newest, host)
     start, edited, problem = RouteEdit.of_route(line.route), None, ""
@@ -146,7 +146,7 @@ def _detail(bottle: Bottle, newest: RouteTableVersion, host: str, edit: RouteEdi
 
 
 def _seen_route(slug: str, host: str, version: int) -> Route:
-    """The route as it was in the version that the form was made from. Raises BadAsk."""
+    """The route in the version that the form was made from. Raises BadAsk."""
     seen = RouteTableVersion.objects.filter(bottle=get_bottle(slug), version=version).first()
     found = seen.table.get(host) if seen else None
     if found is None:

@@ -1,4 +1,4 @@
-"""The console's pages, at the operator plane's root. Every one of them is for signed-in staff."""
+"""The console's URLs, at the operator plane's root. All of them are for signed-in staff."""
 
 from django.urls import path
 

@@ -1,6 +1,8 @@
-"""The live queue's websocket: tells open pages that something changed, by numbers only.
+"""The console's websockets: the live queue, and the log of a rebuild.
 
-Trust boundary: only staff who may see proposals get in, and who loses that right is put out within a minute.
+Trust boundary: only staff who may view proposals are accepted; after losing that right they are disconnected
+within a minute. The queue's messages carry only numbers. A log is the text of an agent's build: it is sent
+with every control character made visible, and the page shows it as text.
 """
 
 from __future__ import annotations
@@ -33,19 +35,19 @@ log = logging.getLogger(__name__)
 FORBIDDEN = 4403
 RECHECK_SECONDS = 30.0
 GROUPS = (events.QUEUE, events.BOTTLES)
-COUNTS = SharedAsyncRead(queries.counts)  # all pages of a process hear of an event at the same time
-PAUSE_SECONDS = 0.3  # between two messages: what happens meanwhile goes into one
-# of the log of a rebuild
+COUNTS = SharedAsyncRead(queries.counts)  # all pages of a process receive an event at the same time
+PAUSE_SECONDS = 0.3  # between two messages: events meanwhile are combined
+# of a rebuild's log
 DONE, NONSENSE, UNKNOWN = 4200, 4400, 4404
 PART = 32 * 1024  # bytes of the log in one message
 MOST_ASKED = 300  # characters of a message from the page
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 1.0
-LINGER_SECONDS = 10.0  # after the end, for what the proxy still has to tell
+LINGER_SECONDS = 10.0  # after the end, for late records of the proxy
 
 
 class Watcher(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
-    """Of somebody who may see proposals, for as long as they may."""
+    """The websocket of a user who may view proposals, for as long as they may."""
 
     _rechecking: asyncio.Task[None] | None = None
 
@@ -58,7 +60,7 @@ class Watcher(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
         self._rechecking = asyncio.create_task(self._recheck())
 
     async def subscribe(self) -> None:
-        """Before accepting: the page fetches its state after that, so nothing falls between."""
+        """Called before accepting: the page fetches its state afterwards, so nothing is missed."""
 
     async def disconnect(self, code: int) -> None:
         if self._rechecking is not None:
@@ -72,7 +74,7 @@ class Watcher(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
                 return
 
     async def _may_still_watch(self) -> bool:
-        """When that cannot be found out, no. The page connects again, and is asked again."""
+        """Returns False if the check fails. The page connects again, and is checked again."""
         try:
             return await self._may_watch()
         except Exception:
@@ -86,7 +88,7 @@ class Watcher(AsyncJsonWebsocketConsumer):  # type: ignore[misc]
 
 
 class QueueConsumer(Watcher):
-    """One open page. What it sends back is ignored: decisions are made by forms."""
+    """The queue page's websocket. What the page sends is ignored: decisions are made by forms."""
 
     _sending: asyncio.Task[None] | None = None
 
@@ -123,7 +125,7 @@ class QueueConsumer(Watcher):
             self._sending = asyncio.create_task(self._send_updates())
 
     async def _send_updates(self) -> None:
-        """The first news at once; then, however many come, one message of a kind in a while."""
+        """Send the first update at once; then at most one message of each kind per pause."""
         while self._news:
             news, self._news = self._news, set()
             if "proposals" in news:
@@ -138,7 +140,7 @@ async def _pause() -> None:
 
 
 def _session_may_watch(session_key: str) -> bool:
-    """Asked of the database anew each time: sessions end, passwords and permissions change."""
+    """Check in the database each time: sessions end, passwords and permissions change."""
     request = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     user = auth.get_user(request)
@@ -147,7 +149,7 @@ def _session_may_watch(session_key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a page has, in its own words."""
+    """What a page reports to have."""
 
     rebuild: int
     offset: int
@@ -170,7 +172,7 @@ class LogConsumer(Watcher):
             await self.close(NONSENSE)
             return
         self._shown, self._progress = shown, shown.progress
-        if shown.offset >= self._sent:  # otherwise it has yet to take what is on the way
+        if shown.offset >= self._sent:  # otherwise the last part is still on its way
             self._asked.set()
         if self._following is None:
             self._following = asyncio.create_task(self._follow(shown.rebuild))
@@ -191,7 +193,7 @@ class LogConsumer(Watcher):
             if not self._asked.is_set() or await self._send_more(rebuild):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
-                        await self._asked.wait()  # the page has not taken the last part yet
+                        await self._asked.wait()  # the page does not have the last part yet
             elif not rebuild.is_open and time.monotonic() > self._changed_at + LINGER_SECONDS:
                 await self.close(DONE)
                 return
@@ -199,8 +201,8 @@ class LogConsumer(Watcher):
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _send_more(self, rebuild: Rebuild) -> bool:
-        """The next lines, once the page has those before them."""
-        assert self._shown is not None  # noqa: S101 - it has asked
+        """Send the next lines, once the page has those before them."""
+        assert self._shown is not None  # noqa: S101 - set by the page's first message
         before = self._shown.offset
         part = await asyncio.to_thread(build_log.after, images.log_path(rebuild), before, most=PART)
         if not part.text:
@@ -213,7 +215,7 @@ class LogConsumer(Watcher):
         return True
 
     async def _send_progress(self, rebuild: Rebuild) -> None:
-        """That the page's panel is out of date; asked of the database, but not at each look."""
+        """Tell the page if its panel is out of date; read from the database at most once a second."""
         now = time.monotonic()
         if now < self._progress_read_at + PROGRESS_SECONDS:
             return

@@ -97,7 +97,7 @@ def _list_tools(call: Call) -> Json:
 
 @cache
 def _tool_list(version: str) -> Prepared:
-    """The same for every bottle; clients ask for it at each start."""
+    """The same list for every bottle; clients ask for it at each start."""
     tools = {"tools": [tool.as_json() for tool in catalog.TOOLS]}
     return Prepared(shape_result("tools/list", tools, version))
 

@@ -1,4 +1,4 @@
-"""What an agent is told when the database is at fault: the reason, and when to try again."""
+"""The error for an agent when the database fails: the reason, and when to try again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN = (
 
 
 class Unavailable(ProtocolError):
-    """Nothing is wrong with the request. `retry_after` is in seconds."""
+    """The request is valid, but cannot be served now. `retry_after` is in seconds."""
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(UNAVAILABLE, f"{message} Try again in {retry_after} s.", http_status=503)
@@ -20,7 +20,7 @@ class Unavailable(ProtocolError):
 
 
 def unavailable(error: BaseException, changes: Changes | None) -> Unavailable | None:
-    """The refusal for a database fault, or None: the error is something else."""
+    """The error for a database fault, or None if the exception is something else."""
     fault = fault_of(error)
     if fault is None:
         return None

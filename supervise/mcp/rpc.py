@@ -1,6 +1,6 @@
 """The same methods without MCP's envelope: `POST /rpc` for programs, `GET /session-context` for hosts.
 
-Only a proven bottle gets this far; bodies and queries are an agent's, unchecked.
+Only authenticated bottles get here; bodies and queries are an agent's, unchecked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from supervise.mcp.versions import NEWEST_HANDSHAKE, Era, http_status
 from supervise.mcp.views import AgentView, json_response, read_body, stream_response
 from supervise.models import Proposal
 
-VERSION = NEWEST_HANDSHAKE  # its results are plain: nothing of the protocol stands among their fields
+VERSION = NEWEST_HANDSHAKE  # its results are plain, without protocol fields
 CONTEXT_PARAMETERS = ("format", "depth", "session_id")
 
 
@@ -57,7 +57,7 @@ class RpcView(BareView):
         call = PendingCall(
             bottle_id=self.bottle.pk,
             request=McpRequest(Era.HANDSHAKE, VERSION, method, params),
-            request_id=f"rpc {uuid4()}",  # nobody else's: no MCP client cancels this call by counting alike
+            request_id=f"rpc {uuid4()}",  # unique: no MCP client can cancel this call by using the same id
             proposal_id=str(answer.pk),
             started=self.entry.started,
         )
@@ -65,7 +65,7 @@ class RpcView(BareView):
 
 
 class ContextView(BareView):
-    """For hosts that cannot be pushed to: they fetch this when a session begins."""
+    """For hosts without a push channel: they fetch this when a session begins."""
 
     http_method_names = ["get", "head"]
     allow = "GET, HEAD"
@@ -73,14 +73,14 @@ class ContextView(BareView):
 
     def get(self, request: Request) -> HttpResponse:
         answer = self.serve(SESSION_CONTEXT, _query(request))
-        assert isinstance(answer, Done)  # noqa: S101 - nobody has to decide what a bottle may read
+        assert isinstance(answer, Done)  # noqa: S101 - reading never needs a decision bottle may read
         if (text := answer.result.get("text")) is not None:
             return HttpResponse(text, content_type="text/plain; charset=utf-8")
         return json_response(answer.result, 200)
 
 
 def read_call(body: bytes) -> tuple[str, Json]:
-    """Raises ProtocolError. Pure."""
+    """Parse the body of a call. Raises ProtocolError. Pure."""
     value = decode(body)
     if not isinstance(value, dict) or not set(value) <= {"method", "params"}:
         raise ProtocolError(
@@ -102,10 +102,10 @@ def bare(response: Mapping[str, Any]) -> Json:
 
 
 def _query(request: Request) -> Json:
-    """Which of two equal parameters counts, readers disagree on."""
+    """The query's parameters. Repeated ones are refused, because readers disagree on which one counts."""
     try:
         query = request.query_params
-    except SuspiciousOperation:  # Django counts them
+    except SuspiciousOperation:  # Django limits their number
         raise ProtocolError(INVALID_REQUEST, "The query has too many parameters. Send fewer.") from None
     for name in CONTEXT_PARAMETERS:
         if len(query.getlist(name)) > 1:

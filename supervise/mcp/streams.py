@@ -1,6 +1,6 @@
-"""Answers that wait for a human: async generators of JSON or server-sent events. No thread is held.
+"""Responses that wait for an operator: async generators of JSON or server-sent events. No thread waits.
 
-The proposal is committed before any of this begins; a client that goes away loses only its wait.
+The proposal is committed before any of this begins; a client that disconnects loses only its wait.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from supervise.proposals.waiting import hub
 
 log = logging.getLogger(__name__)
 
-# Well inside the idle limits of known clients (60 s and more) and of proxies between.
+# Well below the idle limits of known clients (60 s and more) and of proxies between.
 TICK_SECONDS = 40.0
 SSE_KEEP_ALIVE = b": waiting for an operator\n\n"
 JSON_KEEP_ALIVE = b" "  # white space before a JSON value means nothing
 
 REQUEST_CANCELLED = -32000
 
-Frame = Json | None  # None: nothing to say, but still here
+Frame = Json | None  # None: a keep-alive
 
 _waiting: Counter[int] = Counter()  # calls that wait in this process, by bottle
 
 
 class _Ended:
-    """One of several calls has sent its last frame."""
+    """Marks that one of several calls has sent its last frame."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PendingCall:
     proposal_id: str
     started: float  # by time.monotonic()
     limit_seconds: float = field(default_factory=lambda: queries.call_patience().total_seconds())
-    end_with: Callable[[Json], None] | None = None  # for a lone call: sends its response without its task
+    end_with: Callable[[Json], None] | None = None  # for a single call: sends its response without its task
 
     @property
     def remaining(self) -> float:
@@ -70,7 +70,7 @@ class PendingCall:
 async def json_body(
     ready: Sequence[Json], calls: Sequence[PendingCall], *, is_batch: bool
 ) -> AsyncGenerator[bytes]:
-    """One JSON value. White space goes out first, so that headers arrive at once and the line stays open."""
+    """Yield one JSON value. White space first sends the headers at once and keeps the connection open."""
     responses = list(ready)
     yield JSON_KEEP_ALIVE
     async with aclosing(_frames(calls)) as frames:
@@ -84,7 +84,7 @@ async def json_body(
 
 
 def _cancelled(calls: Sequence[PendingCall], responses: Sequence[Json]) -> list[Json]:
-    """A cancelled request gets no response; but a JSON body must say something, which its client ignores."""
+    """A cancelled request gets no response, but a JSON body must not be empty; its client ignores it."""
     answered = {response["id"] for response in responses}
     message = "The request was cancelled. Its proposal stays queued."
     return [
@@ -109,7 +109,7 @@ def sse_event(message: Json) -> bytes:
 
 
 async def then(body: AsyncGenerator[bytes], done: Callable[[bool], None]) -> AsyncIterator[bytes]:
-    """The body, and a word at its end: True when all of it was sent, False when the client went away."""
+    """Yield the body, then call `done` with True if all of it was sent, with False if the client left."""
     complete = False
     try:
         async with aclosing(body):
@@ -117,11 +117,11 @@ async def then(body: AsyncGenerator[bytes], done: Callable[[bool], None]) -> Asy
                 yield chunk
         complete = True
     finally:
-        asyncio.get_running_loop().call_soon(done, complete)  # the client's last bytes go out first
+        asyncio.get_running_loop().call_soon(done, complete)  # after the client's last bytes
 
 
 async def _frames(calls: Sequence[PendingCall]) -> AsyncGenerator[Frame]:
-    """Progress, keep-alives and the final response of every call, as they come."""
+    """Yield progress, keep-alives and the final response of every call as they come."""
     if len(calls) == 1:
         async with aclosing(one_call(calls[0])) as frames:
             async for frame in frames:
@@ -165,7 +165,7 @@ async def one_call(call: PendingCall) -> AsyncGenerator[Frame]:
 
 
 async def _wait(call: PendingCall) -> AsyncGenerator[Frame]:
-    """Register first, then read the row: a decision between the two is seen by the reading."""
+    """Register first, then read the row: then a decision between the two is seen by the read."""
     ticks = 0
     yield _progress(call, ticks)
     async with hub.waiter(call.proposal_id) as waiter:
@@ -200,13 +200,15 @@ def _ending(call: PendingCall) -> Callable[[Outcome], None] | None:
 
 
 async def _outcome(proposal_id: str, *, last_known: Outcome) -> Outcome:
-    """Read again, but not while the server stops: reads of thousands of calls would outlast it."""
+    """Read again, but not while the server stops: reading for thousands of calls would take too long."""
     return last_known.at_the_stop() if hub.draining else await queries.aoutcome(proposal_id)
 
 
 @contextmanager
 def _counted(bottle_id: int) -> Iterator[bool]:
-    """False for a call too many, answered as it stands: equal asks share a proposal, but each wait costs."""
+    """Yield False for a call over the limit, which does not wait: equal asks share a proposal, but each wait
+    costs.
+    """
     _waiting[bottle_id] += 1
     try:
         yield _waiting[bottle_id] <= settings.SUPERVISE_MAX_WAITING
@@ -217,12 +219,12 @@ def _counted(bottle_id: int) -> Iterator[bool]:
 
 
 def _until_tick() -> float:
-    """Ticks of different calls fall together, so that the loop wakes once for many of them."""
+    """Align the ticks of all calls, so that the loop wakes once for many of them."""
     return TICK_SECONDS - time.monotonic() % (TICK_SECONDS / 100)
 
 
 def _progress(call: PendingCall, ticks: int) -> Frame:
-    """`progress` counts ticks, so it always increases; how long a human takes nobody knows, so no total."""
+    """A progress frame. `progress` counts ticks, so it always increases; the total is unknown."""
     token = call.request.progress_token
     if token is None:
         return None

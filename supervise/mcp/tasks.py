@@ -1,4 +1,4 @@
-"""The tasks extension: a proposal seen as a task. Everything comes from the database, so any worker answers.
+"""The tasks extension: a proposal as a task. All state is in the database, so any worker can answer.
 
 A client's `tasks/update` is never an approval: only operators decide.
 """
@@ -23,7 +23,7 @@ POLL_INTERVAL_MS = 2000
 
 
 def created(bottle: Bottle, proposal_id: str) -> Json:
-    """The answer to a call that became a task. The proposal is committed, so `tasks/get` finds it."""
+    """The result of a call that became a task. The proposal is committed, so `tasks/get` finds it."""
     return {"resultType": "task", **_task(queries.get_proposal(proposal_id, bottle=bottle))}
 
 
@@ -37,7 +37,7 @@ def get(bottle: Bottle, params: Mapping[str, Any]) -> Json:
 
 
 def update(bottle: Bottle, params: Mapping[str, Any]) -> Json:
-    """We ask clients for nothing, so there is nothing that these responses could answer."""
+    """Ignore a client's responses: the server asks for nothing."""
     _find(bottle, params)
     if not isinstance(params.get("inputResponses", {}), dict):
         raise ProtocolError(INVALID_PARAMS, "inputResponses must be an object.")
@@ -45,7 +45,7 @@ def update(bottle: Bottle, params: Mapping[str, Any]) -> Json:
 
 
 def cancel(bottle: Bottle, params: Mapping[str, Any]) -> Json:
-    """Cancelling the task withdraws the proposal. A decided one stays as it is."""
+    """Withdraw the task's proposal. A decided one stays as it is."""
     proposal = _find(bottle, params)
     with suppress(AlreadyDecided):
         decisions.withdraw(proposal.pk, bottle=bottle)

@@ -295,7 +295,7 @@ def _effective_scope(merged: Merge) -> dict[str, Any]:
 
 def _check_permission(actor: User) -> None:
     if not may_decide(actor):
-        raise NotPermitted("You may look, but deciding needs the permission 'decide_proposal'.")
+        raise NotPermitted("You can view proposals, but you need 'decide_proposal' to decide.")
 
 
 def _check_assignment(actor: User, bottle: Bottle) -> None:

@@ -125,7 +125,7 @@ def test_a_snoozed_card_goes_and_comes_back(
     assert "Put aside until" in said(page)
     if others:  # on every open page
         for shown in (page, others):
-            shown.locator("article.card.is-snoozed", has_text="put aside by operator").wait_for()
+            shown.locator("article.card.is-snoozed", has_text="snoozed by operator").wait_for()
     page.goto(f"{island.server.console_url}/?bottle={slug}")
     assert page.locator("article.card").count() == 0
     page.goto(f"{island.server.console_url}/?show=snoozed&bottle={slug}")
@@ -177,7 +177,10 @@ def test_several_are_decided_through_a_page_that_lists_them(
     bar = page.locator(".bulk").bounding_box()
     assert bar["y"] + bar["height"] <= look.height and bar["x"] + bar["width"] <= look.width
     page.locator(".bulk").get_by_role("button", name="Approve low risk").click()
-    assert "1 left out: only low risk is approved several at a time." in page.locator("#content").inner_text()
+    assert (
+        "1 left out: only low-risk proposals can be approved together."
+        in page.locator("#content").inner_text()
+    )
     assert page.locator(".bulk-form .line-item").count() == 2
     assert fits(page)
     page.get_by_role("button", name="Approve 2 proposals").click()

@@ -1,6 +1,8 @@
-"""`/mcp/servers/<name>` on the agent plane: Streamable HTTP to a managed server's stdio, in both eras.
+"""`/mcp/servers/<name>` on the agent plane: Streamable HTTP to the stdio of a bottle's MCP server, in both
+eras.
 
-Only a proven bottle gets here, and only its own servers have names here. No thread is held while a call runs.
+Only an authenticated bottle gets here, and only its own servers have names. No thread waits while a call
+runs.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ USED = "The approval was used by another call of yours. Call again to ask anew."
 
 @dataclass(frozen=True)
 class Call:
-    """One request of a client; `proposal_id` when an operator must say yes first."""
+    """One request of a client. `proposal_id` is set if an operator must approve it first."""
 
     bottle: Bottle
     server: str
@@ -64,7 +66,7 @@ class Call:
 
 @dataclass(eq=False)
 class Running:
-    """A call under way in this process, so that a notification can end it."""
+    """A call that runs in this process, so that a notification can end it."""
 
     loop: asyncio.AbstractEventLoop
     incoming: asyncio.Future[Json]
@@ -91,7 +93,9 @@ class ManagedView(AgentView):
         message = next(iter(post.messages), None)
         if isinstance(message, ProtocolError):
             raise message
-        if message is None or message.id is None:  # others are of a handshake that was made once for all
+        if (
+            message is None or message.id is None
+        ):  # other notifications belong to a handshake that was made once for all clients
             if message is not None and message.method == "notifications/cancelled":
                 _cancel(self.bottle, name, message.params.get("requestId"))
             return HttpResponse(status=202, headers={"Content-Type": "application/json"})
@@ -107,9 +111,9 @@ class ManagedView(AgentView):
 
 
 def tool_of(message: Envelope | McpRequest) -> str | None:
-    """The tool that is called, or None: it is no call. Raises ProtocolError.
+    """The called tool, or None if the message is not a call. Raises ProtocolError.
 
-    A call that no card could show as it is goes to no server, whatever the manifest says of its tools.
+    A call that a card could not show faithfully is refused, whatever the manifest says of its tools.
     """
     if message.method != "tools/call":
         return None
@@ -122,7 +126,7 @@ def tool_of(message: Envelope | McpRequest) -> str | None:
 
 
 def frames_of(bottle: Bottle, server: str, request: McpRequest, started: float) -> AsyncGenerator[Frame]:
-    """Progress, keep-alives (None) and the response. What needs an operator is filed before it returns.
+    """Yield progress, keep-alives (None) and the response. A call that needs an operator is submitted first.
 
     Raises ProtocolError.
     """
@@ -145,7 +149,7 @@ async def _one(frame: Json) -> AsyncGenerator[Frame]:
 
 
 async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
-    """Wait as any other ask does; after a yes, the call itself."""
+    """Wait as for any other ask; after an approval, make the call."""
     assert call.proposal_id is not None and call.request.id is not None  # noqa: S101
     waiting = PendingCall(
         bottle_id=call.bottle.pk,
@@ -161,7 +165,7 @@ async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
             yield frame
         else:
             return  # cancelled: it gets no response
-    if hub.draining:  # an approved call waits for the next start: this one would be cut off midway
+    if hub.draining:  # an approved call waits for the next start: now it would be cut off midway
         yield frame
         return
     outcome = await queries.aoutcome(call.proposal_id)
@@ -174,8 +178,8 @@ async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
 
 
 async def _call(call: Call) -> AsyncGenerator[Frame]:
-    """The request to the server, and what comes back for it. An approval is used once the server is there."""
-    yield None  # headers go out at once
+    """Send the request to the server and yield its responses. Uses up an approval once the server is there."""
+    yield None  # sends the headers at once
     try:
         async with linked(call.bottle, call.server) as link:
             outgoing = await _approved(call) if call.proposal_id else _outgoing(call)
@@ -219,14 +223,14 @@ async def _until_answered(call: Call, link: Link) -> AsyncGenerator[Frame]:
         _running[key].remove(running)
         if not _running[key]:
             del _running[key]
-        if running.cancelled or (call.modern and not incoming.done()):  # there, to leave is to cancel
+        if running.cancelled or (call.modern and not incoming.done()):  # in that era, disconnecting cancels
             cancelled = {"requestId": call.request.id, "reason": "the client went away"}
             link.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
         incoming.cancel()
 
 
 def _cancel(bottle: Bottle, server: str, request_id: object) -> None:
-    """From any thread. Which of two calls with one id is meant nobody knows: then neither ends."""
+    """Cancel a call, from any thread. If two calls have the same id, neither ends."""
     if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
         return
     found = _running.get((bottle.pk, server, request_id), [])
@@ -237,19 +241,19 @@ def _cancel(bottle: Bottle, server: str, request_id: object) -> None:
 
 
 async def _approved(call: Call) -> Json | None:
-    """Exactly what the operator was shown, and whom progress is told to. None: the approval is used up."""
+    """Exactly the call that the operator was shown, with the progress token. None if it was used up."""
     shown = await sync_to_async(mcp_tool.claim, thread_sensitive=True)(str(call.proposal_id))
     if shown is None:
         return None
     params: Json = {"name": shown["tool"], "arguments": shown["arguments"]}
     meta = call.request.params.get("_meta")
     if isinstance(meta, dict) and meta.get("progressToken") is not None:
-        params["_meta"] = {"progressToken": meta["progressToken"]}  # numbered anew on the way
+        params["_meta"] = {"progressToken": meta["progressToken"]}  # replaced on the way
     return {"jsonrpc": "2.0", "id": call.request.id, "method": "tools/call", "params": params}
 
 
 def _outgoing(call: Call) -> Json:
-    """As the server knows it: it speaks the handshake era, whatever its client speaks."""
+    """The request for the server, which speaks the handshake era whatever its client speaks."""
     method, params = call.request.method, dict(call.request.params)
     if call.modern:
         if method == "server/discover":

@@ -1,6 +1,7 @@
-"""A websocket to a managed server (subprotocol `mcp`), one at a time, for clients of the agent plane alone.
+"""A websocket to a bottle's MCP server (subprotocol `mcp`), for clients of the agent plane only.
 
-Text frames are messages, both ways. Identity, Host and Origin are checked as for every request of an agent.
+Text frames are messages, in both directions. Identity, Host and Origin are checked as for every request of an
+agent.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ MOST_WAITING = 32  # calls of one socket that wait for an operator
 
 
 class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """One attachment. What the agent may not see it is refused before the handshake."""
+    """One attachment to one server. Other bottles' servers are refused before the handshake."""
 
     bottle: Bottle
     name: str
@@ -73,7 +74,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self._start(self._pump())
 
     def _proven(self) -> Bottle:
-        """Raises ProtocolError or APIException."""
+        """Authenticate the bottle. Raises ProtocolError or APIException."""
         headers = {
             key.decode("latin-1").lower(): value.decode("latin-1") for key, value in self.scope["headers"]
         }
@@ -105,7 +106,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         except ProtocolError as error:
             await self._send(error.as_response())
         except ClientResponse:
-            pass  # the server asks nothing, so there is nothing to answer
+            pass  # we ask nothing, so there is nothing to answer
         else:
             await self._handle(value, envelope)
 
@@ -129,7 +130,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             self._start(self._ask(envelope))
 
     async def _ask(self, envelope: Envelope) -> None:
-        """A call that an operator decides goes the way of the HTTP relay's."""
+        """Handle a call that an operator decides, as the HTTP relay does."""
         request = McpRequest(Era.HANDSHAKE, NEWEST_HANDSHAKE, envelope.method, envelope.params, envelope.id)
         try:
             frames = await sync_to_async(frames_of)(self.bottle, self.name, request, time.monotonic())
@@ -145,7 +146,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                     await self._send(frame)
 
     async def _pump(self) -> None:
-        """What the server says, until it or the client is gone."""
+        """Forward the server's messages, until it or the client is gone."""
         try:
             while True:
                 await self._send(await self.link.receive())
@@ -153,7 +154,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._close_after(failure)
 
     async def _close_after(self, failure: LinkFailed) -> None:
-        """The phase goes into a message: not every client shows why a socket was closed."""
+        """Send the phase as a message, because not every client shows why a socket was closed."""
         await self._send(failure.as_response(None))
         await self.close(NOT_SERVED)
 

@@ -173,7 +173,7 @@ def test_a_change_after_looking_re_renders_with_the_difference(
 
 
 def since_looking(page: str) -> str:
-    return page.split("What changed since you looked:")[1].partition("Below is what")[0]
+    return page.split("What changed since you viewed it:")[1].partition("Below is what")[0]
 
 
 def test_the_end_of_a_lease_is_told_as_what_changed(

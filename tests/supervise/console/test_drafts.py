@@ -69,7 +69,7 @@ def test_refusals_of_one_host_are_one_draft(olivia: Client, agent_a: Bottle, age
     }  # fmt: skip
     assert (found["agent-a"].times, found["agent-b"].times) == (3, 1)
     page = olivia.get("/").text
-    assert "Refused, nobody asked yet: <strong>2</strong>" in page and "refused 3 times" in page
+    assert "Refused, not asked for yet: <strong>2</strong>" in page and "refused 3 times" in page
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_change_after_looking_shows_it_again(olivia: Client, operator: User, a
     answer = olivia.post("/draft/approve", {**form, "note": "as typed"})
     assert answer.status_code == 409
     assert "Nothing was decided." in answer.text
-    changed = answer.text.split("What changed since you looked:")[1].split("Below is what")[0]
+    changed = answer.text.split("What changed since you viewed it:")[1].split("Below is what")[0]
     assert "path: /two" in changed and "path: /docs" not in changed
     assert "as typed</textarea>" in answer.text
     assert Proposal.objects.filter(filed_by="olivia").count() == 0

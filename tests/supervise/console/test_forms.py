@@ -116,9 +116,9 @@ def test_a_snoozed_card_leaves_the_queue_for_everybody_and_can_be_woken(
     answer = send(olivia, proposal, "snooze", **{"for": length, "utc_offset": "-480"})
     assert answer.status_code == 302
     queue = otto.get("/").text
-    assert "api.example.com" not in queue and "put aside (1)" in queue and "Nothing waits for you." in queue
+    assert "api.example.com" not in queue and "snoozed (1)" in queue and "Nothing waits for you." in queue
     aside = otto.get("/?show=snoozed").text
-    assert "api.example.com" in aside and "put aside by <strong>olivia</strong>" in aside
+    assert "api.example.com" in aside and "snoozed by <strong>olivia</strong>" in aside
     assert status(proposal) == "pending"
     send(otto, proposal, "wake")
     assert "api.example.com" in olivia.get("/").text
@@ -230,7 +230,7 @@ def test_what_changed_after_the_list_was_made_is_not_approved(
     send(otto, ask(agent_a, "low.example.com", path_allowlist=["/other"], methods=["GET"]), "approve")
     report = olivia.post("/bulk/approve", fields_of(page)).text
     assert "0 of 1 decided." in report and "changed since you looked" in report
-    assert "path: /other" in report.split("What changed since you looked:")[1], "with the difference"
+    assert "path: /other" in report.split("What changed since you viewed it:")[1], "with the difference"
     assert status(proposal) == "pending"
 
 
@@ -245,7 +245,7 @@ def test_a_viewer_decides_nothing_in_bulk(vera: Client, olivia: Client, agent_a:
 
 
 def test_junk_in_the_list_is_passed_over(olivia: Client) -> None:
-    assert "Nothing of what was picked" in olivia.get("/bulk/?verb=junk&id=junk&id=").text
+    assert "None of the picked proposals" in olivia.get("/bulk/?verb=junk&id=junk&id=").text
     unknown = {"id": ["junk", "00000000-0000-0000-0000-000000000000"], "note": "x"}
     assert "0 of 0 decided." in olivia.post("/bulk/reject", unknown).text
 

@@ -90,7 +90,7 @@ def test_a_proposals_page_says_everything(olivia: Client, agent_a: Bottle) -> No
         "newly reachable: GET on api.example.com under /docs", "first route to this host",
         "to fetch the docs", "text from the agent, unverified",
         "route api.example.com", "gate api.example.com", "Side by side",
-        'name="seen_digest"', "First time: nothing was decided about it for this bottle before.",
+        'name="seen_digest"', "First time: there is no earlier decision about it for this bottle.",
     ):  # fmt: skip
         assert words in page, words
 
@@ -140,7 +140,7 @@ def test_a_proposal_is_found_by_the_beginning_of_its_id(olivia: Client, agent_a:
 
 def test_a_filter_without_a_match_says_so(olivia: Client, agent_a: Bottle) -> None:
     ask(agent_a)
-    assert "Nothing fits this filter." in olivia.get("/?q=nothing-such").text
+    assert "Nothing matches this filter." in olivia.get("/?q=nothing-such").text
 
 
 def test_an_empty_queue_says_so(olivia: Client) -> None:
