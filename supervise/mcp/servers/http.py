@@ -178,7 +178,7 @@ async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
 
 
 async def _call(call: Call) -> AsyncGenerator[Frame]:
-    """Send the request to the server and yield its responses. Uses up an approval once the server is there."""
+    """Send the request to the server and yield its responses. Uses an approval once the server is there."""
     yield None  # sends the headers at once
     try:
         async with linked(call.bottle, call.server) as link:

@@ -298,11 +298,11 @@ def test_an_unknown_proposal_is_404(olivia: Client) -> None:
 def test_a_quorum_counts_and_says_so(olivia: Client, otto: Client, agent_a: Bottle, settings: Any) -> None:
     settings.SUPERVISE_QUORUM = 2
     proposal = ask(agent_a, auth={"scheme": "Bearer", "token_ref": "TOKEN"})
-    assert "0 of 2 said yes" in olivia.get("/").text
+    assert "0 of 2 approved" in olivia.get("/").text
     first = decide(olivia, proposal, "approve")
     assert "1 of 2" in said(olivia, first)
     assert status(proposal) == "pending"
-    assert "1 of 2 said yes (olivia)" in otto.get("/").text
+    assert "1 of 2 approved (olivia)" in otto.get("/").text
     assert "live v2 in" in said(otto, decide(otto, proposal, "approve"))
 
 
@@ -315,7 +315,7 @@ def test_a_yes_to_what_it_was_before_no_longer_counts_on_the_card(
     settings.SUPERVISE_QUORUM = 1
     decide(otto, ask(agent_a, path_allowlist=["/two"]), "approve")
     settings.SUPERVISE_QUORUM = 2
-    assert "0 of 2 said yes" in otto.get("/").text
+    assert "0 of 2 approved" in otto.get("/").text
 
 
 def test_the_decision_is_the_verbs_and_only_the_verbs(
