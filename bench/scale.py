@@ -1,7 +1,7 @@
 """How much is too much? What grows with history, and what a flood, many calls and many writers cost.
 
 Run `.venv/bin/python bench/scale.py` (`--quick` for a smoke run, `--only PART` for one part, `--json FILE` to
-keep the numbers, `--docs` to write docs/bench-scale.md and its plots). Each part is a module of
+keep the numbers, `--docs` to write docs/develop/bench-scale.md and its plots). Each part is a module of
 `bench/scale_parts`. Bars are ratios within the run. Exits with 1 when one is missed.
 """
 
@@ -22,7 +22,7 @@ from bench.scale_parts import growth  # noqa: E402
 from bench.scale_parts.part import Section  # noqa: E402
 
 PARTS: dict[str, Callable[..., Section]] = {"growth": growth.run}
-PAGE = ROOT / "docs" / "bench-scale.md"
+PAGE = ROOT / "docs" / "develop" / "bench-scale.md"
 HEAD = "# Scale\n\nWritten by `bench/scale.py --docs`. Each bar is a ratio or a difference within one run.\n"
 
 
@@ -31,9 +31,9 @@ def write_page(found: dict[str, Section]) -> None:
     text = PAGE.read_text() if PAGE.exists() else HEAD
     for name, section in found.items():
         text = re.sub(rf"\n<!-- {name} -->.*<!-- end of {name} -->\n", "", text, flags=re.DOTALL)
-        text += f"\n<!-- {name} -->\n{section.markdown('images')}\n<!-- end of {name} -->\n"
+        text += f"\n<!-- {name} -->\n{section.markdown('../images')}\n<!-- end of {name} -->\n"
         for file, image in section.plots.items():
-            (PAGE.parent / "images" / file).write_text(image)
+            (PAGE.parent.parent / "images" / file).write_text(image)
     PAGE.write_text(text)
 
 
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few rows only: shows that it runs")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part; may be given again")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to FILE")
-    parser.add_argument("--docs", action="store_true", help="also write docs/bench-scale.md")
+    parser.add_argument("--docs", action="store_true", help="also write docs/develop/bench-scale.md")
     options = parser.parse_args()
     found: dict[str, Section] = {}
     for name in options.only or PARTS:
