@@ -14,7 +14,8 @@ from django.core.validators import RegexValidator
 from django.db import transaction
 
 from botbottle.core.environment import BadSetting
-from botbottle.core.home import held, made_once, write_atomically
+from botbottle.core.files import write_atomically
+from botbottle.core.home import held, made_once
 from egress.models import Secret
 from egress.policy import secret_names
 

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.outbound.certificates import TestCa
-from botbottle.core.home import write_atomically
+from botbottle.core.files import write_atomically
 from egress.contract import sharding
 from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.routes import Auth, Route

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from botbottle.core import environment
 from botbottle.core.environment import BadSetting
-from botbottle.core.home import write_atomically
+from botbottle.core.files import write_atomically
 from egress.contract import sharding
 from egress.policy.addresses import Network
 from egress.proxy.net.buffers import NARROW

@@ -12,7 +12,8 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-from botbottle.core.home import held, write_atomically
+from botbottle.core.files import write_atomically
+from botbottle.core.home import held
 from botbottle.models import Bottle
 from egress.contract.snapshot import render_gate, render_routes
 from egress.models import Publication, RouteTableVersion

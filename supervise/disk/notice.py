@@ -14,7 +14,7 @@ from django.http import HttpRequest
 
 from botbottle.core import disk_space
 from botbottle.core.disk_space import Room, size
-from botbottle.core.home import write_atomically
+from botbottle.core.files import write_atomically
 from botbottle.database import reserve
 from supervise.disk.shares import Share
 

@@ -31,7 +31,7 @@ from botbottle.backends.base import (
     Variable,
 )
 from botbottle.backends.local.bubblewrap import interpreter
-from botbottle.core.home import write_atomically
+from botbottle.core.files import write_atomically
 from botbottle.launch import plan_cache
 from tests.support import PROGRAMS, ROOT, proxy_harness
 from tests.support.proxy_harness import USUAL_ROUTES, Client, Harness, get, numbered, running_lab

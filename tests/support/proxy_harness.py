@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from botbottle.core.home import write_atomically
+from botbottle.core.files import write_atomically
 from egress.contract.sharding import control_socket, owner
 from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.routes import Route

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from botbottle.core.home import write_atomically
+from botbottle.core.files import write_atomically
 from egress.contract.snapshot import as_yaml
 from egress.policy.routes import Route
 

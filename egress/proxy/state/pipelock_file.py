@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from botbottle.core.home import held, write_atomically
+from botbottle.core.files import write_atomically
+from botbottle.core.home import held
 from egress.contract.pipelock import render_pipelock
 from egress.proxy.config import Config
 

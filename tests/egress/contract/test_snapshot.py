@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from botbottle.core.home import write_atomically
+from botbottle.core.files import write_atomically
 from egress.contract.snapshot import load, render_gate, render_routes
 from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Auth, Route

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from botbottle.backends import secret_variables
-from botbottle.core.home import write_atomically
+from botbottle.core.files import write_atomically
 from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.routes import Route
 from egress.policy.table import RouteTable, Snapshot

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from botbottle.core.home import write_atomically
+from botbottle.core.files import write_atomically
 from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.config import Config
