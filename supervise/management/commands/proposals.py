@@ -102,7 +102,7 @@ class Command(OperatorCommand):
         self._show_hostile("justification", proposal.justification)
 
     def _show_hostile(self, title: str, text: str) -> None:
-        """Every line is marked, so that nothing in it can pass for our own words."""
+        """Mark every line, so that nothing in the text can pass for this program's own output."""
         self.stdout.write(f"{title} (text from the agent, unverified):")
         for line in make_visible(text).split("\n"):
             self.stdout.write(f"  | {line}")

@@ -1,4 +1,4 @@
-"""manage.py servers: the managed MCP servers of a bottle. What they print is shown, never trusted."""
+"""manage.py servers: the MCP servers of a bottle. Their output is shown, never trusted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Command(OperatorCommand):
         bottle = bottles.get(options["slug"])
         if options["verb"] == "connect":
             mcp_servers.connect(bottle, options["name"])
-            raise SystemExit(0)  # standard output carried protocol: nothing of ours may follow
+            raise SystemExit(0)  # standard output carried the protocol, so nothing else may follow
         if options["verb"] == "list":
             mcp_servers.sync(bottle)
         else:

@@ -1,4 +1,4 @@
-"""manage.py up: prepare what is missing, then become the supervisor of everything else."""
+"""manage.py up: prepares what is missing, then becomes the supervisor of all other processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from egress import secrets as operators_secrets
 from egress.tables import homes
 from supervise.cli.base import add_json, address_lines, addresses
 
-PATIENCE_BEYOND_REQUESTS = 4.0  # what the proxy may take to end after its open requests
+PATIENCE_BEYOND_REQUESTS = 4.0  # the time that the proxy may take to end after its open requests
 
 
 class Command(BaseCommand):
     help = "Start bot-bottle: the console, the agents' endpoint and what they need."
-    requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
+    requires_system_checks: list[str] = []  # run in `handle`: one sentence instead of a list
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_json(parser, "say where it is as one line of JSON")

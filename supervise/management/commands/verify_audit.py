@@ -42,7 +42,7 @@ class Command(OperatorCommand):
     def _keep(self, intact: audit_check.Anchor) -> None:
         try:
             audit_check.save_anchor(intact)
-        except OSError as error:  # the check itself needs no room
+        except OSError as error:  # the check itself needs no disk space
             why = error.strerror or error
             self.stderr.write(
                 f"The anchor was not kept ({why}): the next --continue checks these rows again."
