@@ -1,4 +1,4 @@
-"""manage.py demo: an agent in a real bottle is refused, asks and waits; after an approval its retry succeeds."""
+"""manage.py demo: an agent in a real bottle is refused, asks and waits; once approved, its retry succeeds."""
 
 from __future__ import annotations
 
