@@ -88,7 +88,7 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
 
 @admin.register(ProxyEvent)
 class ProxyEventAdmin(ReadOnlyAdmin):
-    when_empty = "Nothing to tell yet: the egress proxy was never away."
+    when_empty = "No events yet: the egress proxy was never away."
     list_display = ["at", "kind", "text"]
     list_filter = ["kind", "at"]
     fields = ["at", "kind", "text", "home", "process"]

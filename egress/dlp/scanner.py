@@ -138,8 +138,8 @@ def memory_of_scan(codings: Sequence[str], length: int) -> int:
 class Orders:
     """Looks for phrases that give orders to an agent, in texts that arrive in pieces, until one is found."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[], None]) -> None:
+        self._report = report
         self._end = b""
         self.found = False
 
@@ -151,7 +151,7 @@ class Orders:
         self._end = b"" if last else text[-OVERLAP:]
         if injections().first(text) is not None:
             self.found = True
-            self._tell()
+            self._report()
 
     def steps(self, piece: bytes) -> Iterator[None]:
         """The same in steps, for a piece that may be long: data decoded at once can be megabytes."""
@@ -186,7 +186,7 @@ class BodyScan:
         self._decoded = Text(scanner, form=form, secrets_only=secrets_only)
         self._hold_back = CODED_HOLD_BACK if codings else OVERLAP
         self._unseen = bytearray()
-        self._held = bytearray()
+        self._pending = bytearray()
 
     @property
     def suspected(self) -> Finding | None:
@@ -194,13 +194,13 @@ class BodyScan:
         return None if self._containers is None else self._containers.suspected
 
     def steps(self, data: bytes, *, last: bool) -> Steps:
-        is_whole = last and not (self._unseen or self._held)  # the usual case: nothing has to be held back
+        is_whole = last and not (self._unseen or self._pending)  # the usual case: nothing has to be held back
         start = 0
         while (end := start + WINDOW - len(self._unseen)) < len(data):
             window = self._take_unseen(data[start:end])
             yield from self._look_at(window, last=False)
             if not is_whole:
-                self._held += window
+                self._pending += window
             start = end
         if not last:
             self._unseen += data[start:]
@@ -210,8 +210,8 @@ class BodyScan:
         if self._containers is not None:
             self._containers.end()
             self._containers.close()
-        held, self._held = self._held, bytearray()
-        return data if is_whole else bytes(held) + window
+        pending, self._pending = self._pending, bytearray()
+        return data if is_whole else bytes(pending) + window
 
     def _take_unseen(self, more: bytes) -> bytes:
         unseen, self._unseen = self._unseen, bytearray()
@@ -219,12 +219,12 @@ class BodyScan:
 
     def _release(self) -> bytes:
         if self.suspected is not None:
-            self._held.clear()  # because none of it is sent any more
-        cut = len(self._held) - self._hold_back
+            self._pending.clear()  # because none of it is sent any more
+        cut = len(self._pending) - self._hold_back
         if cut <= 0:
             return b""
-        released = bytes(self._held[:cut])
-        self._held = self._held[cut:]  # copied, because a slice keeps the whole buffer
+        released = bytes(self._pending[:cut])
+        self._pending = self._pending[cut:]  # copied, because a slice keeps the whole buffer
         return released
 
     def _look_at(self, window: bytes, *, last: bool) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""How an approved ask, or an operator by itself, changes a route table, and what to tell about it.
+"""How an approved ask, or an operator by itself, changes a route table, and the sentences about it.
 
 Pure. Operators change or withdraw one route as they say. A merge of an ask never takes reach away, and
 applying it twice is the same as once. Its rules:
@@ -8,7 +8,7 @@ applying it twice is the same as once. Its rules:
 - Paths and methods are united, separately; as a route allows every method on every path, combinations that
   nobody asked for are warned about. "All" absorbs everything, so a bare route stays bare.
 - Of two leases the later end and the higher count win; no lease wins over any, so asking without one makes a
-  leased route permanent. Each of these is warned about. Uses that are asked for are counted anew.
+  leased route permanent. Each of these is warned about. The count of uses restarts when uses are asked for.
 - auth, dlp and pinned_addresses of a reachable host stay as they are unless an operator sets them.
 """
 

@@ -91,13 +91,13 @@ def narrowest_prefix(path: str) -> str:
 
 def reduce_prefixes(prefixes: Iterable[str]) -> tuple[str, ...]:
     """Sort the prefixes and remove those that another one covers. Empty means all paths, and so does `/`."""
-    kept: list[str] = []
+    reduced: list[str] = []
     for prefix in sorted(set(prefixes), key=lambda text: (len(text), text)):
         if prefix == "/":
             return ()
-        if not any(prefix_allows(shorter, prefix) for shorter in kept):
-            kept.append(prefix)
-    return tuple(sorted(kept))
+        if not any(prefix_allows(shorter, prefix) for shorter in reduced):
+            reduced.append(prefix)
+    return tuple(sorted(reduced))
 
 
 def prefix_allows(prefix: str, path: str) -> bool:

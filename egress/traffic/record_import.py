@@ -172,7 +172,7 @@ class RecordImport(LeaderThread):
         return [reader for each, reader in waiting.items() if each in ready or reader.due_at <= now]
 
     def _unless_down(self, reader: _Reader, step: Callable[[], None]) -> bool:
-        """One process that is away does not keep the records of the others from being imported."""
+        """One process that is away does not stop the import of the others' records."""
         try:
             step()
         except ProxyDown as error:

@@ -30,7 +30,7 @@ from supervise import audit
 from supervise.models import LoginFailure
 
 WINDOW = timedelta(minutes=15)
-KEPT = timedelta(days=7)
+MEMORY_OF_FAILURES = timedelta(days=7)
 PER_ACCOUNT = 5  # wrong passwords for one account from one address within the window
 PER_ADDRESS = 30
 NOTED_SECONDS = 60.0  # a session is prolonged at most this often
@@ -151,7 +151,7 @@ def _claim(account: str, address: str) -> LoginFailure | None:
     Returns None if there were too many already: then this one does not count, and the wait does not grow.
     """
     now = timezone.now()
-    LoginFailure.objects.filter(at__lt=now - KEPT).delete()
+    LoginFailure.objects.filter(at__lt=now - MEMORY_OF_FAILURES).delete()
     attempt = LoginFailure.objects.create(account=account, address=address, at=now)
     earlier = _recent(address).filter(pk__lt=attempt.pk)
     if earlier.count() < PER_ADDRESS and earlier.filter(account=account).count() < PER_ACCOUNT:

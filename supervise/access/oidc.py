@@ -91,8 +91,11 @@ class OidcBackend(OIDCAuthenticationBackend):  # type: ignore[misc]
         audiences = audience if isinstance(audience, list) else [audience]
         if str(payload.get("iss", "")).rstrip("/") != settings.OIDC_ISSUER:
             raise SuspiciousOperation("The token is another issuer's.")
-        ours = self.OIDC_RP_CLIENT_ID
-        if ours not in audiences or payload.get("azp", ours if len(audiences) == 1 else None) != ours:
+        client_id = self.OIDC_RP_CLIENT_ID
+        if (
+            client_id not in audiences
+            or payload.get("azp", client_id if len(audiences) == 1 else None) != client_id
+        ):
             raise SuspiciousOperation("The token is for somebody else.")
         if "exp" not in payload or not payload.get("sub"):
             raise SuspiciousOperation("The token has no end, or is nobody's.")

@@ -30,7 +30,7 @@ MOST_AT_ONCE = 200
 
 @admin.register(Proposal)
 class ProposalAdmin(HistoryAdmin):
-    when_empty = "No proposals yet. Whatever an agent asks for is kept here, whether or not it was granted."
+    when_empty = "No proposals yet. Everything that agents ask for is listed here, granted or not."
     list_display = ["short_id", "status", "bottle", "ask", "created_at"]
     list_select_related = ["bottle"]
     list_filter = ["status", "tool", "created_at"]
@@ -112,7 +112,7 @@ class ProposalAdmin(HistoryAdmin):
 
 @admin.register(Decision)
 class DecisionAdmin(HistoryAdmin):
-    when_empty = "No decisions yet. Every answer of an operator is kept here."
+    when_empty = "No decisions yet. Every answer of an operator is listed here."
     list_display = [
         "proposal",
         "status",
@@ -240,7 +240,7 @@ class SecretForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(Secret)
 class SecretAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     when_empty = (
-        "No secrets yet. A route names one as its credential, and the proxy adds it: no bottle ever holds it."
+        "No secrets yet. A route names one as its credential, and the proxy adds it: no bottle ever gets it."
     )
     form = SecretForm
     list_display = ["name", "usable", "updated_by", "updated_at"]

@@ -28,7 +28,7 @@ class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
         min_length=SHORTEST_SECRET,
         max_length=1000,
         widget=forms.PasswordInput(render_value=False, attrs={"autocomplete": "off"}),
-        help_text="Signs every message. Left empty, the present one is kept. It is never shown again.",
+        help_text="Signs every message. Leave it empty to keep the present one. It is never shown again.",
     )
 
     class Meta:
@@ -55,7 +55,7 @@ class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(Webhook)
 class WebhookAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     when_empty = (
-        "No webhooks yet. One tells a chat or a program of yours what agents ask and operators decide."
+        "No webhooks yet. A webhook notifies your chat or program of what agents ask and operators decide."
     )
     form = WebhookForm
     list_display = ["name", "kind", "host", "is_active", "waiting", "given_up", "updated_by", "updated_at"]
@@ -138,7 +138,7 @@ class DeliveryAdmin(ReadOnlyAdmin):
     def shown_error(self, delivery: Delivery) -> str:
         return sanitize.make_visible(delivery.last_error)
 
-    @admin.display(description="What it tells")
+    @admin.display(description="Contents")
     def shown_facts(self, delivery: Delivery) -> str:
         return hostile_json(delivery.facts)
 

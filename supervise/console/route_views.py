@@ -150,7 +150,7 @@ def _seen_route(slug: str, host: str, version: int) -> Route:
     seen = RouteTableVersion.objects.filter(bottle=get_bottle(slug), version=version).first()
     found = seen.table.get(host) if seen else None
     if found is None:
-        raise BadAsk("The table that you saw has no such route. Look again.")
+        raise BadAsk("The table that you saw has no such route. Reload the page.")
     return found
 
 

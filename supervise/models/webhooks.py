@@ -1,4 +1,4 @@
-"""Where operators want to be told, and every message that was, or is still to be, delivered there."""
+"""Webhooks, and every message that was, or is still to be, delivered to one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db.models import Q
 
 
 class Webhook(models.Model):
-    """A receiver. Its URL may itself be a credential, so only those see it who may change it."""
+    """A receiver. Its URL may itself be a credential, so only users who may change it see it."""
 
     class Kind(models.TextChoices):
         GENERIC = "generic", "JSON, signed"
@@ -44,7 +44,7 @@ class Webhook(models.Model):
 
 
 class Delivery(models.Model):
-    """One message to one receiver: the outbox while it waits, the log after that."""
+    """One message to one receiver: an outbox row while it waits, a log entry after that."""
 
     class State(models.TextChoices):
         WAITING = "waiting"

@@ -110,7 +110,7 @@ def _words(step: dict[str, Any]) -> Iterator[str]:
         case "waiting":
             sign_in = f"username: {step['username']}, password: {step['password']}"
             yield f"It waits. Open {step['console']} and sign in: {sign_in}"
-            yield f"Look at the card about {HOST}, press Approve…, then “Approve as asked”."
+            yield f"Open the card about {HOST}, press Approve…, then “Approve as asked”."
         case "approving":
             yield "Nobody has to click: --auto approves it."
         case "answered" if step["status"] == "pending":

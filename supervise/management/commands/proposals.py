@@ -16,7 +16,7 @@ from supervise.sanitize import make_visible, one_line
 
 
 class Command(OperatorCommand):
-    help = "Look at proposals and decide them."
+    help = "Show proposals and decide them."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
         verbs = Verbs(parser, "list", "show", "approve", "modify", "reject")

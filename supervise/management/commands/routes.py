@@ -16,13 +16,13 @@ from supervise.sanitize import make_visible
 
 VERBS = {
     "list": "the routes of the newest table",
-    "change": "set some fields of one route; null takes one away",
-    "withdraw": "take one route away; open connections that use it are cut at once",
+    "change": "set some fields of one route; null removes one",
+    "withdraw": "withdraw one route; open connections that use it are cut at once",
 }
 
 
 class Command(OperatorCommand):
-    help = "Look at a bottle's routes; change one, or take it away."
+    help = "Show a bottle's routes; change or withdraw one."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
         verbs = Verbs(parser, *VERBS)

@@ -16,13 +16,13 @@ VERBS = {
     "list": "how they fare",
     "stop": "end one; the others and the bottle go on",
     "start": "start one that was stopped",
-    "restart": "end one and start it again, with its files staged anew",
+    "restart": "end one and start it again, with its files staged again",
     "connect": "speak with one over standard input and output, as a client that only starts programs does",
 }
 
 
 class Command(OperatorCommand):
-    help = "Look at a bottle's MCP servers; stop, start and restart them; connect to one."
+    help = "Show a bottle's MCP servers; stop, start and restart them; connect to one."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
         verbs = Verbs(parser, *VERBS)

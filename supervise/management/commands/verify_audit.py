@@ -13,8 +13,8 @@ from supervise.cli.base import OperatorCommand
 
 class Command(OperatorCommand):
     help = (
-        "Check the audit record's hash chain, and the decisions against it. How far they hold is kept in "
-        "BOTTLE_HOME/audit_anchor.json. Exit code 1 when they do not."
+        "Check the audit record's hash chain, and the decisions against it. The last intact row is saved in "
+        "BOTTLE_HOME/audit_anchor.json. Exit code 1 if a row is broken."
     )
 
     def add_own_arguments(self, parser: CommandParser) -> None:
@@ -45,16 +45,16 @@ class Command(OperatorCommand):
         except OSError as error:  # the check itself needs no disk space
             why = error.strerror or error
             self.stderr.write(
-                f"The anchor was not kept ({why}): the next --continue checks these rows again."
+                f"The anchor was not saved ({why}): the next --continue checks these rows again."
             )
 
     def show(self, options: dict[str, Any], result: Any) -> None:
         if result["ok"]:
             checked = result["rows"] - result["continued_after"]
-            self.stdout.write(f"The audit record holds. Rows checked: {checked}.")
+            self.stdout.write(f"The audit record is intact. Rows checked: {checked}.")
             self.stdout.write(f"It ends with row {result['rows']}, hash {result['anchor']['hash']}.")
 
     def problem(self, result: Any) -> str | None:
         if result["ok"]:
             return None
-        return f"The audit record does not hold: after {result['rows']} good rows, {result['problem']}."
+        return f"The audit record is broken: after {result['rows']} good rows, {result['problem']}."

@@ -17,7 +17,7 @@ from supervise.cli.base import add_json, addresses, print_addresses
 
 
 class Command(BaseCommand):
-    help = "Serve both planes in this process, on listeners of its own or those handed down by 'up'."
+    help = "Serve both planes in this process, on listeners of its own or those inherited from 'up'."
 
     requires_system_checks: list[str] = []  # run in `handle`: one sentence instead of a list
 

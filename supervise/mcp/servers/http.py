@@ -47,7 +47,7 @@ from supervise.proposals.waiting import hub
 CALL_SECONDS = 3600.0
 RESERVED = "io.modelcontextprotocol/"  # keys of _meta between the client and this server
 KEEP_ALIVE = b": the server works on it\n\n"
-USED = "The approval was used by another call of yours. Call again to ask anew."
+USED = "The approval was used by another call of yours. Call again to ask again."
 
 
 @dataclass(frozen=True)

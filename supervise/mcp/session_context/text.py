@@ -53,7 +53,7 @@ def _handles(handles: Mapping[str, Any]) -> Block:
         "## Handles",
         f"live table: version {handles['live_version']} (list-egress-routes shows it)",
         f"configuration: {handles['current_config']}",
-        "proposals, newest first (check-proposal tells about one):",
+        "proposals, newest first (check-proposal describes one):",
         *_fit(blocks, _HANDLES, handles["proposals_left_out"], more, none="- none filed yet"),
     ]
 
@@ -114,7 +114,7 @@ def _decisions(summary: Mapping[str, Any]) -> Block:
     return [
         "",
         f"## Decided so far: {counts or 'nothing'}; newest first",
-        *_fit(blocks, _DECISIONS, left_out, "depth=deep tells more", none="- none"),
+        *_fit(blocks, _DECISIONS, left_out, "depth=deep shows more", none="- none"),
     ]
 
 
@@ -134,7 +134,7 @@ def _past(past: Mapping[str, Any]) -> Block:
     return [
         "",
         "## Episodes: every proposal that came to an end, newest first",
-        *_fit(blocks, _EPISODES, past["episodes_left_out"], "check-proposal tells about each", none="- none"),
+        *_fit(blocks, _EPISODES, past["episodes_left_out"], "check-proposal describes each", none="- none"),
     ]
 
 

@@ -202,7 +202,7 @@ def test_a_lease_runs_on_unless_another_is_chosen(olivia: Client, bottle: Bottle
         ({}, "nothing to change"),
         ({"paths": "relative"}, "path_allowlist[0]"),
         ({"pinned": "<script>alert(1)</script>"}, "must be an IP address"),
-        ({"seen_version": "x"}, "Look again"),
+        ({"seen_version": "x"}, "Reload the page"),
         ({"token_ref": '"><script>alert(1)</script>'}, "never the secret itself"),
     ],
 )
