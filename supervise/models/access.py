@@ -47,7 +47,7 @@ class LoginFailure(models.Model):
 
 
 class ApiKey(models.Model):
-    """A key of a script or chat bot to the operator API, which acts as its user. Only the digest is stored."""
+    """A key of a script or chat bot, which acts as its user in the operator API. Only its digest is stored."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=80)
