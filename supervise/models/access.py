@@ -47,7 +47,7 @@ class LoginFailure(models.Model):
 
 
 class ApiKey(models.Model):
-    """A key of a script or chat bot, which acts as its user in the operator API. Only its digest is stored."""
+    """A key of a script or chat bot to the operator API, acting as its user. Only its digest is stored."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=80)
