@@ -99,7 +99,7 @@ def test_the_list_shows_state_backend_problem_and_traffic(
 def test_what_a_start_says_is_on_the_bottles_page_while_it_goes_on_and_afterwards(
     olivia: Client, agent_a: Bottle
 ) -> None:
-    assert "What the last start" not in olivia.get("/bottles/agent-a/").text
+    assert "Output of the last start" not in olivia.get("/bottles/agent-a/").text
     directory = homes.bottle_directory(agent_a)
     directory.mkdir(parents=True, exist_ok=True)
     journal.append(directory, journal.STARTING, who="tests")
@@ -116,7 +116,7 @@ def test_what_a_start_says_is_on_the_bottles_page_while_it_goes_on_and_afterward
     assert '<details class="part">' in page
     bottles.delete("agent-a", author="tests")
     bottles.create("agent-a", author="tests")
-    assert "What the last start" not in olivia.get("/bottles/agent-a/").text, "an heir inherits nothing"
+    assert "Output of the last start" not in olivia.get("/bottles/agent-a/").text, "an heir inherits nothing"
 
 
 def test_an_empty_list_says_how_to_begin(olivia: Client) -> None:
@@ -191,7 +191,7 @@ def test_any_two_versions_are_compared_in_either_direction(olivia: Client, agent
 def test_a_comparison_with_nothing_says_so(olivia: Client, agent_a: Bottle, query: str) -> None:
     answer = olivia.get(f"/bottles/agent-a/?{query}")
     assert answer.status_code == 200
-    assert "has not both of these versions" in answer.text
+    assert "does not have both versions" in answer.text
 
 
 def test_many_versions_come_in_pages(olivia: Client, agent_a: Bottle) -> None:

@@ -166,7 +166,7 @@ def test_a_change_after_looking_re_renders_with_the_difference(
     answer = decide(olivia, proposal, verb, form=form, note="my note", **MODIFIED)
     assert answer.status_code == 409
     assert status(proposal) == "pending"
-    difference = answer.text.split("since you looked:")[1].split("</table>")[0]
+    difference = answer.text.split("since you viewed it:")[1].split("</table>")[0]
     assert "/two" in difference and "/one" not in difference
     assert "my note" in answer.text
     assert seen(proposal) in answer.text, "the page is ready for another look"

@@ -44,7 +44,7 @@ def test_the_list_can_be_had_by_itself(olivia: Client, agent_a: Bottle) -> None:
     assert olivia.get("/queue/drafts").text.strip() == ""
     refuse(agent_a)
     part = olivia.get("/queue/drafts").text
-    assert "Refused, nobody asked yet" in part and HOST in part and "<html" not in part
+    assert "Refused, not asked for yet" in part and HOST in part and "<html" not in part
     assert part.strip() in olivia.get("/").text, "as on the page"
 
 
@@ -85,7 +85,7 @@ def test_refusals_of_one_host_are_one_draft(olivia: Client, agent_a: Bottle, age
 def test_what_asking_cannot_help_is_no_draft(olivia: Client, agent_a: Bottle, more: dict[str, Any]) -> None:
     refuse(agent_a, **more)
     assert drafts.drafts() == []
-    assert "nobody asked yet" not in olivia.get("/").text
+    assert "not asked for yet" not in olivia.get("/").text
 
 
 def test_what_was_asked_for_or_opened_meanwhile_is_gone(agent_a: Bottle, operator: User) -> None:

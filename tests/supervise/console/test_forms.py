@@ -87,7 +87,7 @@ def test_a_dockerfile_that_changed_meanwhile_is_shown_with_the_difference(
     send(otto, ask_image(agent_a, "FROM debian:12\nRUN two\n"), "approve")
     answer = send(olivia, proposal, "approve", **form)
     assert answer.status_code == 409
-    assert "RUN two" in answer.text.split("since you looked:")[1].split("</table>")[0]
+    assert "RUN two" in answer.text.split("since you viewed it:")[1].split("</table>")[0]
     assert status(proposal) == "pending"
 
 

@@ -162,7 +162,7 @@ def test_a_viewer_looks_and_has_no_forms(vera: Client, agent_a: Bottle) -> None:
         page = vera.get(path).text
         assert "api.example.com" in page
         assert "/approve" not in page and "open=approve" not in page and 'class="pick"' not in page
-    assert "deciding needs the permission" in vera.get(f"/proposals/{proposal.pk}/").text
+    assert "you need “decide_proposal” to decide" in vera.get(f"/proposals/{proposal.pk}/").text
 
 
 @pytest.mark.parametrize("is_staff", [True, False])
