@@ -57,3 +57,12 @@ def test_the_table_has_the_twelve_changes() -> None:
 @pytest.mark.parametrize("change", THE_TWELVE)
 def test_a_change_needs_few_files(change: str) -> None:
     assert 1 <= len(rows()[change]) <= MOST_BY_CHANGE.get(change, MOST)
+
+
+def test_the_picture_of_a_request_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    picture = text.partition("## The path of a request")[2].split("```")[1]
+    named = re.findall(r"[\w/]+\.py", picture)
+    assert len(named) > 8
+    places = (ROOT, ROOT / "egress" / "proxy")
+    assert [path for path in named if not any((place / path).exists() for place in places)] == []

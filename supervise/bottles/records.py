@@ -57,7 +57,7 @@ def create(slug: str, *, author: str, backend: str = Bottle.Backend.LOCAL) -> Cr
             audit.append("bottle created", actor_name=author, bottle_slug=slug)
     except IntegrityError as error:
         raise BadBottle(f"There is a bottle {slug!r} already. Choose another name, or delete it.") from error
-    apply.publish(bottle)  # if it fails, everything is denied until the background job's retry
+    apply.publish_table(bottle)  # if it fails, everything is denied until the background job's retry
     return Credentials(bottle, token)
 
 
@@ -91,7 +91,7 @@ def rotate_token(slug: str, *, author: str) -> Credentials:
         )
         publishing.must_publish_again(bottle)
         audit.append("token rotated", actor_name=author, bottle_slug=slug)
-    apply.publish(bottle)
+    apply.publish_table(bottle)
     return Credentials(bottle, token)
 
 
@@ -113,7 +113,7 @@ def delete(slug: str, *, author: str) -> int:
         details = {"sandbox": left_behind} if left_behind else {}
         audit.append("bottle deleted", actor_name=author, bottle_slug=slug, details=details)
         events.announce_bottle(bottle, Bottle.State.DELETED)
-    apply.unpublish(bottle)
+    apply.unpublish_table(bottle)
     return len(open_ids)
 
 

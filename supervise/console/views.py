@@ -26,7 +26,6 @@ from supervise import keyset
 from supervise.access.permissions import bottles_assigned_to_others, may_decide, may_view
 from supervise.console.bottle_queries import bottles_overview
 from supervise.console.cards import Card, card_of, detail_of, state_of, summary_of, target_of
-from supervise.console.edit_forms import Edit
 from supervise.console.queue_query import PAGE, RISKS, Filter, QueuePage, Since, arrived, page_of, proxy_state
 from supervise.console.shared_reads import shared
 from supervise.errors import NoSuchProposal
@@ -34,7 +33,7 @@ from supervise.models import Proposal
 from supervise.proposals import queries
 from supervise.proposals import standing_refusals as refusals
 from supervise.proposals.drafts import Draft, drafts
-from supervise.proposals.review import Review
+from supervise.proposals.kind import Edit, Review, names
 
 HISTORY_PAGE = 50
 PANELS = ("approve", "modify", "reject", "snooze")
@@ -112,7 +111,7 @@ def queue(request: OperatorRequest) -> HttpResponse:
         proxy_news=proxy_health.proxy_news(),
         bottles=bottles_overview(),
         drafts=draft_lines(),
-        tools=Proposal.Tool.values,
+        tools=names(),
         risks=list(RISKS),
         may_decide=may_decide(request.user),
         **_list_context(request, wanted),

@@ -23,6 +23,7 @@ from django.contrib import auth
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 
+from botbottle.web.websockets import UNAVAILABLE
 from supervise import events
 from supervise.access.permissions import may_view
 from supervise.bottles import build_log, images
@@ -122,7 +123,15 @@ class QueueConsumer(Watcher):
     def _notify(self, of: str) -> None:
         self._news.add(of)
         if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send_updates())
+            self._sending = asyncio.create_task(self._send_or_close())
+
+    async def _send_or_close(self) -> None:
+        """Close the connection if the counts cannot be read: the page connects again and reads its state."""
+        try:
+            await self._send_updates()
+        except Exception:
+            log.exception("an open page could not be notified of changes")
+            await self.close(UNAVAILABLE)
 
     async def _send_updates(self) -> None:
         """Send the first update at once; then at most one message of each kind per pause."""

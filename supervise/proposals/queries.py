@@ -21,11 +21,11 @@ from egress.models import Publication, RouteTableVersion
 from egress.tables import publishing
 from egress.tables import versions as store
 from egress.tables.proxy_client import ProxyDown
-from supervise.bottles import image_drift
 from supervise.errors import BadAsk, NoSuchProposal
 from supervise.models import Decision, Proposal
+from supervise.proposals.kind import Review
 from supervise.proposals.outcomes import Outcome, outcome_of
-from supervise.proposals.review import Review, review
+from supervise.proposals.review import look_up, review
 from supervise.proposals.risk import Level
 
 
@@ -106,20 +106,23 @@ def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> Que
 
 
 def review_of(proposal: Proposal, *, edited: dict[str, Any] | None = None) -> Review:
-    """What is shown of it now; with an operator's checked payload, what that one would do instead.
+    """What is shown of a proposal now; with an operator's checked payload, what that would do instead.
 
-    May wait for the engine: not for use in a transaction.
+    May take a while (`look_up`): not for use in a transaction.
     """
-    named = image_drift.look([proposal], edited=(edited or {}).get("dockerfile", ""))
-    return review(proposal, store.current(proposal.bottle), edited=edited, named=named)
+    findings = look_up([proposal], edited=edited)
+    return review(proposal, store.current(proposal.bottle), edited=edited, findings=findings)
 
 
 def reviews_of(proposals: Sequence[Proposal], *, now: datetime | None = None) -> list[Review]:
-    """The same for many that are pending. The number of queries does not depend on theirs."""
+    """The same for many pending proposals. The number of queries does not depend on their number."""
     versions = newest_versions({proposal.bottle_id for proposal in proposals})
-    known = store.hosts_reached() if versions else frozenset[str]()
-    named = image_drift.look(proposals)
-    return [review(one, versions[one.bottle_id], now=now, known=known, named=named) for one in proposals]
+    known_hosts = store.hosts_reached() if versions else frozenset[str]()
+    findings = look_up(proposals)
+    return [
+        review(one, versions[one.bottle_id], now=now, known_hosts=known_hosts, findings=findings)
+        for one in proposals
+    ]
 
 
 def history(*, status: str = "", tool: str = "", bottle: str = "") -> QuerySet[Decision]:
@@ -142,7 +145,7 @@ def call_patience() -> timedelta:
 
 
 def counts() -> dict[str, int]:
-    """The numbers of the live header. Cards that were put aside count apart."""
+    """The numbers of the live header. Snoozed cards count apart."""
     now = timezone.now()
     pending = Q(status=Proposal.Status.PENDING)
     asleep = Q(snoozed_until__gt=now)

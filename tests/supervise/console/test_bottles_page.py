@@ -292,7 +292,7 @@ def test_what_changed_since_the_page_was_shown_stops_a_rollback(olivia: Client, 
     answer = rolled_back(olivia, version="1", seen_version="2")
     assert answer.status_code == 409
     assert "version 3 is the newest" in answer.text
-    changed = answer.text.split("What changed since you viewed it:")[1].split("</table>")[0]
+    changed = answer.text.split("What changed since you looked:")[1].split("</table>")[0]
     assert "route two.example.com" in changed and "+" in changed
     assert versions.current(agent_a).version == 3
 

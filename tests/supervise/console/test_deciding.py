@@ -166,14 +166,14 @@ def test_a_change_after_looking_re_renders_with_the_difference(
     answer = decide(olivia, proposal, verb, form=form, note="my note", **MODIFIED)
     assert answer.status_code == 409
     assert status(proposal) == "pending"
-    difference = answer.text.split("since you viewed it:")[1].split("</table>")[0]
+    difference = answer.text.split("since you looked:")[1].split("</table>")[0]
     assert "/two" in difference and "/one" not in difference
     assert "my note" in answer.text
     assert seen(proposal) in answer.text, "the page is ready for another look"
 
 
 def since_looking(page: str) -> str:
-    return page.split("What changed since you viewed it:")[1].partition("Below is what")[0]
+    return page.split("What changed since you looked:")[1].partition("Below is what")[0]
 
 
 def test_the_end_of_a_lease_is_told_as_what_changed(
@@ -210,17 +210,14 @@ FROM_THE_MANIFEST = "backend: docker\nimage: debian:12\n"
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ({"manifest": FROM_THE_MANIFEST, "dockerfile": "FROM debian:12\n"}, {"dockerfile": "FROM other:1\n"},
-         ["FROM debian:12", "FROM other:1"]),
-        ({"dockerfile": "FROM lost:1\n"}, {"dockerfile": "FROM b:1\n"}, ["the one you saw is kept nowhere"]),
-        ({}, {"manifest": FROM_THE_MANIFEST}, ["it can be rebuilt now, and would be"]),
-        ({"manifest": FROM_THE_MANIFEST}, {"manifest": ""}, ["can no longer be rebuilt"]),
-        ({"manifest": "no manifest", "dockerfile": "FROM lost:1\n"}, {"dockerfile": ""}, ["is kept nowhere"]),
+        ({"dockerfile": "FROM a:1\n"}, {"dockerfile": "FROM b:1\n"}, "has another Dockerfile now"),
+        ({}, {"manifest": FROM_THE_MANIFEST}, "now it would be rebuilt"),
+        ({"manifest": FROM_THE_MANIFEST}, {"manifest": ""}, "can no longer be rebuilt"),
     ],
-    ids=["the manifest's", "a lost one", "rebuilt now", "rebuilt no more", "a manifest that cannot be read"],
+    ids=["another Dockerfile", "rebuilt now", "rebuilt no more"],
 )  # fmt: skip
 def test_another_image_is_told_as_what_changed(
-    olivia: Client, agent_a: Bottle, before: dict[str, str], after: dict[str, str], told: list[str]
+    olivia: Client, agent_a: Bottle, before: dict[str, str], after: dict[str, str], told: str
 ) -> None:
     bottle = Bottle.objects.filter(pk=agent_a.pk)
     bottle.update(**before)
@@ -229,12 +226,12 @@ def test_another_image_is_told_as_what_changed(
     bottle.update(**after)
     answer = decide(olivia, proposal, "approve", form=form)
     assert answer.status_code == 409
-    for words in told:
-        assert words in since_looking(answer.text)
+    assert told in since_looking(answer.text)
 
 
 @pytest.mark.parametrize(
-    "note", ["", "junk", "٣ 1.000000 0 1 0", "1 99999999999.000000 " + "0" * 16 + " 1 " + "f" * 16]
+    "note",
+    ["", "junk", "f" * 16, "f" * 16 + " ٣ 1.000000", "f" * 16 + " 9 9999999999.000000", "f" * 16 + " 1"],
 )
 def test_a_junk_note_of_what_was_seen_harms_nothing(olivia: Client, agent_a: Bottle, note: str) -> None:
     proposal = ask(agent_a)

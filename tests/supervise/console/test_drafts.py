@@ -22,7 +22,7 @@ from egress.policy.routes import Lease, Route
 from egress.policy.table import RouteTable
 from egress.tables import versions
 from supervise.models import Assignment, AuditEvent, Proposal
-from supervise.proposals import decisions, drafts
+from supervise.proposals import decisions, drafts, precedents
 from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -141,7 +141,7 @@ def test_a_change_after_looking_shows_it_again(olivia: Client, operator: User, a
     answer = olivia.post("/draft/approve", {**form, "note": "as typed"})
     assert answer.status_code == 409
     assert "Nothing was decided." in answer.text
-    changed = answer.text.split("What changed since you viewed it:")[1].split("Below is what")[0]
+    changed = answer.text.split("What changed since you looked:")[1].split("Below is what")[0]
     assert "path: /two" in changed and "path: /docs" not in changed
     assert "as typed</textarea>" in answer.text
     assert Proposal.objects.filter(filed_by="olivia").count() == 0
@@ -220,4 +220,4 @@ def test_no_bottle_pushes_out_what_another_was_refused(agent_a: Bottle, agent_b:
 
 
 def test_refusals_are_found_without_reading_what_else_a_bottle_did(agent_a: Bottle) -> None:
-    assert "refusals_to_ask_for" in drafts.refusals_of(agent_a, "").explain()
+    assert "refusals_to_ask_for" in precedents.refusals_of(agent_a).explain()

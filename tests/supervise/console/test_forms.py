@@ -87,7 +87,7 @@ def test_a_dockerfile_that_changed_meanwhile_is_shown_with_the_difference(
     send(otto, ask_image(agent_a, "FROM debian:12\nRUN two\n"), "approve")
     answer = send(olivia, proposal, "approve", **form)
     assert answer.status_code == 409
-    assert "RUN two" in answer.text.split("since you viewed it:")[1].split("</table>")[0]
+    assert "RUN two" in answer.text.split("since you looked:")[1].split("</table>")[0]
     assert status(proposal) == "pending"
 
 
@@ -230,7 +230,7 @@ def test_what_changed_after_the_list_was_made_is_not_approved(
     send(otto, ask(agent_a, "low.example.com", path_allowlist=["/other"], methods=["GET"]), "approve")
     report = olivia.post("/bulk/approve", fields_of(page)).text
     assert "0 of 1 decided." in report and "changed since you looked" in report
-    assert "path: /other" in report.split("What changed since you viewed it:")[1], "with the difference"
+    assert "path: /other" in report.split("What changed since you looked:")[1], "with the difference"
     assert status(proposal) == "pending"
 
 
@@ -370,7 +370,7 @@ def test_a_bottle_of_other_operators_has_no_forms(
     proposal = ask(agent_a)
     Assignment.objects.create(bottle=agent_a, operator=second_operator)
     assert "open=approve" not in olivia.get("/").text
-    assert "to be one of their operators" in olivia.get(f"/proposals/{proposal.pk}/").text
+    assert "have operators of their own" in olivia.get(f"/proposals/{proposal.pk}/").text
 
 
 def test_every_choice_leaves_its_audit_row(olivia: Client, agent_a: Bottle) -> None:

@@ -90,7 +90,7 @@ def test_a_proposals_page_says_everything(olivia: Client, agent_a: Bottle) -> No
         "newly reachable: GET on api.example.com under /docs", "first route to this host",
         "to fetch the docs", "text from the agent, unverified",
         "route api.example.com", "gate api.example.com", "Side by side",
-        'name="seen_digest"', "First time: there is no earlier decision about it for this bottle.",
+        'name="seen_digest"', "First time: nothing about it was decided for this bottle before.",
     ):  # fmt: skip
         assert words in page, words
 

@@ -144,7 +144,7 @@ def test_a_table_that_changed_since_is_shown_instead(olivia: Client, bottle: Bot
     answer = olivia.post(f"{PAGE}withdraw", {"seen_version": "2"})
     assert answer.status_code == 409
     assert "Nothing was changed" in answer.text and "version 3 is the newest" in answer.text
-    changed = answer.text.split("What changed since you viewed it:")[1].split("</table>")[0]
+    changed = answer.text.split("What changed since you looked:")[1].split("</table>")[0]
     assert "route third.example.com" in changed
     assert 'data-panel="withdraw" open' in answer.text
     assert versions.current(bottle).version == 3
