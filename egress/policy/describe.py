@@ -284,26 +284,3 @@ def operator_settings(route: Route) -> str:
         if on
     ]
     return f"{pinned}; scanned: {' and '.join(scanned) or 'nothing'}"
-
-
-def table_text(table: RouteTable) -> str:
-    """A route table as text with one fact per line, so that a line diff shows exactly what changes."""
-    lines: list[str] = []
-    for route in table.as_dict()["routes"]:
-        lines.append(f"route {route['host']}")
-        lines += [f"  {key}: {value}" for key, value in _route_facts(route)]
-    lines += [f"gate {host}" for host in table.gate_hosts]
-    return "\n".join(lines)
-
-
-def _route_facts(route: dict[str, Any]) -> list[tuple[str, object]]:
-    facts: list[tuple[str, object]] = [("path", path) for path in route.get("path_allowlist") or ["(all)"]]
-    facts += [("method", method) for method in route.get("methods") or ["(all)"]]
-    for key, value in sorted(route.items()):
-        if key in {"host", "path_allowlist", "methods"} or not value:
-            continue
-        if isinstance(value, dict):
-            facts += [(f"{key}.{name}", value[name]) for name in sorted(value) if value[name] is not None]
-        else:
-            facts += [(key, item) for item in value]
-    return facts

@@ -75,7 +75,7 @@ def test_a_bottle_is_found_compared_and_rolled_back(
 
 ROUTES = """
 from django.db import transaction
-from egress.tables import versions
+from egress.tables import publishing, versions
 from egress.policy.routes import Route
 from supervise.bottles import records
 with transaction.atomic():
@@ -83,7 +83,7 @@ with transaction.atomic():
     table = newest.table.with_route(Route("api.example.com", ("/a", "/b")))
     table = table.with_route(Route("kept.example.com"))
     versions.append(newest, table, author="tests", cause="by hand")
-versions.publish(newest.bottle)
+publishing.publish(newest.bottle)
 """
 
 

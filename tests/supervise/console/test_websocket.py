@@ -143,7 +143,7 @@ async def test_a_page_whose_counts_cannot_be_read_is_closed_so_that_it_connects_
     def fail() -> dict[str, int]:
         raise OperationalError("the database restarts")
 
-    monkeypatch.setattr(websockets, "COUNTS", SharedLook(fail))
+    monkeypatch.setattr(websockets, "COUNTS", SharedAsyncRead(fail))
     async with open_socket(olivia) as socket:
         await sync_to_async(ask)(agent_a)
         closed = await socket.receive_output()
