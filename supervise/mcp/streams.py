@@ -179,7 +179,7 @@ async def _wait(call: PendingCall) -> AsyncGenerator[Frame]:
             waiter.answer_at_once = _ending(call)
             outcome = await queries.aoutcome(call.proposal_id)
             while has_room and not (
-                outcome.settled or hub.draining or cancellation.cancelled or call.remaining <= 0
+                outcome.is_final or hub.draining or cancellation.cancelled or call.remaining <= 0
             ):
                 waiter.last_read = outcome
                 woken = await waiter.wait(min(_until_tick(), call.remaining))
@@ -189,7 +189,7 @@ async def _wait(call: PendingCall) -> AsyncGenerator[Frame]:
                     yield _progress(call, ticks)
                     continue
                 outcome = waiter.outcome or await _outcome(call.proposal_id, last_known=outcome)
-    if outcome.settled or not cancellation.cancelled:
+    if outcome.is_final or not cancellation.cancelled:
         yield _response(call, outcome)
 
 

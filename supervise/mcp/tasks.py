@@ -79,7 +79,7 @@ def _task(proposal: Proposal) -> Json:
     if proposal.status == Proposal.Status.WITHDRAWN:
         status = "cancelled"
     else:
-        status = "completed" if outcome.settled else "working"
+        status = "completed" if outcome.is_final else "working"
     changed = (decision.live_at or decision.created_at) if decision else proposal.created_at
     return {
         "taskId": str(proposal.pk),

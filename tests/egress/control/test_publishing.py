@@ -299,7 +299,7 @@ def test_a_decision_taken_elsewhere_is_live_when_the_bottles_own_proxy_has_it(
 ) -> None:
     decision = from_another_home(lambda: approve(agent_a))
     assert (decision.status, decision.applied, decision.live_version) == ("approved", "waiting", None)
-    assert not queries.outcome(decision.proposal_id).settled, "the call waits on"
+    assert not queries.outcome(decision.proposal_id).is_final, "the call waits on"
     assert called == [homes.home_id()]
     from_another_home(background.run_maintenance)
     decision.refresh_from_db()

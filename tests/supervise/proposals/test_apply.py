@@ -78,7 +78,7 @@ def test_what_cannot_be_written_is_approved_but_not_live_until_it_can(
         decision.refresh_from_db()
         assert (decision.status, decision.applied, decision.live_version) == ("approved", "failed", None)
         outcome = queries.outcome(proposal.pk)
-        assert outcome.settled
+        assert outcome.is_final
         assert outcome.explanation.startswith("Approved, but not live: the route table could not be written")
         agent_a.publication.refresh_from_db()
         assert agent_a.publication.problem == decision.apply_error
@@ -119,7 +119,7 @@ def test_what_a_dead_process_left_waiting_is_applied(
     with monkeypatch.context() as dying:
         dying.setattr(apply, "publish", lambda decision: None)
         decision = approve(ask(agent_a))
-    assert not queries.outcome(decision.proposal_id).settled
+    assert not queries.outcome(decision.proposal_id).is_final
     assert apply.retry_unfinished() == 0  # its own process may still be at it
     pass_the_grace()
     assert apply.retry_unfinished() == 1

@@ -75,10 +75,10 @@ def test_each_ending_is_explained(
     )
     outcome = outcome_of(proposal, decision)
     assert outcome.explanation.startswith(begins)
-    assert outcome.settled is settled
+    assert outcome.is_final is settled
 
 
 def test_an_open_proposal_says_what_to_do_meanwhile() -> None:
     outcome = outcome_of(Proposal(tool="egress-block", status="pending"), None)
-    assert not outcome.settled
+    assert not outcome.is_final
     assert "check-proposal" in outcome.explanation

@@ -46,7 +46,7 @@ def approve(proposal: Proposal, operator: User) -> None:
 async def answer(hub: waiting.WaiterHub, proposal: Proposal, timeout: float = LONG) -> Outcome:  # noqa: ASYNC109
     async with hub.waiter(proposal.pk) as waiter:
         outcome = await queries.aoutcome(proposal.pk)
-        while not outcome.settled and await waiter.wait(timeout):
+        while not outcome.is_final and await waiter.wait(timeout):
             outcome = await queries.aoutcome(proposal.pk)
         return outcome
 

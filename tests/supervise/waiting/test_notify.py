@@ -64,7 +64,7 @@ async def test_every_end_of_a_proposal_is_told_whole(
     proposal = await sync_to_async(ask)(agent_a)
     outcome = await told_by(proposal, await sync_to_async(verb)(name, proposal, operator))
     assert (outcome.proposal_id, outcome.status, outcome.applied) == (str(proposal.pk), *end)
-    assert outcome.settled
+    assert outcome.is_final
 
 
 async def test_an_approval_that_cannot_be_applied_is_told_as_such(
