@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from botbottle.database.faults import Changes, fault_of
 from botbottle.models import Bottle
 from supervise.errors import BadAsk, SuperviseError
 from supervise.mcp import catalog, tasks, tool_results, tools
-from supervise.mcp.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Prepared, ProtocolError
+from supervise.mcp.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, UNAVAILABLE, Json, Prepared, ProtocolError
 from supervise.mcp.session_context import facts as context
 from supervise.mcp.session_context import text as context_text
 from supervise.mcp.versions import (
@@ -29,9 +30,21 @@ from supervise.mcp.versions import (
 from supervise.models import Proposal
 from supervise.proposals import kind
 
-SESSION_CONTEXT = (
-    "session/context"  # an extension: MCP has no method for a host that asks before there is a model
+# An extension: MCP has no method for a host that asks before there is a model.
+SESSION_CONTEXT = "session/context"
+UNKNOWN = (
+    "It is not known whether the request arrived. Call check-proposal if you know the proposal's id; "
+    "otherwise ask again: the same ask is not queued twice."
 )
+QUEUED = "The proposal stays as it is. Call check-proposal to see where it stands."  # to a call that waits
+
+
+class Unavailable(ProtocolError):
+    """The request is valid, but cannot be served now. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(UNAVAILABLE, f"{message} Try again in {retry_after} s.", http_status=503)
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True)
@@ -161,3 +174,16 @@ _METHODS: Mapping[Era, Mapping[str, Callable[[Call], Json | Proposal]]] = {
         "tasks/cancel": _task_method(tasks.cancel),
     },
 }
+
+
+def unavailable(
+    error: BaseException, changes: Changes | None, *, unknown: str = UNKNOWN
+) -> Unavailable | None:
+    """The error for a database fault, or None if the exception is something else.
+
+    `unknown` says how to learn the outcome of the request, unless it certainly changed nothing.
+    """
+    fault = fault_of(error)
+    if fault is None:
+        return None
+    return Unavailable(fault.message(changes, unknown=unknown), fault.cause.retry_after)

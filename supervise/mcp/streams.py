@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from django.conf import settings
 
 from supervise.mcp.cancellation import cancellable
+from supervise.mcp.dispatch import QUEUED, unavailable
 from supervise.mcp.jsonrpc import (
     INTERNAL_ERROR,
     Json,
@@ -25,7 +26,6 @@ from supervise.mcp.jsonrpc import (
     notification,
     result_response,
 )
-from supervise.mcp.outage import QUEUED, unavailable
 from supervise.mcp.protocol import McpRequest
 from supervise.mcp.tool_results import call_result
 from supervise.mcp.versions import PROGRESS_FIELDS_SINCE, keep_known

@@ -28,7 +28,7 @@ from botbottle.web.owners import proven_tokens
 from supervise.mcp import http_checks, streams
 from supervise.mcp.access_log import AccessEntry
 from supervise.mcp.cancellation import cancel
-from supervise.mcp.dispatch import Done, dispatch
+from supervise.mcp.dispatch import Done, Unavailable, dispatch, unavailable
 from supervise.mcp.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -37,7 +37,6 @@ from supervise.mcp.jsonrpc import (
     encode,
     result_response,
 )
-from supervise.mcp.outage import Unavailable, unavailable
 from supervise.mcp.protocol import McpRequest, Post, parse
 from supervise.mcp.streams import PendingCall
 from supervise.mcp.versions import Era, http_status

@@ -23,6 +23,7 @@ from botbottle.web.bottle_auth import bottle_of_scope
 from supervise.bottles import mcp_servers
 from supervise.mcp import http_checks
 from supervise.mcp.access_log import AccessEntry
+from supervise.mcp.dispatch import unavailable
 from supervise.mcp.jsonrpc import (
     INTERNAL_ERROR,
     ClientResponse,
@@ -33,7 +34,6 @@ from supervise.mcp.jsonrpc import (
     encode,
     read_envelope,
 )
-from supervise.mcp.outage import unavailable
 from supervise.mcp.protocol import McpRequest
 from supervise.mcp.servers.http import frames_of, tool_of
 from supervise.mcp.servers.link import Link, LinkFailed, linked
