@@ -139,7 +139,7 @@ def test_a_token_is_shown_once(window: Window, island: Island, bottles: Bottles,
     old = Agent(island, bottles(f"token-{look}"))
     page = window(look=look)
     page.goto(f"{island.server.console_url}/bottles/{old.slug}/")
-    page.get_by_role("button", name="Make a new token").click()
+    page.get_by_role("button", name="Replace the token").click()
     token = page.locator(".token .secret").inner_text()
     assert token.startswith("bbt_") and fits(page)
     fresh = Agent(island, old.bottle | {"token": token})
