@@ -66,7 +66,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     paginator = CappedPaginator
     show_full_result_count = False
 
-    def told_above(self) -> str:
+    def list_note(self) -> str:
         """What the same template says above the list, if anything."""
         return ""
 

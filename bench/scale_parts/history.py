@@ -24,7 +24,7 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress.models import Publication, RouteTableVersion
 from egress.policy.asks import parse_egress_ask, parse_gate_ask
-from egress.policy.decide import Route
+from egress.policy.routes import Route
 from egress.tables import versions
 from supervise import audit
 from supervise.digests import digest

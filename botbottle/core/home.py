@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from botbottle.core.environment import BadSetting
+from botbottle.core.files import write_private
 
 
 def prepare(home: Path) -> Path:
@@ -22,14 +23,6 @@ def prepare(home: Path) -> Path:
     if not os.access(home, os.W_OK | os.X_OK):
         raise BadSetting(f"BOTTLE_HOME={home} is not writable. Choose another directory.")
     return home
-
-
-def write_private(path: Path, content: str) -> None:
-    """Write a file that was never, not even for a moment, readable by others."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(content)
 
 
 def secret_key(home: Path) -> str:

@@ -32,7 +32,7 @@ from egress.traffic.record_import import RecordImport
 from supervise import events
 from supervise.background import BackgroundJobs
 from supervise.mcp.access_log import AccessEntry
-from supervise.proposals.waiting import ended, hub
+from supervise.proposals.waiting import cancel_and_wait, hub
 from supervise.webhooks.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -79,13 +79,6 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
         if self.received > self.limit:
             return self._refuse(413, f"The request body is larger than {self.limit} bytes. Send less.")
         return super().process()
-
-    def finish(self) -> None:
-        """The last bytes go to the socket now: a call that waited long should not wait for another turn."""
-        transport = self.channel.transport if self.channel else None
-        super().finish()
-        if isinstance(transport, tcp.Connection) and not transport.disconnecting:
-            transport.doWrite()
 
     def write_last(self, data: bytes) -> None:
         """End a response that streams, without its application: for a stop that has thousands to end."""
@@ -262,9 +255,9 @@ class WebServer(Server):  # type: ignore[misc]
             port.stopListening()
         self._intake.stop()
         self._sender.stop()
-        asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.give_up)
+        asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.abort_calls)
         await asyncio.gather(self._caretaker.stop(), self._answer_all())
-        await ended(self._unanswered())
+        await cancel_and_wait(self._unanswered())
         reactor.crash()  # the process's end closes thousands of connections at once, the loop one by one
 
     async def _answer_all(self) -> None:

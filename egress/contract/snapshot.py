@@ -1,24 +1,19 @@
-"""The two files the proxy loads: rendering, strict loading, and writing so that no reader sees half of one.
+"""The two files that the proxy loads: rendering and strict loading.
 
-Trust boundary: a file may be torn, old, edited or hostile. It loads entirely or raises BadSnapshot.
+Trust boundary: a file may be incomplete, old, edited or hostile. It loads entirely or raises BadSnapshot.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
-import tempfile
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from botbottle.core import disk_space
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.errors import BadSnapshot, PolicyError, quoted
+from egress.policy.table import RouteTable, Snapshot
 
 FORMAT = 1
 _HEADER = ("version", "bottle", "table_version", "written_at", "digest")
@@ -40,7 +35,7 @@ def render_gate(snapshot: Snapshot) -> str:
 
 
 def load(routes_text: str, gate_text: str) -> Snapshot:
-    """The snapshot that the two files hold together. Raises BadSnapshot for anything less than whole."""
+    """The snapshot in the two files. Raises BadSnapshot if any part is missing or wrong."""
     routes = _document(routes_text, "routes")
     gate = _document(gate_text, "hosts")
     for key in ("bottle", "table_version", "written_at"):
@@ -53,74 +48,6 @@ def load(routes_text: str, gate_text: str) -> Snapshot:
     except PolicyError as error:
         raise BadSnapshot(f"the snapshot holds a bad table: {error}") from error
     return Snapshot(routes["bottle"], routes["table_version"], table, routes["written_at"])
-
-
-def write_atomically(
-    path: Path, text: str, *, mode: int = 0o600, synced: bool = True, also_when_full: bool = False
-) -> None:
-    """Readers see the old file or the new one (synced: also after a power cut). Raises OSError.
-
-    `also_when_full`: where the disk has no room for a new file, the old one is overwritten. Only for files
-    whose readers know half of one when they see it.
-    """
-    try:
-        _replace(path, text, mode, synced=synced)
-    except OSError as error:
-        if not (also_when_full and disk_space.means_full(error) and path.is_file()):
-            raise
-        _overwrite(path, text.encode("utf-8"), synced=synced)
-
-
-def _replace(path: Path, text: str, mode: int, *, synced: bool) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(descriptor, mode)
-            file.write(text)
-            if synced:
-                file.flush()
-                os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    if synced:
-        _sync_directory(path.parent)
-
-
-def _overwrite(path: Path, content: bytes, *, synced: bool) -> None:
-    """In the blocks that the file has already, with empty lines up to its old length.
-
-    Raises OSError. Room for a longer text is taken first, so that a failure leaves the file as it was, but on
-    file systems that copy what is overwritten (btrfs, ZFS).
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(descriptor).st_size
-        if len(content) > size:
-            _lengthen(descriptor, size, len(content))
-        if os.write(descriptor, content.ljust(size, b"\n")) < max(size, len(content)):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        if synced:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _lengthen(descriptor: int, old: int, new: int) -> None:
-    try:
-        os.posix_fallocate(descriptor, old, new - old)
-    except OSError:
-        os.ftruncate(descriptor, old)  # some of it may have been taken
-        raise
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _render(snapshot: Snapshot, part: str, content: list[Any]) -> str:
@@ -136,12 +63,12 @@ def _render(snapshot: Snapshot, part: str, content: list[Any]) -> str:
 
 
 def as_yaml(document: dict[str, Any]) -> str:
-    """With the C library where there is one: many times as fast, and agents wait for it."""
+    """Dump with the C library if there is one: it is many times as fast, and agents wait for it."""
     return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False))
 
 
 def _digest(document: dict[str, Any]) -> str:
-    """Over the content, not the bytes: a comment or other layout changes nothing, any value does."""
+    """A digest of the content, not of the bytes: comments and layout do not matter, any value does."""
     try:
         canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -198,7 +125,7 @@ def _parse(text: str, name: str) -> object:
 
 
 def _refuse_clever_yaml(text: str, name: str) -> None:
-    """Anchors, tags and deep nesting can make a small file huge or crash the parser; we never write them."""
+    """Refuse anchors, tags and deep nesting: they can make a small file huge or crash the parser."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
@@ -211,7 +138,7 @@ def _refuse_clever_yaml(text: str, name: str) -> None:
 
 
 class _UniqueKeyLoader(_Loader):  # type: ignore[misc, valid-type]
-    """YAML readers take the last of two equal keys; a person reading the file may take the first."""
+    """Refuses repeated keys: YAML readers use the last of two, but a person may use the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping: dict[Any, Any] = {}

@@ -26,7 +26,7 @@ from botbottle.dockerfiles.parse import check_dockerfile, digest_of
 from botbottle.manifest.reader import Manifest
 from botbottle.models import Bottle
 from egress.models import TrafficRecord
-from egress.tables import versions
+from egress.tables import homes
 from supervise import events
 from supervise.digests import digest
 from supervise.models import Decision, Rebuild
@@ -89,7 +89,7 @@ def dockerfile_of(manifest: Manifest) -> str:
 
 def show_dockerfile(bottle: Bottle, text: str) -> None:
     """Write the Dockerfile in force where the agent reads it. Raises OSError."""
-    directory = versions.bottle_directory(bottle) / CONFIG
+    directory = homes.bottle_directory(bottle) / CONFIG
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
     temporary = directory / f".{DOCKERFILE}.{os.getpid()}"
@@ -128,8 +128,8 @@ def launch(rebuild: Rebuild) -> None:
 
     The background job tries again if it cannot be started. Another home's bottle is rebuilt in that home.
     """
-    if not versions.is_ours(rebuild.bottle):
-        versions.call_home(rebuild.bottle)
+    if not homes.is_local(rebuild.bottle):
+        events.call_home(homes.home_of(rebuild.bottle))
         return
     now = timezone.now()
     mine = Rebuild.objects.filter(Q(launched_at=None) | Q(launched_at__lt=now - STARTING), pk=rebuild.pk)
@@ -174,7 +174,7 @@ def enter(rebuild: Rebuild, phase: str, **columns: object) -> None:
 
 
 def directory_of(rebuild: Rebuild) -> Path:
-    return versions.bottle_directory(rebuild.bottle) / "rebuilds"
+    return homes.bottle_directory(rebuild.bottle) / "rebuilds"
 
 
 def log_path(rebuild: Rebuild) -> Path:

@@ -28,7 +28,7 @@ from botbottle.models import Bottle
 from botbottle.provision import trust
 from egress.models import Publication, RouteTableVersion
 from egress.policy.merge import merge_gate_host, merge_route
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from supervise import audit
 from supervise.access import permissions
 from supervise.bottles import build_log, images
@@ -100,7 +100,7 @@ def prepare(slug: str, *, author: str, command: Sequence[str] = (), image: Image
         _remove_from_old_backend(slug, manifest, author)
         bottle = _record_of(slug, manifest, author)
         _serve(bottle)
-        directory = versions.bottle_directory(bottle)
+        directory = homes.bottle_directory(bottle)
         trust.write(directory, (directory / "ca.pem").read_bytes())
         image = image or images.in_force(slug, manifest)
         made = _compile(manifest, slug, image=image)
@@ -166,7 +166,7 @@ def run(slug: str, *, author: str, command: Sequence[str] = (), progress: Progre
 def stop(slug: str, *, author: str, seconds: float = STOP_SECONDS) -> Bottle:
     """Ask, wait, then kill; nothing to stop is fine. Raises BackendRefused."""
     bottle = bottles.get(slug)
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     if not journal.exists(directory):
         return bottle
     try:
@@ -182,7 +182,7 @@ def stop(slug: str, *, author: str, seconds: float = STOP_SECONDS) -> Bottle:
 def rm(slug: str, *, author: str) -> Bottle:
     """Stop it and remove what is left of the sandbox. The record, its routes and workspace stay."""
     bottle = stop(slug, author=author)
-    if journal.exists(versions.bottle_directory(bottle)):
+    if journal.exists(homes.bottle_directory(bottle)):
         with _translated():
             backend_of(bottle).remove(slug)
         with transaction.atomic():
@@ -193,7 +193,7 @@ def rm(slug: str, *, author: str) -> Bottle:
 def exec(slug: str, command: Sequence[str], *, author: str, tty: bool) -> int:
     """One more command in a running bottle, on this terminal. Raises BackendRefused."""
     bottle = bottles.get(slug)
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     with _translated(), _unconnected():
         return fast_cli.execute(backend_of(bottle), slug, command, tty=tty, directory=directory, who=author)
 
@@ -202,9 +202,7 @@ def attach(slug: str, *, author: str) -> int:
     """This terminal on the bottle's main command; Ctrl-P Ctrl-Q leaves it running. Raises BackendRefused."""
     bottle = bottles.get(slug)
     with _translated(), _unconnected():
-        return fast_cli.attach(
-            backend_of(bottle), slug, directory=versions.bottle_directory(bottle), who=author
-        )
+        return fast_cli.attach(backend_of(bottle), slug, directory=homes.bottle_directory(bottle), who=author)
 
 
 def logs(slug: str, *, follow: bool) -> Iterator[bytes]:
@@ -254,7 +252,7 @@ def _prepared(slug: str, author: str, command: Sequence[str], image: Image | Non
     except NotStarted as error:
         bottle = bottles.living().filter(slug=slug).first()
         if bottle is not None:
-            directory = versions.bottle_directory(bottle)
+            directory = homes.bottle_directory(bottle)
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             journal.append(directory, journal.FAILED, who=author, text=error.message)
             settling.reconcile_bottle(bottle)
@@ -264,7 +262,7 @@ def _prepared(slug: str, author: str, command: Sequence[str], image: Image | Non
 def _ensure_not_running(slug: str) -> None:
     """Asked first: a bottle that runs is not prepared anew under its own feet. Raises NotStarted."""
     bottle = bottles.living().filter(slug=bottles.check_name(slug)).first()
-    if bottle is None or not journal.exists(versions.bottle_directory(bottle)):
+    if bottle is None or not journal.exists(homes.bottle_directory(bottle)):
         return
     try:
         fast_cli.ensure_not_running(backend_of(bottle), slug)
@@ -282,7 +280,7 @@ def _remove_from_old_backend(slug: str, manifest: Manifest, author: str) -> None
     bottle = bottles.living().filter(slug=slug).first()
     if bottle is None or bottle.backend == manifest.backend:
         return
-    if not journal.exists(versions.bottle_directory(bottle)):
+    if not journal.exists(homes.bottle_directory(bottle)):
         return  # this home never started it
     former = backend_of(bottle)
     try:
@@ -344,7 +342,7 @@ def _record_of(slug: str, manifest: Manifest, author: str) -> Bottle:
         if not bottle.manifest:
             _give_first_routes(newest, manifest, author)
         if bottle.supervise != manifest.supervise:
-            versions.must_publish_again(bottle)
+            publishing.must_publish_again(bottle)
         Bottle.objects.filter(pk=bottle.pk).update(
             manifest=manifest.text, backend=manifest.backend, supervise=manifest.supervise
         )
@@ -369,13 +367,13 @@ def _give_first_routes(newest: RouteTableVersion, manifest: Manifest, author: st
 
 def _serve(bottle: Bottle) -> None:
     """The newest table is live and the bottle's sockets answer. Raises NotStarted."""
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     live = Publication.objects.get(bottle=bottle).live_version
     if live == versions.current(bottle).version and fast_cli.reachable(directory, supervise=bottle.supervise):
         return
     try:
-        versions.publish(bottle)
-    except versions.NotPublished as error:
+        publishing.publish(bottle)
+    except publishing.NotPublished as error:
         raise NotStarted(f"Bottle {bottle.slug!r} cannot start: {error}.") from error
     if not fast_cli.reachable(directory, supervise=bottle.supervise):
         raise NotStarted(NO_EGRESS.format(slug=bottle.slug))

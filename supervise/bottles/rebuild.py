@@ -23,7 +23,7 @@ from botbottle.backends.base import BackendError, Plan, Progress
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.launch import canary, journal, plan_cache, scratch_sandbox
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes, versions
 from supervise import audit
 from supervise.access import permissions
 from supervise.bottles import images, lifecycle, reconcile
@@ -211,7 +211,7 @@ def _go_live(rebuild: Rebuild, tell: Progress) -> None:
 
 def _forget_plan(bottle: Bottle) -> None:
     """The quick way in must not go on with another image than the one in force."""
-    (versions.bottle_directory(bottle) / plan_cache.KEPT).unlink(missing_ok=True)
+    (homes.bottle_directory(bottle) / plan_cache.KEPT).unlink(missing_ok=True)
 
 
 def _fail(rebuild: Rebuild, problem: str) -> None:
@@ -238,7 +238,7 @@ def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
     bottle = rebuild.bottle
     with suppress(BackendError):
         image_builders.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).clear()
-    scratch_sandbox.clear(bottle.backend, versions.bottle_directory(bottle), bottle.slug)
+    scratch_sandbox.clear(bottle.backend, homes.bottle_directory(bottle), bottle.slug)
     problem = INTERRUPTED
     if rebuild.phase == Phase.SWAPPING and rebuild.was_running:
         try:
@@ -255,7 +255,7 @@ def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
 
 def _command(rebuild: Rebuild) -> tuple[str, ...]:
     """What the bottle was last started with, where that was not the manifest's own."""
-    return plan_cache.command_of(versions.bottle_directory(rebuild.bottle))
+    return plan_cache.command_of(homes.bottle_directory(rebuild.bottle))
 
 
 def _prune(bottle: Bottle) -> None:
@@ -274,7 +274,7 @@ def maintain() -> None:
     )
     for rebuild in waiting.order_by("pk"):
         # Another home may share the database: its bottles are not ours to rebuild.
-        if not journal.exists(versions.bottle_directory(rebuild.bottle)):
+        if not journal.exists(homes.bottle_directory(rebuild.bottle)):
             if rebuild.bottle.state == Bottle.State.DELETED:
                 _fail(rebuild, "the bottle was deleted")
             continue
@@ -362,7 +362,7 @@ def _is_behind(rebuild: Rebuild) -> bool:
 @contextmanager
 def _held(bottle: Bottle) -> Iterator[None]:
     """Raises BlockingIOError while another process rebuilds this bottle. The file stays."""
-    path = versions.bottle_directory(bottle) / "run" / "rebuild.lock"
+    path = homes.bottle_directory(bottle) / "run" / "rebuild.lock"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,7 +5,6 @@ Its sandbox is started and stopped by `supervise.bottles.lifecycle`; deleting th
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 from django.core.exceptions import ValidationError
@@ -17,12 +16,12 @@ from botbottle.backends import secret_variables
 from botbottle.backends.base import BackendError
 from botbottle.launch import journal, plan_cache
 from botbottle.models import Bottle, digest_token, new_token, valid_slug
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from supervise import audit, events
 from supervise.bottles import build_log, reconcile
 from supervise.errors import SuperviseError
 from supervise.models import Proposal
-from supervise.proposals import decisions
+from supervise.proposals import apply, decisions
 
 
 class NoSuchBottle(SuperviseError):
@@ -58,8 +57,7 @@ def create(slug: str, *, author: str, backend: str = Bottle.Backend.LOCAL) -> Cr
             audit.append("bottle created", actor_name=author, bottle_slug=slug)
     except IntegrityError as error:
         raise BadBottle(f"There is a bottle {slug!r} already. Choose another name, or delete it.") from error
-    with suppress(versions.NotPublished):  # noted, and tried again by the caretaker; until then all is denied
-        versions.publish(bottle)
+    apply.publish_table(bottle)  # if it fails, everything is denied until the background job's retry
     return Credentials(bottle, token)
 
 
@@ -91,10 +89,9 @@ def rotate_token(slug: str, *, author: str) -> Credentials:
         Bottle.objects.filter(pk=bottle.pk).update(
             token_digest=digest_token(token), token_rotated_at=timezone.now()
         )
-        versions.must_publish_again(bottle)
+        publishing.must_publish_again(bottle)
         audit.append("token rotated", actor_name=author, bottle_slug=slug)
-    with suppress(versions.NotPublished):
-        versions.publish(bottle)
+    apply.publish_table(bottle)
     return Credentials(bottle, token)
 
 
@@ -116,14 +113,13 @@ def delete(slug: str, *, author: str) -> int:
         details = {"sandbox": left_behind} if left_behind else {}
         audit.append("bottle deleted", actor_name=author, bottle_slug=slug, details=details)
         events.announce_bottle(bottle, Bottle.State.DELETED)
-    with suppress(versions.NotPublished):
-        versions.unpublish(bottle)
+    apply.unpublish_table(bottle)
     return len(open_ids)
 
 
 def _end_sandbox(bottle: Bottle, author: str) -> str:
     """Returns why there may be something left of it. A bottle of the same name must inherit none of this."""
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     if not journal.exists(directory):
         return ""  # it was never started here
     problem = ""

@@ -1,6 +1,6 @@
-"""Many at once: a page that lists every item with what was seen of it, then a report of each result.
+"""Deciding many at once: a page that lists every item with its digest, then a report of each result.
 
-Rejecting takes any; approving takes only what is low risk, checked again inside the decision.
+Any proposal can be rejected; only low risk can be approved, checked again inside the decision.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Result:
 
 @operator_page
 def bulk(request: OperatorRequest) -> HttpResponse:
-    """What was picked, to be looked at before anything is decided."""
+    """The confirmation page of the picked proposals."""
     verb = request.GET.get("verb", "")
     return _confirm(request, verb if verb in VERBS else "reject", _ids(request.GET))
 
@@ -89,7 +89,7 @@ def _confirm(
 
 
 def _sorted_out(verb: str, cards: list[Card]) -> tuple[list[Card], list[Card]]:
-    """What this way of deciding takes, and what must be decided by itself."""
+    """The cards that can be decided in bulk, and those that must be decided one by one."""
     taken = [card for card in cards if verb == "reject" or card.is_low_risk]
     return taken, [card for card in cards if card not in taken]
 
@@ -97,7 +97,7 @@ def _sorted_out(verb: str, cards: list[Card]) -> tuple[list[Card], list[Card]]:
 def _report(
     request: OperatorRequest, verb: str, decide: Callable[[UUID, str], Decision | Approval]
 ) -> HttpResponse:
-    """Each by itself: one that fails changes nothing about the others."""
+    """Decide each by itself: one failure does not affect the others."""
     results = [_one(pk, request.POST, decide) for pk in _ids(request.POST)]
     return page(
         request,

@@ -18,7 +18,7 @@ from django.http import QueryDict
 
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
-from egress.policy.decide import RouteTable
+from egress.policy.table import RouteTable
 from supervise.diffs import Diff
 from supervise.errors import BadAsk
 from supervise.models import Decision, Proposal

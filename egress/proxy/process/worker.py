@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from botbottle.core.environment import BadSetting
-from botbottle.core.home import write_private
+from botbottle.core.files import write_private
 from egress.contract import sharding
 from egress.dlp import scanner
 from egress.policy.errors import PolicyError

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from botbottle.core.files import write_atomically
 from botbottle.core.home import held
 from egress.contract.pipelock import render_pipelock
-from egress.contract.snapshot import write_atomically
 from egress.proxy.config import Config
 
 log = logging.getLogger(__name__)

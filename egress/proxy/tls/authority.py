@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from egress.contract.snapshot import write_atomically
+from botbottle.core.files import write_atomically
 from egress.proxy.tls.session import Session, server_context
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from supervise.sanitize import make_visible, one_line
 
 
 class Command(OperatorCommand):
-    help = "Look at proposals and decide them."
+    help = "Show proposals and decide them."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
         verbs = Verbs(parser, "list", "show", "approve", "modify", "reject")
@@ -103,7 +103,7 @@ class Command(OperatorCommand):
         self._show_hostile("justification", proposal.justification)
 
     def _show_hostile(self, title: str, text: str) -> None:
-        """Every line is marked, so that nothing in it can pass for our own words."""
+        """Mark every line, so that nothing in the text can pass for this program's own output."""
         self.stdout.write(f"{title} (text from the agent, unverified):")
         for line in make_visible(text).split("\n"):
             self.stdout.write(f"  | {line}")

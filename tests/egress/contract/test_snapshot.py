@@ -10,9 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egress.contract.snapshot import load, render_gate, render_routes, write_atomically
-from egress.policy.decide import Auth, Route, RouteTable, Snapshot
+from botbottle.core.files import write_atomically
+from egress.contract.snapshot import load, render_gate, render_routes
 from egress.policy.errors import BadSnapshot
+from egress.policy.routes import Auth, Route
+from egress.policy.table import RouteTable, Snapshot
 from tests.support.full_disk import without_new_files
 from tests.support.strategies import tables
 

@@ -231,9 +231,9 @@ async def test_stopping_ends_a_task_that_swallows_a_cancellation() -> None:
     task = asyncio.create_task(connect())
     await asyncio.sleep(0)
     async with asyncio.timeout(30):
-        await waiting.ended([task])
+        await waiting.cancel_and_wait([task])
     assert task.cancelled()
-    await waiting.ended([])
+    await waiting.cancel_and_wait([])
 
 
 @pytest.mark.process
