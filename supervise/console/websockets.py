@@ -110,7 +110,7 @@ class QueueConsumer(Watcher):
             self._telling = asyncio.create_task(self._tell_or_close())
 
     async def _tell_or_close(self) -> None:
-        """Close the connection when the counts cannot be read: the page connects again and reads its state."""
+        """Close the connection when the counts cannot be read: the page connects again and looks."""
         try:
             await self._tell()
         except Exception:
