@@ -360,10 +360,10 @@ def test_nothing_that_python_calls_private_passes(address: object) -> None:
 
 def test_the_matcher_loads_neither_the_suffix_list_nor_idna_nor_django() -> None:
     script = (
-        "import sys, egress.policy.decide as p, egress.policy.merge, egress.policy.asks;"
+        "import sys, egress.policy.decide as p, egress.policy.table as t, egress.policy.merge, egress.policy.asks;"
         "from datetime import *;"
-        "t = p.RouteTable().with_route(p.Route('api.github.com'));"
-        "v = p.decide(p.Request('https', 'api.github.com', 443, 'GET', '/'), p.Snapshot('b', 1, t, ''),"
+        "routes = t.RouteTable().with_route(t.Route('api.github.com'));"
+        "v = p.decide(p.Request('https', 'api.github.com', 443, 'GET', '/'), t.Snapshot('b', 1, routes, ''),"
         " now=datetime.now(UTC)); assert v.allowed;"
         "print({'publicsuffixlist', 'idna', 'django', 'yaml'} & set(sys.modules) or 'none')"
     )
