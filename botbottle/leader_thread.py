@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
+import os
 import threading
 from pathlib import Path
-from typing import IO
 
 from django.conf import settings
 from django.db import close_old_connections, connections
+
+from botbottle.core import locks
 
 log = logging.getLogger(__name__)
 PAUSE_SECONDS = 1.0
@@ -25,7 +26,7 @@ class LeaderThread:
         self.was_called = False  # this round does not come by the clock
         self._called = threading.Event()
         self._stopping = threading.Event()
-        self._lock: IO[str] | None = None
+        self._lock: int | None = None
 
     def work(self) -> bool:
         """One round; True when there may be more to do at once."""
@@ -49,21 +50,16 @@ class LeaderThread:
 
     def acquire(self) -> bool:
         if self._lock is None:
-            directory = Path(settings.BOTTLE_HOME) / "run"
-            directory.mkdir(mode=0o700, exist_ok=True)
-            file = (directory / f"{self.name}.lock").open("w")
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = locks.acquire(Path(settings.BOTTLE_HOME) / "run" / f"{self.name}.lock")
             except OSError:
-                file.close()
                 return False
-            self._lock = file
         return True
 
     def release(self) -> None:
         """The next worker may do it."""
         if self._lock is not None:
-            self._lock.close()
+            os.close(self._lock)
             self._lock = None
 
     def _live(self) -> None:

@@ -13,9 +13,10 @@ from django.conf import settings
 from django.core.validators import RegexValidator
 from django.db import transaction
 
+from botbottle.core import locks
 from botbottle.core.environment import BadSetting
-from botbottle.core.home import held, made_once
-from egress.contract.snapshot import write_atomically
+from botbottle.core.files import write_atomically
+from botbottle.core.home import made_once
 from egress.models import Secret
 from egress.policy import secret_names
 
@@ -78,7 +79,7 @@ def is_readable(secret: Secret) -> bool:
 def _hand_over(name: str) -> None:
     """Make the file what the database says now. One at a time, so that an older word never comes last."""
     path = _path(name)
-    with held(_path(_LOCK)):
+    with locks.lock(_path(_LOCK)):
         secret = Secret.objects.filter(name=name).first()
         if secret is None:
             path.unlink(missing_ok=True)
@@ -88,7 +89,7 @@ def _hand_over(name: str) -> None:
 
 def _remove_what_has_no_row() -> None:
     """Its secret was removed on another machine, or by a process that came no further. All here is ours."""
-    with held(_path(_LOCK)):
+    with locks.lock(_path(_LOCK)):
         known = {_LOCK, *Secret.objects.values_list("name", flat=True)}
         for path in _path(_LOCK).parent.iterdir():
             if path.name not in known:

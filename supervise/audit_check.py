@@ -12,7 +12,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from egress.contract.snapshot import write_atomically
+from botbottle.core.files import write_atomically
 from supervise import audit
 from supervise.models import AuditEvent, AuditHead, Decision, Proposal
 

@@ -21,8 +21,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.outbound.certificates import TestCa
+from botbottle.core.files import write_atomically
 from egress.contract import sharding
-from egress.contract.snapshot import render_gate, render_routes, write_atomically
+from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Auth, Route
 from egress.proxy.state.records import BATCH

@@ -6,14 +6,14 @@ can send anything, or nothing is started; and it goes when the sandbox is gone.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from botbottle.backends.base import BackendError, Life, Plan
+from botbottle.core import locks
 from egress.contract.secret_variables import FILE, KNOWN_AFTER_SECONDS, from_bytes, to_bytes
 
 
@@ -45,18 +45,17 @@ def forget_when_over(run: Path, slug: str, life: Callable[[str], Life], *, lock:
     """Nothing is forgotten of a bottle that lives, that is being started, or of which nobody knows."""
     with suppress(BackendError):
         if (run / FILE).exists() and not life(slug).alive:
-            with alone(run, slug, lock=lock):
+            with lock_start(run, slug, lock=lock):
                 if not life(slug).alive:  # it may have been started since
                     forget(run)
 
 
 @contextmanager
-def alone(run: Path, slug: str, *, lock: str) -> Iterator[None]:
+def lock_start(run: Path, slug: str, *, lock: str) -> Iterator[None]:
     """One start of a bottle at a time, by a lock of this name. Raises BackendError."""
-    run.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (run / lock).open("w") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locks.lock(run / lock, wait=False))
         except BlockingIOError:
             raise BackendError(f"The bottle {slug} is being started already. Wait for it.") from None
         yield
@@ -67,9 +66,7 @@ def _write(run: Path, secrets: Mapping[str, str], *, with_former: bool) -> None:
         if not value.isascii() and not _is_text(value):
             raise BackendError(f"env.{name}: it is not UTF-8 text, so nothing could search for it. Clean it.")
     try:
-        run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (run / f"{FILE}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a start, and a server of the bottle that ended just now
+        with locks.lock(run / f"{FILE}.lock"):  # against a server of the bottle that ended just now
             former = _former(run) if with_former else frozenset()
             _replace(run / FILE, to_bytes({*former, *secrets.values()}))
             time.sleep(KNOWN_AFTER_SECONDS)  # what is started next cannot be faster than the proxy

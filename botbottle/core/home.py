@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from botbottle.core.environment import BadSetting
+from botbottle.core.files import write_private
 
 
 def prepare(home: Path) -> Path:
@@ -22,14 +21,6 @@ def prepare(home: Path) -> Path:
     if not os.access(home, os.W_OK | os.X_OK):
         raise BadSetting(f"BOTTLE_HOME={home} is not writable. Choose another directory.")
     return home
-
-
-def write_private(path: Path, content: str) -> None:
-    """Write a file that was never, not even for a moment, readable by others."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(content)
 
 
 def secret_key(home: Path) -> str:
@@ -55,12 +46,3 @@ def made_once(path: Path, make: Callable[[], str]) -> str:
         finally:
             candidate.unlink()
         return path.read_text(encoding="utf-8").strip()
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Alone among all processes that hold this file. It stays: without it, two could hold "the" lock."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

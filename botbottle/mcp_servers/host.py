@@ -7,20 +7,19 @@ ends by itself when the bottle does. Its lock on `run/servers.lock` is the truth
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import signal
 import socket
 import sys
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from botbottle import backends
 from botbottle.backends.base import BackendError, Life, Unavailable
+from botbottle.core import locks
 from botbottle.manifest import reader as manifests
 from botbottle.mcp_servers.clients import Client
 from botbottle.mcp_servers.monitor import Phase, Sandbox, Server
@@ -28,6 +27,7 @@ from botbottle.mcp_servers.monitor import Phase, Sandbox, Server
 SOCKET, LOCK, FILE = "servers.sock", "servers.lock", "servers.json"
 WAIT_SECONDS = 60.0  # for the sandbox to be there
 LOOK_SECONDS = 2.0
+LOCK_SECONDS = 1.0
 MOST_LINE = 16 * 1024**2
 MOST_CLIENTS = 512
 
@@ -188,29 +188,8 @@ def listen(run: Path) -> socket.socket:
     return listener
 
 
-def hold(run: Path) -> IO[str] | None:
-    """The lock, or None when another host process has it; who only looks has it for a moment."""
-    file = (run / LOCK).open("w")
-    for _ in range(20):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return file
-    file.close()
-    return None
-
-
 def lives(run: Path) -> bool:
-    try:
-        with (run / LOCK).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    return locks.is_locked(run / LOCK)
 
 
 def known(run: Path) -> dict[str, Any]:
@@ -227,9 +206,10 @@ def main() -> None:
     order = Order(**{**plain, "roots": tuple(plain["roots"])})
     run = Path(order.home) / "bottles" / order.slug / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = hold(run)
-    if lock is None:
-        return
+    try:
+        locks.acquire(run / LOCK, seconds=LOCK_SECONDS)  # until this process ends
+    except BlockingIOError:
+        return  # another host process has it
     log = os.open(run / "servers.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(log, 2)
     asyncio.run(Host(order).live())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from botbottle.core.environment import BadSetting
-from botbottle.core.home import write_private
+from botbottle.core.files import write_private
 from botbottle.web.planes import Plane
 
 BACKLOG = 4096  # thousands of agents may connect at once

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from botbottle.core import environment
 from botbottle.core.environment import BadSetting
+from botbottle.core.files import write_atomically
 from egress.contract import sharding
-from egress.contract.snapshot import write_atomically
 from egress.policy.addresses import Network
 from egress.proxy.net.buffers import NARROW
 from egress.proxy.request.upstream_proxy import Gateway

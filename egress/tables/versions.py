@@ -15,9 +15,11 @@ from django.db.models import F, OuterRef, Subquery
 from django.dispatch import Signal
 from django.utils import timezone
 
-from botbottle.core.home import held, made_once
+from botbottle.core import locks
+from botbottle.core.files import write_atomically
+from botbottle.core.home import made_once
 from botbottle.models import Bottle
-from egress.contract.snapshot import render_gate, render_routes, write_atomically
+from egress.contract.snapshot import render_gate, render_routes
 from egress.models import Publication, RouteTableVersion
 from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.merge import takes_away
@@ -172,7 +174,7 @@ def publish(bottle: Bottle) -> int:
     _check_is_ours(bottle)
     with (
         _noting_problems(bottle, UNWRITTEN),
-        held(bottle_directory(bottle) / _LOCK),
+        locks.lock(bottle_directory(bottle) / _LOCK),
     ):
         publication = Publication.objects.filter(bottle=bottle)
         version = _write_or_cut_off(bottle)
@@ -348,7 +350,7 @@ def _remove_files(directory: Path) -> None:
 
 def _unpublish(bottle: Bottle) -> None:
     directory = bottle_directory(bottle)
-    with held(directory / _LOCK):
+    with locks.lock(directory / _LOCK):
         if not Bottle.objects.filter(slug=bottle.slug).exclude(state=Bottle.State.DELETED).exists():
             _remove_files(directory)
     if settings.EGRESS_PROXY:

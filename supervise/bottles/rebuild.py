@@ -6,10 +6,8 @@ of exactly that text. One rebuild at a time and bottle: whoever works on it hold
 
 from __future__ import annotations
 
-import fcntl
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from django.utils import timezone
 
 from botbottle.backends import image_builders
 from botbottle.backends.base import BackendError, Plan, Progress
+from botbottle.core import locks
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.launch import canary, journal, plan_cache, scratch_sandbox
 from botbottle.models import Bottle
@@ -52,7 +51,7 @@ def perform(rebuild_id: int) -> None:
     rebuild = Rebuild.objects.select_related("bottle", "decision__proposal__bottle").get(pk=rebuild_id)
     images.has_started(rebuild)
     try:
-        with _held(rebuild.bottle):
+        with _lock(rebuild.bottle):
             rebuild.refresh_from_db(fields=["phase"])
             if not rebuild.is_open or _is_behind(rebuild):
                 return
@@ -279,7 +278,7 @@ def maintain() -> None:
                 _fail(rebuild, "the bottle was deleted")
             continue
         try:
-            with _held(rebuild.bottle):
+            with _lock(rebuild.bottle):
                 is_left = _is_left(rebuild)
         except BlockingIOError:
             continue
@@ -359,11 +358,6 @@ def _is_behind(rebuild: Rebuild) -> bool:
     return Rebuild.objects.filter(bottle=rebuild.bottle, phase__in=images.OPEN, pk__lt=rebuild.pk).exists()
 
 
-@contextmanager
-def _held(bottle: Bottle) -> Iterator[None]:
-    """Raises BlockingIOError while another process rebuilds this bottle. The file stays."""
-    path = versions.bottle_directory(bottle) / "run" / "rebuild.lock"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+def _lock(bottle: Bottle) -> AbstractContextManager[None]:
+    """Raises BlockingIOError while another process rebuilds this bottle."""
+    return locks.lock(versions.bottle_directory(bottle) / "run" / "rebuild.lock", wait=False)

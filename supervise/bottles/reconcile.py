@@ -5,10 +5,7 @@ The only writer of a living bottle's state. "Alive" is what the backend says, ne
 
 from __future__ import annotations
 
-import fcntl
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +15,7 @@ from django.db import transaction
 
 from botbottle import backends
 from botbottle.backends.base import Backend, BackendError, Life
+from botbottle.core import locks
 from botbottle.launch import journal
 from botbottle.launch.journal import Reading
 from botbottle.models import Bottle
@@ -44,7 +42,7 @@ def reconcile() -> bool:
     other.
     """
     try:
-        with _held(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
+        with locks.lock(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
             reconcile_all()
             _remove_orphans()
             return True
@@ -69,7 +67,7 @@ def reconcile_bottle(bottle: Bottle) -> Bottle:
     A backend that does not answer changes nothing but `backend_problem`.
     """
     directory = versions.bottle_directory(bottle)
-    with _held(directory / LOCK, wait=True):
+    with locks.lock(directory / LOCK):
         bottle.refresh_from_db()
         if bottle.state == Bottle.State.DELETED:
             return bottle
@@ -161,12 +159,3 @@ def _is_being_rebuilt(slug: str) -> bool:
 def _record_orphan(backend: str, slug: str) -> None:
     with transaction.atomic():
         audit.append("orphan removed", actor_name=BY_ITSELF, bottle_slug=slug, details={"backend": backend})
-
-
-@contextmanager
-def _held(path: Path, *, wait: bool) -> Iterator[None]:
-    """An exclusive lock on a file, which stays. Raises BlockingIOError when not waiting and it is taken."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield

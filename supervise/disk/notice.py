@@ -14,8 +14,8 @@ from django.http import HttpRequest
 
 from botbottle.core import disk_space
 from botbottle.core.disk_space import Room, size
+from botbottle.core.files import write_atomically
 from botbottle.database import reserve
-from egress.contract.snapshot import write_atomically
 from supervise.disk.shares import Share
 
 SHOWN = 3

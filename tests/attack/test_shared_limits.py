@@ -31,8 +31,8 @@ from botbottle.backends.base import (
     Variable,
 )
 from botbottle.backends.local.bubblewrap import interpreter
+from botbottle.core.files import write_atomically
 from botbottle.launch import plan_cache
-from egress.contract.snapshot import write_atomically
 from tests.support import PROGRAMS, ROOT, proxy_harness
 from tests.support.proxy_harness import USUAL_ROUTES, Client, Harness, get, numbered, running_lab
 from tests.support.requirements import require

@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from botbottle.core.files import write_atomically
 from egress.contract.sharding import control_socket, owner
-from egress.contract.snapshot import render_gate, render_routes, write_atomically
+from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
 from tests.support import ROOT

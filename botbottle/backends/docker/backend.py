@@ -226,7 +226,7 @@ class DockerBackend:
     @contextmanager
     def _starting(self, slug: str) -> Iterator[None]:
         """Two starts at once would stage over each other."""
-        with secret_variables.alone(self._run(slug), slug, lock=_LOCK):
+        with secret_variables.lock_start(self._run(slug), slug, lock=_LOCK):
             try:
                 yield
             finally:

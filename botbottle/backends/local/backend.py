@@ -173,7 +173,7 @@ class LocalBackend:
         program = find_bubblewrap()
         run = self._run(plan.slug)
         run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = run_dir.take(run, plan.slug)
+        lock = run_dir.acquire(run, plan.slug)
         box = bubblewrap.Box()
         try:
             run_dir.sweep(run)

@@ -6,7 +6,6 @@ The lock is the truth: its keeper holds it, and the kernel frees it however the 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -18,41 +17,27 @@ from typing import Any
 from botbottle.backends import secret_variables
 from botbottle.backends.base import BackendError
 from botbottle.backends.local import supervisor
+from botbottle.core import locks
 from egress.contract.secret_variables import FILE as HANDED
 
-TAKE_SECONDS = 2.0  # a look at the lock holds it for a moment
+LOCK_SECONDS = 2.0  # a check holds the lock for a moment
 TAIL_BYTES = 600
 KEPT = ("log", "log.1", "state.json", "state.json.new", "cgroups", "keeper.sock", HANDED, "lock")
 
 
 def alive(run: Path) -> bool:
-    """Whether a keeper holds the lock. Looks share it, so that they do not take each other for one."""
+    """Whether a supervisor holds the lock."""
+    return locks.is_locked(run / "lock")
+
+
+def acquire(run: Path, slug: str) -> int:
+    """A descriptor with the lock, for the supervisor to be. Raises BackendError when the bottle lives."""
     try:
-        lock = os.open(run / "lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return locks.acquire(run / "lock", seconds=LOCK_SECONDS)
     except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
-def take(run: Path, slug: str) -> int:
-    """The lock, for the keeper to be. Raises BackendError when the bottle lives."""
-    deadline = time.monotonic() + TAKE_SECONDS
-    while True:
-        lock = os.open(run / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_ino == (run / "lock").stat().st_ino:  # not one that was removed meanwhile
-                return lock
-        os.close(lock)
-        if time.monotonic() > deadline:
-            raise BackendError(f"{slug} is already running. Stop it first: `manage.py bottle stop {slug}`.")
-        time.sleep(0.01)
+        raise BackendError(
+            f"{slug} is already running. Stop it first: `manage.py bottle stop {slug}`."
+        ) from None
 
 
 def free_within(run: Path, seconds: float) -> bool:
@@ -102,8 +87,7 @@ def tidy(run: Path, attempts: int = 1) -> None:
     """The same, if it is dead. The lock is shared with those who look, so that none takes us for a keeper."""
     if not any((run / name).exists() for name in ("cgroups", "keeper.sock", HANDED)):
         return  # nearly always
-    with contextlib.suppress(OSError), (run / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    with contextlib.suppress(OSError), locks.lock_shared(run / "lock"):
         sweep(run, attempts)  # who wants to start it waits meanwhile, and we are asked again
 
 

@@ -6,7 +6,6 @@ sockets. Its image is a directory or an archive of this host: nothing is fetched
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -51,6 +50,7 @@ from botbottle.backends.base import (
     Unavailable,
 )
 from botbottle.backends.smolmachines.smolvm import Refused, Smolvm, check_virtualization, find_program
+from botbottle.core import locks
 from botbottle.provision.agents import SERVER
 from botbottle.provision.variables import MCP_URL
 
@@ -188,8 +188,7 @@ class SmolmachinesBackend:
     def tidy(self, slug: str) -> None:
         """What a start that was killed had yet to copy in, secrets among it. Whoever copies holds a lock."""
         for path in self._kept_log(slug).parent.glob(f"{_COPIED}*"):
-            with suppress(OSError), path.open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with suppress(OSError), locks.lock_shared(path):
                 path.unlink()
         self._forget_handed(slug)
 
@@ -246,7 +245,7 @@ class SmolmachinesBackend:
                 raise
 
     def _boot(self, plan: Plan, tell: Progress) -> None:
-        with secret_variables.alone(self._run(plan.slug), plan.slug, lock=_LOCK):
+        with secret_variables.lock_start(self._run(plan.slug), plan.slug, lock=_LOCK):
             self._boot_alone(plan, tell)
 
     def _boot_alone(self, plan: Plan, tell: Progress) -> None:
@@ -312,8 +311,10 @@ class SmolmachinesBackend:
         owned = ["--uid", str(owner.uid), "--gid", str(owner.gid)] if owner else []
         own = self._kept_log(slug).parent
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(mode="w", encoding="utf-8", dir=own, prefix=_COPIED) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with (
+            tempfile.NamedTemporaryFile(mode="w", encoding="utf-8", dir=own, prefix=_COPIED) as file,
+            locks.lock(Path(file.name)),
+        ):
             file.write(content)
             file.flush()
             place = f"{sandbox_name(self.home, slug)}:{target}"

@@ -10,7 +10,7 @@ import resource
 import signal
 from contextlib import suppress
 
-from botbottle.core.home import write_private
+from botbottle.core.files import write_private
 from egress.contract import sharding
 from egress.dlp import scanner
 from egress.policy.errors import PolicyError

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from egress.contract.snapshot import as_yaml, write_atomically
+from botbottle.core.files import write_atomically
+from egress.contract.snapshot import as_yaml
 from egress.policy.routes import Route
 
 DIRECTORY = "current-config"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from egress.contract.snapshot import write_atomically
+from botbottle.core.files import write_atomically
 from egress.policy.routes import Route
 
 

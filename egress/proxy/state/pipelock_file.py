@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from botbottle.core.home import held
+from botbottle.core import locks
+from botbottle.core.files import write_atomically
 from egress.contract.pipelock import render_pipelock
-from egress.contract.snapshot import write_atomically
 from egress.proxy.config import Config
 
 # pipelock reads its file when that has not changed for a tenth of a second; the rest is for reading it.
@@ -32,7 +32,7 @@ class GateFile:
         if own == self._written:
             return
         # alone: or the one who read first would write last, without what the other one added
-        with held(self._config.run / "pipelock.lock"):
+        with locks.lock(self._config.run / "pipelock.lock"):
             if self._config.processes > 1:
                 write_atomically(self._part(self._config.number), own)
                 hosts = hosts.union(*map(self._hosts_of, range(self._config.processes)))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from OpenSSL import SSL
 
-from egress.contract.snapshot import write_atomically
+from botbottle.core.files import write_atomically
 from egress.proxy.tls.openssl import Session, serve, server_context
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from django.db import connection, connections
 
 from botbottle.checks import refuse_misconfiguration, require_shared_secret_key
 from botbottle.core import disk_space, environment
-from botbottle.core.home import write_private
+from botbottle.core.files import write_private
 from botbottle.process_supervisor import Plan, take_over
 from botbottle.web import listeners
 from egress import secrets as operators_secrets

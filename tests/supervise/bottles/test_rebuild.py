@@ -392,7 +392,7 @@ class Process:
 def test_one_that_began_meanwhile_is_not_given_up(
     rebuild: Rebuild, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = rebuilding._held
+    held = rebuilding._lock
 
     @contextmanager
     def held_late(bottle: Bottle) -> Iterator[None]:
@@ -401,7 +401,7 @@ def test_one_that_began_meanwhile_is_not_given_up(
             yield
 
     Rebuild.objects.update(attempts=rebuilding.MOST_ATTEMPTS)
-    monkeypatch.setattr(rebuilding, "_held", held_late)
+    monkeypatch.setattr(rebuilding, "_lock", held_late)
     rebuilding.maintain()
     assert Rebuild.objects.get().phase == Phase.LIVE
 

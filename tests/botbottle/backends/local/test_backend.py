@@ -698,18 +698,18 @@ def test_it_starts_again_after_any_end(started, backend):
 def test_looks_at_the_lock_do_not_disturb_each_other_nor_a_start(home):
     run = home / "run"
     run.mkdir()
-    lock = run_dir.take(run, "demo")
+    lock = run_dir.acquire(run, "demo")
     assert run_dir.alive(run)
     os.close(lock)
     look = os.open(run / "lock", os.O_RDONLY)
     fcntl.flock(look, fcntl.LOCK_SH)
     assert not run_dir.alive(run)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_dir, "TAKE_SECONDS", 0.05)
+        patch.setattr(run_dir, "LOCK_SECONDS", 0.05)
         with pytest.raises(BackendError):
-            run_dir.take(run, "demo")
+            run_dir.acquire(run, "demo")
     os.close(look)
-    os.close(run_dir.take(run, "demo"))
+    os.close(run_dir.acquire(run, "demo"))
 
 
 # limits

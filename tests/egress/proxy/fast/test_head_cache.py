@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from botbottle.backends import secret_variables
-from egress.contract.snapshot import render_gate, render_routes, write_atomically
+from botbottle.core.files import write_atomically
+from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
 from egress.proxy.config import Config

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from egress.contract.snapshot import render_gate, render_routes, write_atomically
+from botbottle.core.files import write_atomically
+from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.decide import RouteTable, Snapshot
 from egress.proxy.config import Config
 from egress.proxy.process.listeners import Listeners
