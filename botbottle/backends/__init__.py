@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from botbottle.backends.base import Backend, BackendError
+from botbottle.backends.base import Backend
+from botbottle.core.plan_types import BackendError
 
 _CLASSES = {"local": "LocalBackend", "docker": "DockerBackend", "smolmachines": "SmolmachinesBackend"}
 NAMES = tuple(_CLASSES)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from botbottle.backends.base import HOME_INSIDE, UID_INSIDE, USER_INSIDE, Mount, Plan, Progress
+from botbottle.backends.base import Progress
+from botbottle.core.plan_types import HOME_INSIDE, UID_INSIDE, USER_INSIDE, Mount, Plan
 
 HOME_LABEL, SLUG_LABEL = "bot-bottle.home", "bot-bottle.slug"
 

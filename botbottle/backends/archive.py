@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from botbottle import inside
-from botbottle.backends.base import BackendError
+from botbottle.core.plan_types import BackendError
 
 RECEIVE = (inside.DIRECTORY / "unpack.py").read_text(encoding="utf-8")
 

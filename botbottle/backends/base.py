@@ -6,27 +6,16 @@ A bottle has no network at all: it gets a directory with two Unix sockets, and a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-HOME_INSIDE = "/home/agent"
-WORKSPACE_INSIDE = "/workspace"
-RUN_INSIDE = "/run/bot-bottle"
-SOCKETS_INSIDE = f"{RUN_INSIDE}/sockets"
-INIT_INSIDE = f"{RUN_INSIDE}/init.py"
-CONFIG_INSIDE = "/etc/bot-bottle/current-config"
-TRUST_INSIDE = "/etc/bot-bottle/ca"
-USER_INSIDE, UID_INSIDE = "agent", 1000
-PROXY_PORT_INSIDE, AGENT_PORT_INSIDE = 9101, 9100
+from botbottle.core.plan_types import BackendError, Plan
+
 STOP_SECONDS = 10.0
 
 Progress = Callable[[str], None]  # one plain line for whoever waits
-
-
-class BackendError(Exception):
-    """Something the operator must put right; the message says what and how."""
 
 
 class Unavailable(BackendError):
@@ -35,83 +24,6 @@ class Unavailable(BackendError):
 
 class NotRunning(BackendError):
     """The bottle is not running."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """Where a variable's value comes from, looked up at each start so that no secret is kept in a plan."""
-
-    value: str | None = None
-    from_env: str | None = None
-    from_file: str | None = None
-
-    @property
-    def secret(self) -> bool:
-        return self.value is None
-
-    def resolve(self, name: str) -> str:
-        """Raises BackendError when the host does not have it."""
-        if self.value is not None:
-            return self.value
-        if self.from_env is not None:
-            if self.from_env not in os.environ:
-                raise BackendError(
-                    f"env.{name}: the host has no variable {self.from_env}. Set it, or drop it."
-                )
-            return os.environ[self.from_env]
-        try:
-            return Path(str(self.from_file)).expanduser().read_text(encoding="utf-8").rstrip("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BackendError(f"env.{name}: {self.from_file} cannot be read: {error}.") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    source: str  # absolute, on the host
-    target: str  # absolute, in the bottle
-    writable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A small file that is put into the bottle when it starts."""
-
-    path: str  # absolute, in the bottle
-    content: str
-    mode: int = 0o644
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    cpus: float | None = None
-    memory: int | None = None  # bytes
-    pids: int | None = None
-    files: int | None = None  # descriptors of each process
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything a backend needs to start a bottle, decided before anything runs. Holds no secret."""
-
-    slug: str
-    backend: str
-    directory: str  # the bottle's own, on the host
-    image: str = (
-        ""  # docker: a name; smolmachines: a directory or archive; local: a directory, or "" = this host
-    )
-    dockerfile: str = ""  # path of the file the image is built from, where there is one
-    agent: str = "none"
-    command: tuple[str, ...] = ()  # empty: the bottle stays idle until something is executed in it
-    variables: Mapping[str, Variable] = field(default_factory=dict)
-    files: tuple[File, ...] = ()
-    mounts: tuple[Mount, ...] = ()  # workspace, sockets, current-config, trust and what the manifest adds
-    workdir: str = WORKSPACE_INSIDE
-    limits: Limits = Limits()
-    supervise: bool = True
-
-    def environment(self) -> dict[str, str]:
-        """The variables with their values. Raises BackendError. Never log or print the result."""
-        return {name: variable.resolve(name) for name, variable in self.variables.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from botbottle.backends.base import Plan, Progress, Unavailable
+from botbottle.backends.base import Progress, Unavailable
+from botbottle.core.plan_types import Plan
 
 _CLASSES = {"docker": ("docker.build", "DockerImages"), "local": ("local.rootfs_build", "LocalImages")}
 

@@ -9,7 +9,7 @@ import os
 import re
 import resource
 
-from botbottle.backends.base import Limits
+from botbottle.core.plan_types import Limits
 
 FILES = 4096  # descriptors of each process
 PROCESSES = 4096

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from botbottle.backends.base import BackendError, Life, Plan
+from botbottle.backends.base import Life
 from botbottle.core import locks
+from botbottle.core.plan_types import BackendError, Plan
 from egress.contract.secret_variables import FILE, KNOWN_AFTER_SECONDS, from_bytes, to_bytes
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from botbottle import inside
-from botbottle.backends.base import WORKSPACE_INSIDE, BackendError, Mount, Plan, Progress
+from botbottle.backends.base import Progress
+from botbottle.core.plan_types import WORKSPACE_INSIDE, BackendError, Mount, Plan
 from botbottle.launch import scratch_sandbox
 
 _INSIDE = inside.DIRECTORY

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from botbottle.backends.base import WORKSPACE_INSIDE, Backend, BackendError, Plan, Progress
+from botbottle.backends.base import Backend, Progress
 from botbottle.core.environment import text
+from botbottle.core.plan_types import WORKSPACE_INSIDE, BackendError, Plan
 from botbottle.launch import journal, plan_cache
 
 PROXY, AGENT = "sockets/proxy.sock", "sockets/agent.sock"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from botbottle.backends import quotas
-from botbottle.backends.base import (
+from botbottle.core.plan_types import (
     CONFIG_INSIDE,
     HOME_INSIDE,
     SOCKETS_INSIDE,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from botbottle.backends.base import File, Limits, Mount, Plan, Variable
+from botbottle.core.plan_types import File, Limits, Mount, Plan, Variable
 
 FORMAT = 1
 KEPT, COMMAND = "run/launch.json", "run/command.json"  # in the bottle's directory

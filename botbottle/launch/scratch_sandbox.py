@@ -15,8 +15,9 @@ from pathlib import Path
 
 from botbottle import backends
 from botbottle.backends.accounts import bottle_user
-from botbottle.backends.base import WORKSPACE_INSIDE, Backend, BackendError, Mount, Plan
+from botbottle.backends.base import Backend
 from botbottle.backends.local import bubblewrap
+from botbottle.core.plan_types import WORKSPACE_INSIDE, BackendError, Mount, Plan
 
 PLACE = "canary"  # in the bottle's directory: a home of its own, so that nobody takes it for the bottle
 _MOST_OUTPUT = 1 << 20

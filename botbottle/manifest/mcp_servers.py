@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from botbottle.backends.base import Limits, Variable
+from botbottle.core.plan_types import Limits, Variable
 
 KEYS: Final = (
     "command", "args", "env", "host_path", "mode", "startup_timeout", "cpus", "memory", "pids", "read_only",

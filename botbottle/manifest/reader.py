@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from botbottle.backends import NAMES as BACKENDS
-from botbottle.backends.base import BackendError, Limits, Mount, Variable
+from botbottle.core.plan_types import BackendError, Limits, Mount, Variable
 from botbottle.manifest import mcp_servers as servers
 from botbottle.manifest import yaml as manifest_yaml
 from botbottle.manifest.example import EXAMPLE

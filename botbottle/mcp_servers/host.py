@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from botbottle import backends
-from botbottle.backends.base import BackendError, Life, Unavailable
+from botbottle.backends.base import Life, Unavailable
 from botbottle.core import locks
+from botbottle.core.plan_types import BackendError
 from botbottle.manifest import reader as manifests
 from botbottle.mcp_servers.clients import Client
 from botbottle.mcp_servers.monitor import Phase, Sandbox, Server

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from botbottle.backends.base import Limits
 from botbottle.backends.local import cgroups
+from botbottle.core.plan_types import Limits
 
 NAMES = ("memory", "pids", "cpus")
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from botbottle.backends import secret_variables
-from botbottle.backends.base import Backend, BackendError, NotRunning, Unavailable
+from botbottle.backends.base import Backend, NotRunning, Unavailable
+from botbottle.core.plan_types import BackendError
 from botbottle.manifest.mcp_servers import Spec
 from botbottle.mcp_servers import staging
 from botbottle.mcp_servers.limits import Bounds

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from botbottle import inside
-from botbottle.backends.base import Backend, BackendError, Limits, NotRunning, Pipes
+from botbottle.backends.base import Backend, NotRunning, Pipes
+from botbottle.core.plan_types import BackendError, Limits
 from botbottle.mcp_servers.staging import Launch
 
 INSIDE = inside.DIRECTORY

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
-from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE
+from botbottle.core.plan_types import HOME_INSIDE, WORKSPACE_INSIDE
 from botbottle.manifest.mcp_servers import Spec
 from botbottle.provision.mount_sources import check_not_writable
 

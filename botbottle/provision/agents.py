@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE, BackendError, File
+from botbottle.core.plan_types import HOME_INSIDE, WORKSPACE_INSIDE, BackendError, File
 from botbottle.provision import codex_config
 from botbottle.provision.notes import merged_note
 

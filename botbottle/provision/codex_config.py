@@ -7,7 +7,7 @@ import re
 import tomllib
 from typing import Any
 
-from botbottle.backends.base import WORKSPACE_INSIDE
+from botbottle.core.plan_types import WORKSPACE_INSIDE
 
 # Only for a file that is not there yet: whoever has one has decided for themselves.
 _FRESH = f"""\

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from botbottle.backends.base import AGENT_PORT_INSIDE, HOME_INSIDE, BackendError, File
+from botbottle.core.plan_types import AGENT_PORT_INSIDE, HOME_INSIDE, BackendError, File
 
 CLAUDE_SETTINGS: Final = f"{HOME_INSIDE}/.claude/settings.json"
 CLAUDE_SCRIPT: Final = f"{HOME_INSIDE}/.claude/bot-bottle-context.py"

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from botbottle.backends.base import HOME_INSIDE, File
+from botbottle.core.plan_types import HOME_INSIDE, File
 
 MAX_FILES, MAX_BYTES = 500, 4 * 1024 * 1024
 

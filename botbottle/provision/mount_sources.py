@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE
+from botbottle.core.plan_types import HOME_INSIDE, WORKSPACE_INSIDE
 
 # Of the kernel, or where the host's services listen: a mounted socket is a way out that asks nobody.
 _NEVER = tuple(Path(path) for path in ("/proc", "/sys", "/dev", "/run", "/boot"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from botbottle.backends.base import CONFIG_INSIDE, WORKSPACE_INSIDE
+from botbottle.core.plan_types import CONFIG_INSIDE, WORKSPACE_INSIDE
 
 BEGIN: Final = "<!-- bot-bottle: begin, written at each start -->"
 END: Final = "<!-- bot-bottle: end -->"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from botbottle.backends.base import (
+from botbottle.core.plan_types import (
     AGENT_PORT_INSIDE,
     HOME_INSIDE,
     PROXY_PORT_INSIDE,

@@ -19,7 +19,8 @@ from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from botbottle import backends
-from botbottle.backends.base import STOP_SECONDS, Backend, BackendError, Plan, Progress, Unavailable
+from botbottle.backends.base import STOP_SECONDS, Backend, Progress, Unavailable
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.launch import fast_cli, journal, plan_cache
 from botbottle.launch import plan as plans
 from botbottle.manifest import reader as manifests

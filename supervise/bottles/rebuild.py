@@ -17,8 +17,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from botbottle.backends import image_builders
-from botbottle.backends.base import BackendError, Plan, Progress
+from botbottle.backends.base import Progress
 from botbottle.core import locks
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.launch import canary, journal, plan_cache, scratch_sandbox
 from botbottle.models import Bottle

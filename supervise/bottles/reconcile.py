@@ -14,8 +14,9 @@ from django.conf import settings
 from django.db import transaction
 
 from botbottle import backends
-from botbottle.backends.base import Backend, BackendError, Life
+from botbottle.backends.base import Backend, Life
 from botbottle.core import locks
+from botbottle.core.plan_types import BackendError
 from botbottle.launch import journal
 from botbottle.launch.journal import Reading
 from botbottle.models import Bottle

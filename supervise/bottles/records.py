@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from botbottle.backends import secret_variables
-from botbottle.backends.base import BackendError
+from botbottle.core.plan_types import BackendError
 from botbottle.launch import journal, plan_cache
 from botbottle.models import Bottle, digest_token, new_token, valid_slug
 from egress.tables import versions

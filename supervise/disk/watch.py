@@ -13,9 +13,9 @@ from pathlib import Path
 from django.conf import settings
 from django.db import DatabaseError, transaction
 
-from botbottle.backends.base import BackendError
 from botbottle.core import disk_space
 from botbottle.core.disk_space import Room
+from botbottle.core.plan_types import BackendError
 from botbottle.database import reserve
 from botbottle.leader_thread import LeaderThread
 from botbottle.models import Bottle

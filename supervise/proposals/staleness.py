@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from botbottle.backends.base import BackendError
+from botbottle.core.plan_types import BackendError
 from botbottle.manifest import reader as manifests
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion

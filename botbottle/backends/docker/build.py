@@ -24,12 +24,13 @@ from docker.errors import APIError, ImageNotFound, NotFound  # type: ignore[impo
 
 from botbottle import inside
 from botbottle.backends.accounts import sandbox_labels, sandbox_name
-from botbottle.backends.base import INIT_INSIDE, SOCKETS_INSIDE, BackendError, Mount, Plan, Progress
+from botbottle.backends.base import Progress
 from botbottle.backends.docker import images as docker_images
 from botbottle.backends.docker import sources as docker_sources
 from botbottle.backends.docker.container import _bind, _confinement, engine_user
 from botbottle.backends.docker.engine import connected
 from botbottle.backends.local.bubblewrap import interpreter
+from botbottle.core.plan_types import INIT_INSIDE, SOCKETS_INSIDE, BackendError, Mount, Plan
 from botbottle.dockerfiles.build_rules import one_line_each
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.provision.variables import proxy_variables

@@ -20,7 +20,7 @@ from docker.types import Mount as DockerMount
 from botbottle import inside
 from botbottle.backends import quotas, seccomp
 from botbottle.backends.accounts import User, account_files, bottle_user
-from botbottle.backends.base import (
+from botbottle.core.plan_types import (
     HOME_INSIDE,
     INIT_INSIDE,
     RUN_INSIDE,

@@ -13,7 +13,8 @@ import requests.exceptions
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, DockerException  # type: ignore[import-untyped]
 
-from botbottle.backends.base import BackendError, Unavailable
+from botbottle.backends.base import Unavailable
+from botbottle.core.plan_types import BackendError
 
 _DEFAULT = "unix:///var/run/docker.sock"
 SECONDS = 60

@@ -19,9 +19,10 @@ from typing import Any
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, NotFound  # type: ignore[import-untyped]
 
-from botbottle.backends.base import BackendError, Plan, Progress
+from botbottle.backends.base import Progress
 from botbottle.backends.docker import sources
 from botbottle.backends.docker.sources import find
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles import build_rules
 from botbottle.dockerfiles.parse import BadDockerfile
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from docker.errors import APIError  # type: ignore[import-untyped]
 
-from botbottle.backends.base import BackendError, Pipes
+from botbottle.backends.base import Pipes
 from botbottle.backends.docker import terminal
 from botbottle.backends.docker.engine import SECONDS, connected
+from botbottle.core.plan_types import BackendError
 
 
 def join(stream: terminal.Stream, execution: str, container: str) -> Pipes:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from botbottle.backends.base import BackendError
+from botbottle.core.plan_types import BackendError
 
 _CHUNK = 65536
 _HEAD_LIMIT = 65536

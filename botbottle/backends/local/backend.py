@@ -16,17 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from botbottle.backends import quotas, secret_variables
-from botbottle.backends.base import (
-    STOP_SECONDS,
-    BackendError,
-    Life,
-    NotRunning,
-    Pipes,
-    Plan,
-    Progress,
-    Unavailable,
-)
+from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable
 from botbottle.backends.local import bubblewrap, run_dir, supervisor, terminal
+from botbottle.core.plan_types import BackendError, Plan
 
 if TYPE_CHECKING:
     from botbottle.backends.local.cgroups import Placement  # a start without limits does without

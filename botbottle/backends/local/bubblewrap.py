@@ -13,7 +13,7 @@ from pathlib import Path
 
 from botbottle import inside
 from botbottle.backends import seccomp
-from botbottle.backends.base import (
+from botbottle.core.plan_types import (
     HOME_INSIDE,
     INIT_INSIDE,
     TRUST_INSIDE,

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from botbottle.backends import quotas
-from botbottle.backends.base import Limits
 from botbottle.backends.local import supervisor
+from botbottle.core.plan_types import Limits
 
 PERIOD = 100_000  # microseconds; the kernel's default, within which a share of the processors is spent
 _NAMES = ("memory", "pids", "cpus")

@@ -14,10 +14,11 @@ from typing import Any
 
 from docker import DockerClient  # type: ignore[import-untyped]
 
-from botbottle.backends.base import BackendError, Plan, Progress, Unavailable
+from botbottle.backends.base import Progress, Unavailable
 from botbottle.backends.docker import build as docker_build
 from botbottle.backends.docker import sources
 from botbottle.backends.docker.engine import connected
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 
 PREFIX = "rootfs-"

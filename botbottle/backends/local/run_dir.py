@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from botbottle.backends import secret_variables
-from botbottle.backends.base import BackendError
 from botbottle.backends.local import supervisor
 from botbottle.core import locks
+from botbottle.core.plan_types import BackendError
 from egress.contract.secret_variables import FILE as HANDED
 
 LOCK_SECONDS = 2.0  # a check holds the lock for a moment

@@ -30,27 +30,22 @@ from botbottle.backends.accounts import (
     warn_of_closed_mounts,
 )
 from botbottle.backends.archive import RECEIVE, pack
-from botbottle.backends.base import (
+from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable
+from botbottle.backends.smolmachines.smolvm import Refused, Smolvm, check_virtualization, find_program
+from botbottle.core import locks
+from botbottle.core.plan_types import (
     HOME_INSIDE,
     INIT_INSIDE,
     RUN_INSIDE,
     SOCKETS_INSIDE,
-    STOP_SECONDS,
     TRUST_INSIDE,
     USER_INSIDE,
     WORKSPACE_INSIDE,
     BackendError,
     File,
-    Life,
     Mount,
-    NotRunning,
-    Pipes,
     Plan,
-    Progress,
-    Unavailable,
 )
-from botbottle.backends.smolmachines.smolvm import Refused, Smolvm, check_virtualization, find_program
-from botbottle.core import locks
 from botbottle.provision.agents import SERVER
 from botbottle.provision.variables import MCP_URL
 

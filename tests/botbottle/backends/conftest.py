@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from botbottle.backends.base import (
+from botbottle.core.plan_types import (
     CONFIG_INSIDE,
     HOME_INSIDE,
     SOCKETS_INSIDE,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from botbottle.backends.base import WORKSPACE_INSIDE, Mount, Plan, Variable
+from botbottle.core.plan_types import WORKSPACE_INSIDE, Mount, Plan, Variable
 from botbottle.launch import canary, scratch_sandbox
 from botbottle.launch.scratch_sandbox import Ended
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botbottle.backends import quotas
-from botbottle.backends.base import File, Limits, Mount, Plan, Variable
+from botbottle.core.plan_types import File, Limits, Mount, Plan, Variable
 from botbottle.launch import plan, plan_cache
 from botbottle.manifest import reader as manifest
 from botbottle.manifest.reader import BadManifest, Manifest

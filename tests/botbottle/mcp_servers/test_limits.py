@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from botbottle.backends.base import Limits
 from botbottle.backends.local import cgroups
+from botbottle.core.plan_types import Limits
 from botbottle.mcp_servers.limits import Bounds
 from tests.support.bottle_cli import Bottles
 from tests.support.mcp_server_site import Managed

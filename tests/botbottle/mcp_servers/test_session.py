@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from botbottle.backends.base import BackendError, NotRunning, Pipes
+from botbottle.backends.base import NotRunning, Pipes
+from botbottle.core.plan_types import BackendError
 from botbottle.manifest.mcp_servers import Spec
 from botbottle.mcp_servers import monitor
 from botbottle.mcp_servers.clients import Client

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from botbottle import backends
-from botbottle.backends.base import Plan
 from botbottle.backends.local import backend as local
+from botbottle.core.plan_types import Plan
 from botbottle.launch import journal, plan_cache
 from botbottle.models import Bottle
 from egress.tables import versions

@@ -17,7 +17,8 @@ from django.test import Client
 from django.utils import timezone
 
 from botbottle.backends import image_builders
-from botbottle.backends.base import BackendError, Life, Plan
+from botbottle.backends.base import Life
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.launch import canary, journal, plan_cache
 from botbottle.manifest import reader as manifests

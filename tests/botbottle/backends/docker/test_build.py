@@ -15,11 +15,11 @@ import pytest
 from docker.models.containers import Container
 
 from botbottle.backends.accounts import HOME_LABEL, home_mark, sandbox_labels, sandbox_name
-from botbottle.backends.base import BackendError, Plan
 from botbottle.backends.docker import build as docker_build
 from botbottle.backends.docker import sources
 from botbottle.backends.docker.backend import DockerBackend
 from botbottle.backends.docker.build import Bounds, DockerImages
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 from tests.support.docker_engine import Engine, docker_host, engine
 from tests.support.docker_images import PYTHON_IMAGE, SHELL_IMAGE

@@ -23,9 +23,10 @@ from pathlib import Path
 import pytest
 
 from botbottle.backends import quotas
-from botbottle.backends.base import BackendError, File, Limits, Mount, NotRunning, Plan, Unavailable, Variable
+from botbottle.backends.base import NotRunning, Unavailable
 from botbottle.backends.local import backend as local
 from botbottle.backends.local import bubblewrap, cgroups, run_dir
+from botbottle.core.plan_types import BackendError, File, Limits, Mount, Plan, Variable
 from botbottle.launch import plan_cache
 from egress.contract.secret_variables import FILE, from_bytes
 from tests.botbottle.backends.conftest import listening_on_the_host

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from botbottle.backends.base import Limits
 from botbottle.backends.local import cgroups
+from botbottle.core.plan_types import Limits
 
 ALL = Limits(cpus=1.5, memory=256 << 20, pids=64)
 

@@ -17,7 +17,10 @@ import pytest
 
 from botbottle.backends import get
 from botbottle.backends.accounts import sandbox_name
-from botbottle.backends.base import (
+from botbottle.backends.base import NotRunning, Unavailable
+from botbottle.backends.smolmachines.backend import SmolmachinesBackend
+from botbottle.backends.smolmachines.smolvm import Refused, Smolvm, find_program
+from botbottle.core.plan_types import (
     CONFIG_INSIDE,
     SOCKETS_INSIDE,
     TRUST_INSIDE,
@@ -26,13 +29,9 @@ from botbottle.backends.base import (
     File,
     Limits,
     Mount,
-    NotRunning,
     Plan,
-    Unavailable,
     Variable,
 )
-from botbottle.backends.smolmachines.backend import SmolmachinesBackend
-from botbottle.backends.smolmachines.smolvm import Refused, Smolvm, find_program
 from egress.contract.secret_variables import FILE, from_bytes
 from tests.support import ROOT
 from tests.support.requirements import require
