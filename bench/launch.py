@@ -25,14 +25,14 @@ from statistics import median, quantiles
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from botbottle.backends.local import bubblewrap  # noqa: E402
 from botbottle.backends.local.backend import LocalBackend  # noqa: E402
+from botbottle.core.interpreter import host_interpreter  # noqa: E402
 from botbottle.launch import plan  # noqa: E402
 from botbottle.manifest import reader as manifest  # noqa: E402
 
 OVERHEAD_BAR_MS, MEMORY_BAR_KB = 100.0, 10 * 1024
 SLUG = "bench"
-AGENT = (bubblewrap.interpreter(), "-I", "-S", "-c", "import time; print(time.monotonic_ns())")
+AGENT = (host_interpreter(), "-I", "-S", "-c", "import time; print(time.monotonic_ns())")
 BARE = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
 
 

@@ -52,6 +52,12 @@ class Pipes:
             os.close(fd)
 
 
+def one_line(printed: bytes) -> str:
+    """Text from inside, harmless on a terminal."""
+    text = "".join(letter if letter.isprintable() else " " for letter in printed.decode("utf-8", "replace"))
+    return " ".join(text.split()) or "it printed nothing."
+
+
 class Backend(Protocol):
     """One per kind of sandbox; made for one BOTTLE_HOME. What goes wrong is a BackendError to act on."""
 

@@ -21,8 +21,8 @@ from unittest.mock import patch
 
 import pytest
 
-from botbottle.backends.local.bubblewrap import interpreter
 from botbottle.core.files import write_atomically
+from botbottle.core.interpreter import host_interpreter
 from botbottle.core.plan_types import (
     HOME_INSIDE,
     SOCKETS_INSIDE,
@@ -150,7 +150,7 @@ def begin(lab: Harness, slug: str, program: str, limits: Limits = Limits()) -> s
         Mount(str(directory / "sockets"), SOCKETS_INSIDE),
     )
     plan = Plan(
-        slug, "local", str(directory), command=(interpreter(), "-I", "-S", "-c", program),
+        slug, "local", str(directory), command=(host_interpreter(), "-I", "-S", "-c", program),
         variables={"HOME": Variable(HOME_INSIDE)}, mounts=mounts, limits=limits,
     )  # fmt: skip
     written = lab.home / f"{slug}.json"

@@ -26,7 +26,7 @@ from botbottle.backends.accounts import (
     warn_of_closed_mounts,
 )
 from botbottle.backends.archive import RECEIVE, pack
-from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable
+from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable, one_line
 from botbottle.backends.docker import build as docker_build
 from botbottle.backends.docker import images as docker_images
 from botbottle.backends.docker import pipes, terminal
@@ -39,7 +39,6 @@ from botbottle.backends.docker.container import (
     settings,
 )
 from botbottle.backends.docker.engine import SECONDS, connected, moment, socket_path
-from botbottle.backends.local.run_dir import one_line
 from botbottle.core.plan_types import INIT_INSIDE, WORKSPACE_INSIDE, BackendError, Plan
 
 READER_LABEL = "bot-bottle.reader"  # a container that only shows what is in an image

@@ -29,7 +29,7 @@ from botbottle.backends.docker import images as docker_images
 from botbottle.backends.docker import sources as docker_sources
 from botbottle.backends.docker.container import _bind, _confinement, engine_user
 from botbottle.backends.docker.engine import connected
-from botbottle.backends.local.bubblewrap import interpreter
+from botbottle.core.interpreter import host_interpreter
 from botbottle.core.plan_types import INIT_INSIDE, SOCKETS_INSIDE, BackendError, Mount, Plan
 from botbottle.dockerfiles.build_rules import one_line_each
 from botbottle.dockerfiles.parse import digest_of
@@ -224,7 +224,7 @@ def _gate(client: DockerClient, home: Path, slug: str) -> Iterator[Any]:
     container = client.containers.create(
         _nothing(client),
         name=_gate_name(home, slug),
-        entrypoint=[interpreter(), "-I", "-S", INIT_INSIDE],
+        entrypoint=[host_interpreter(), "-I", "-S", INIT_INSIDE],
         command=["--no-supervise", "--"],
         user=str(engine_user(home, client.info().get("SecurityOptions") or [])),
         labels={GATE_LABEL: slug},
@@ -259,7 +259,7 @@ def _nothing(client: DockerClient) -> str:
 
 
 def _mounts(sockets: Path) -> list[Mount]:
-    programs = [*_PROGRAMS, *([] if interpreter().startswith("/usr/") else [sys.base_prefix])]
+    programs = [*_PROGRAMS, *([] if host_interpreter().startswith("/usr/") else [sys.base_prefix])]
     own = [Mount(str(sockets), SOCKETS_INSIDE), Mount(str(_INIT), INIT_INSIDE)]
     return [*(Mount(os.path.realpath(path), path) for path in programs if Path(path).exists()), *own]
 

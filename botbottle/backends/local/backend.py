@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from botbottle.backends import quotas, secret_variables
-from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable
+from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable, one_line
 from botbottle.backends.local import bubblewrap, run_dir, supervisor, terminal
+from botbottle.core.interpreter import compiled, host_interpreter
 from botbottle.core.plan_types import BackendError, Plan
 
 if TYPE_CHECKING:
@@ -134,8 +135,8 @@ class LocalBackend:
         order = self._order(plan, progress, {})
         ready, order.ready = os.pipe()
         inherited = [order.lock, order.control, order.ready, *order.fds]
-        kept = str(bubblewrap.compiled(Path(supervisor.__file__)))
-        program = [bubblewrap.interpreter(), "-I", "-S", kept, plan.slug, *order.arguments()]
+        kept = str(compiled(Path(supervisor.__file__)))
+        program = [host_interpreter(), "-I", "-S", kept, plan.slug, *order.arguments()]
         try:
             subprocess.run(  # noqa: S603
                 program, pass_fds=inherited, check=True, stdin=subprocess.DEVNULL, cwd="/", env={},
@@ -280,7 +281,7 @@ class LocalBackend:
                 fds = (archive.fileno(), printed.fileno(), printed.fileno())
                 said = terminal.request(connection, _exec(request), fds)
                 printed.seek(0)
-                problem = run_dir.one_line(printed.read(600))
+                problem = one_line(printed.read(600))
         finally:
             connection.close()
         if said != b"0":

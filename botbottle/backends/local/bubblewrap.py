@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
 import sys
 from pathlib import Path
 
 from botbottle import inside
 from botbottle.backends import seccomp
+from botbottle.core.interpreter import compiled, host_interpreter
 from botbottle.core.plan_types import (
     HOME_INSIDE,
     INIT_INSIDE,
@@ -93,42 +93,15 @@ class Box:
         self.fds = []
 
 
-def interpreter() -> str:
-    """The host's Python that is not part of a virtual environment."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    path = f"{sys.base_prefix}/bin/python{version}"
-    return path if os.access(path, os.X_OK) else os.path.realpath(sys.executable)
-
-
 def interpreter_inside(plan: Plan) -> str:
     if not plan.image:
-        return interpreter()
+        return host_interpreter()
     for path in ("/usr/local/bin/python3", "/usr/bin/python3"):
         if os.path.lexists(f"{plan.image}{path}"):
             return path
     raise BackendError(
         f"{plan.image} has no python3, which a bottle's first program needs: install it there."
     )
-
-
-def compiled(source: Path) -> Path:
-    """Its byte code for this very interpreter, which takes a megabyte less to run. Else the file itself."""
-    kept = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
-    facts = source.stat()
-    stamp = struct.pack("<III", 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
-    try:
-        with kept.open("rb") as file:
-            if file.read(16)[4:] == stamp:
-                return kept
-    except OSError:
-        pass
-    import py_compile  # noqa: PLC0415 - once
-
-    try:
-        py_compile.compile(str(source), str(kept), doraise=True)
-    except (OSError, py_compile.PyCompileError):
-        return source
-    return kept
 
 
 def first_program(plan: Plan) -> list[str]:
@@ -160,7 +133,7 @@ def _root(box: Box, plan: Plan) -> None:
     names = [name for name in os.listdir(base) if name not in OURS] if plan.image else PROGRAMS  # noqa: PTH208
     for name in sorted(names):
         box.show(base / name, f"/{name}")
-    if not plan.image and not interpreter().startswith("/usr/"):
+    if not plan.image and not host_interpreter().startswith("/usr/"):
         box.add("--ro-bind", sys.base_prefix, sys.base_prefix)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from botbottle.backends import secret_variables
+from botbottle.backends.base import one_line
 from botbottle.backends.local import supervisor
 from botbottle.core import locks
 from botbottle.core.plan_types import BackendError
@@ -102,12 +103,6 @@ def tail(run: Path) -> str:
         return one_line((run / "log").read_bytes()[-TAIL_BYTES:])
     except OSError:
         return one_line(b"")
-
-
-def one_line(printed: bytes) -> str:
-    """Text from inside, harmless on a terminal."""
-    text = "".join(letter if letter.isprintable() else " " for letter in printed.decode("utf-8", "replace"))
-    return " ".join(text.split()) or "it printed nothing."
 
 
 def logs(run: Path, *, follow: bool) -> Iterator[bytes]:

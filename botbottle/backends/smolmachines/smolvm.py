@@ -14,8 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from botbottle.backends.base import Pipes, Unavailable
-from botbottle.backends.local.run_dir import one_line
+from botbottle.backends.base import Pipes, Unavailable, one_line
 from botbottle.core.plan_types import BackendError
 
 HINT = "Install it with: pip install smolmachines"

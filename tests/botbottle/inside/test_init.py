@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from botbottle.backends.local import bubblewrap
+from botbottle.core.interpreter import host_interpreter
 from tests.support.requirements import require
 from tests.support.timeouts import PATIENCE
 
@@ -56,7 +57,7 @@ def command(home: Path) -> Callable[..., list[str]]:
     def make(*arguments: str, program: Path = bubblewrap.INIT) -> list[str]:
         (home / "sockets").mkdir(exist_ok=True)
         sockets = ("--bind", str(home / "sockets"), "/run/bot-bottle/sockets")
-        python = (bubblewrap.interpreter(), "-I", "-S", str(program))
+        python = (host_interpreter(), "-I", "-S", str(program))
         return [*BOX, *VIEW, *sockets, *python, *arguments]
 
     return make
@@ -244,7 +245,7 @@ print(answered)
 
 
 def command_words() -> list[str]:
-    return [bubblewrap.interpreter(), "-I", "-S", str(bubblewrap.INIT)]
+    return [host_interpreter(), "-I", "-S", str(bubblewrap.INIT)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -253,7 +254,7 @@ def test_signals_go_to_the_command(home, number):
     program = changed(home, "PORT = 9101, 9100", "PORT = 0, 0")
     name = number.name.removeprefix("SIG")
     script = f"trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
-    words = [bubblewrap.interpreter(), "-I", "-S", str(program), "--", *SH, script]
+    words = [host_interpreter(), "-I", "-S", str(program), "--", *SH, script]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
@@ -274,7 +275,7 @@ def test_it_reaps_what_the_command_leaves_behind(init):
 def test_without_a_command_it_stays_until_it_is_asked_to_end(home):
     program = changed(home, "PORT = 9101, 9100", "PORT = 0, 0")
     ours, theirs = socket_pair()
-    words = [bubblewrap.interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
+    words = [host_interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
     with ours, theirs, subprocess.Popen(words, pass_fds=[theirs.fileno()]) as process:
         assert ours.recv(64) == b"started"
         ours.send(b"kill 28")
@@ -320,7 +321,7 @@ def test_what_cannot_be_forked_is_told_to_whoever_asked_and_nobody_else_suffers(
     program = changed(home, "class Loop:", broken)
     program.write_text(program.read_text().replace("PORT = 9101, 9100", "PORT = 0, 0"))
     ours, theirs = socket_pair()
-    words = [bubblewrap.interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
+    words = [host_interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
     with ours, theirs, subprocess.Popen(words, pass_fds=[theirs.fileno()]) as process:
         assert ours.recv(64) == b"started"
         for _ in range(2):

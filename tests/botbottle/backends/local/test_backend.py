@@ -26,6 +26,7 @@ from botbottle.backends import quotas
 from botbottle.backends.base import NotRunning, Unavailable
 from botbottle.backends.local import backend as local
 from botbottle.backends.local import bubblewrap, cgroups, run_dir
+from botbottle.core.interpreter import host_interpreter
 from botbottle.core.plan_types import BackendError, File, Limits, Mount, Plan, Variable
 from botbottle.launch import plan_cache
 from egress.contract.secret_variables import FILE, from_bytes
@@ -187,7 +188,7 @@ def test_from_inside_only_the_two_sockets_answer(started, plan_of, drive, serve,
 
 def at_home() -> list[str]:
     """What stands in the operator's home, but for what leads to the interpreter."""
-    return [str(path) for path in Path.home().iterdir() if path not in Path(bubblewrap.interpreter()).parents]
+    return [str(path) for path in Path.home().iterdir() if path not in Path(host_interpreter()).parents]
 
 
 def own_addresses() -> list[str]:
