@@ -72,6 +72,9 @@ class Backend(Protocol):
     def build(self, plan: Plan, progress: Progress) -> str:
         """The plan's image by a name for `read`, built first when it comes from a Dockerfile that is new."""
 
+    def interpreter(self, plan: Plan) -> str:
+        """The Python that the plan's sandbox has, as a command in it. Raises BackendError."""
+
     def start(self, plan: Plan, progress: Progress) -> None:
         """In the background, with its output kept; returns once the bottle's first program runs."""
 

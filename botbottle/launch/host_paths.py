@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from botbottle import backends
 from botbottle.launch import plan_cache
 from botbottle.manifest import reader as manifests
 from botbottle.manifest.reader import BadManifest, Manifest
@@ -53,7 +54,7 @@ def _named(manifest: Manifest) -> Iterator[Named]:
         yield Named("workspace.path", manifest.workspace.path, mounted=True)
     for index, mount in enumerate(manifest.mounts):
         yield Named(f"mounts[{index}].path", mount.source, mounted=True)
-    image = "" if manifest.backend == "docker" else manifest.image
+    image = "" if backends.traits(manifest.backend).names_images else manifest.image
     for key, path in (("home", manifest.home), ("image", image), ("dockerfile", manifest.dockerfile)):
         if path:
             yield Named(key, path)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from botbottle import backends
 from botbottle.backends import quotas
 from botbottle.core.plan_types import (
     CONFIG_INSIDE,
@@ -110,7 +111,7 @@ def _source(manifest: Manifest, key: str, path: str, home: Path, *, own: Path | 
 
 
 def _image(manifest: Manifest, home: Path) -> str:
-    if not manifest.image or manifest.backend == "docker":
+    if not manifest.image or backends.traits(manifest.backend).names_images:
         return manifest.image
     return _source(manifest, "image", manifest.image, home)
 
@@ -211,11 +212,11 @@ def _described_limits(plan: Plan) -> Iterator[str]:
         f"{limits.cpus:g} cpus" if limits.cpus else "",
         f"{limits.memory / 1024**2:.0f} MiB of memory" if limits.memory else "",
     ]
-    if plan.backend != "smolmachines":
+    if backends.traits(plan.backend).limits_processes:
         limited.append(f"{limits.pids or quotas.processes()} processes")
         limited.append(f"{limits.files or quotas.FILES} descriptors of each process")
     yield ", ".join(filter(None, limited)) or "none"
-    if plan.backend == "local":
+    if backends.traits(plan.backend).needs_cgroups:
         for name, holds in quotas.WEAKER.items():
             if getattr(limits, name):
                 yield f"without a control group, {name} {holds}"
@@ -253,7 +254,7 @@ def keep(plan: Plan, manifest: Manifest) -> None:
 
     Call it after `provision.trust.write`: the trust files are among the inputs.
     """
-    if plan.backend != "local" or not manifest.path:
+    if not backends.traits(plan.backend).has_cacheable_plans or not manifest.path:
         return
     if Path(manifest.path).read_text(encoding="utf-8") == manifest.text:  # else: edited since it was read
         plan_cache.write(plan, [manifest.path, *_inputs(plan, manifest)])

@@ -16,7 +16,6 @@ from pathlib import Path
 from botbottle import backends
 from botbottle.backends.accounts import bottle_user
 from botbottle.backends.base import Backend
-from botbottle.backends.local import bubblewrap
 from botbottle.core.plan_types import WORKSPACE_INSIDE, BackendError, Mount, Plan
 
 PLACE = "canary"  # in the bottle's directory: a home of its own, so that nobody takes it for the bottle
@@ -42,12 +41,11 @@ class ScratchSandbox:
     def ask(self, program: str, *arguments: str, mounts: Iterable[Mount], seconds: float) -> Ended:
         """Run a Python program in it. Raises BackendError when it does not even start."""
         plan = self._plan
-        python = bubblewrap.interpreter_inside(plan) if plan.backend == "local" else "python3"
         directory = self.home / "bottles" / plan.slug
         made = replace(
             plan,
             directory=str(directory),
-            command=(python, "-I", "-S", "-c", program, *arguments),
+            command=(self.backend.interpreter(plan), "-I", "-S", "-c", program, *arguments),
             mounts=tuple(mounts),
             workdir="/",
         )
@@ -101,7 +99,7 @@ def _give_to_bottle(made: ScratchSandbox, plan: Plan) -> None:
         return
     owner = Path(plan.directory).parent.parent.stat()
     os.chown(made.home, owner.st_uid, owner.st_gid)
-    if plan.backend != "local":  # there root is the bottle's user, under another number
+    if not backends.traits(plan.backend).runs_as_operator:
         user = bottle_user(made.home)
         os.chown(made.scratch, user.uid, user.gid)
 

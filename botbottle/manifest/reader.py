@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from botbottle.backends import NAMES as BACKENDS
+from botbottle import backends
 from botbottle.core.plan_types import BackendError, Limits, Mount, Variable
 from botbottle.manifest import mcp_servers as servers
 from botbottle.manifest import yaml as manifest_yaml
@@ -124,7 +124,7 @@ class _Reading:
         if plain is None:
             raise BadManifest(f"{self.name}, line 1: it is empty. Write at least 'backend: local'.")
         given = self.mapping(plain, "", KEYS)
-        backend = self.choice(given, "backend", BACKENDS, "local")
+        backend = self.choice(given, "backend", backends.NAMES, "local")
         return Manifest(
             name=self.name,
             backend=backend,
@@ -212,12 +212,12 @@ class _Reading:
     # The keys, one by one
 
     def image(self, given: Mapping[str, Any], backend: str) -> str:
-        """A name for docker, a path for the others."""
-        if backend == "docker" and not given.keys() & {"image", "dockerfile"}:
-            raise self.refuse("backend", "docker needs an image or a dockerfile to start from.")
-        if backend == "smolmachines" and "image" not in given:
-            raise self.refuse("backend", "smolmachines needs an image to start from.")
-        if backend != "docker" or "image" not in given:
+        """A name in an engine, or a path of this host."""
+        traits = backends.traits(backend)
+        sources = ("image", "dockerfile") if traits.builds_dockerfiles else ("image",)
+        if traits.needs_image and not any(key in given for key in sources):
+            raise self.refuse("backend", f"{backend} needs an {' or a '.join(sources)} to start from.")
+        if not traits.names_images or "image" not in given:
             return self.file(given, "image")
         image = self.text(given["image"], "image")
         if not _IMAGE.fullmatch(image):
@@ -225,7 +225,7 @@ class _Reading:
         return image
 
     def dockerfile(self, given: Mapping[str, Any], backend: str) -> str:
-        if "dockerfile" in given and backend != "docker":
+        if "dockerfile" in given and not backends.traits(backend).builds_dockerfiles:
             raise self.refuse(
                 "dockerfile",
                 f"{backend} builds no image itself. Take 'backend: docker', or name a directory as image.",

@@ -16,6 +16,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.db import transaction
 from django.utils import timezone
 
+from botbottle import backends
 from botbottle.backends import image_builders
 from botbottle.backends.base import Progress
 from botbottle.core import locks
@@ -112,7 +113,7 @@ def _look(rebuild: Rebuild, plan: Plan, own: image_builders.Images, tell: Log) -
     """The workspace just before. That it cannot be told stops nothing: nothing touches the workspace."""
     try:
         present = own.keep(plan)
-        if plan.backend != "local" and not present:
+        if backends.traits(plan.backend).needs_image and not present:
             return {}
         archive = images.directory_of(rebuild) / f"{rebuild.pk}-changes.tar.gz"
         seen = canary.look_at_workspace(replace(plan, image=present, dockerfile=""), archive)

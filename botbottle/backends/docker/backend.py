@@ -71,6 +71,9 @@ class DockerBackend:
         with connected() as client:
             return self._image(client, plan, progress)
 
+    def interpreter(self, _plan: Plan) -> str:
+        return "python3"
+
     def start(self, plan: Plan, progress: Progress) -> None:
         with connected() as client, self._starting(plan.slug):
             container = self._create(client, plan, progress, tty=True)

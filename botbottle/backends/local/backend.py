@@ -88,6 +88,9 @@ class LocalBackend:
     def build(self, plan: Plan, progress: Progress) -> str:
         return plan.image
 
+    def interpreter(self, plan: Plan) -> str:
+        return bubblewrap.interpreter_inside(plan)
+
     def life(self, slug: str) -> Life:
         run = self._run(slug)
         state = run_dir.state(run)

@@ -97,6 +97,9 @@ class SmolmachinesBackend:
             raise BackendError(_BUILDS_NOTHING)
         return plan.image
 
+    def interpreter(self, _plan: Plan) -> str:
+        return "python3"
+
     def start(self, plan: Plan, progress: Progress) -> None:
         self._boot(plan, progress)
         launch = [*_PYTHON, f"{RUN_INSIDE}/run_logged.py", _LOG, _PID, *_init(plan)]
