@@ -49,7 +49,7 @@ def bottle() -> Iterator[tuple[Path, plan.Plan]]:
     loaded = manifest.load(path)
     compiled = plan.compile(loaded, slug=SLUG, home=home, existing=lambda _: None)
     (directory / "run").mkdir(mode=0o700)
-    plan.keep(compiled, loaded)
+    plan.cache(compiled, loaded)
     with ExitStack() as sockets:
         for name in ("proxy", "agent"):
             listener = sockets.enter_context(socket.socket(socket.AF_UNIX))

@@ -80,7 +80,7 @@ def _neighbours(manifest: Manifest, slug: str, bottles: Path) -> Iterator[tuple[
     if not manifest.path:
         return
     for path in sorted(Path(manifest.path).parent.glob("*.yaml")):
-        if path.stem != slug and (bottles / path.stem / plan_cache.COMMAND).exists():
+        if path.stem != slug and (bottles / path.stem / plan_cache.COMMAND_FILE).exists():
             with suppress(BadManifest):  # it cannot be started as it is
                 yield path.stem, manifests.load(path)
 

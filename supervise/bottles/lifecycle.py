@@ -21,8 +21,9 @@ from django.utils import timezone
 from botbottle import backends
 from botbottle.backends.base import STOP_SECONDS, Backend, Progress, Unavailable
 from botbottle.core.plan_types import BackendError, Plan
-from botbottle.launch import fast_cli, journal, plan_cache
+from botbottle.launch import journal, plan_cache
 from botbottle.launch import plan as plans
+from botbottle.launch import start as launch
 from botbottle.manifest import reader as manifests
 from botbottle.manifest.reader import Manifest
 from botbottle.models import Bottle
@@ -105,7 +106,7 @@ def prepare(slug: str, *, author: str, command: Sequence[str] = (), image: Image
         trust.write(directory, (directory / "ca.pem").read_bytes())
         image = image or images.in_force(slug, manifest)
         made = _compile(manifest, slug, image=image)
-        plans.keep(made, manifest)
+        plans.cache(made, manifest)
         Bottle.objects.filter(pk=bottle.pk).update(image=made.image[:500])
         images.show_dockerfile(bottle, image.dockerfile)
         made = replace(made, command=tuple(command)) if command else made
@@ -134,8 +135,8 @@ def start(
     try:
         with _also_kept(directory, progress) as tell:
             made = _with_its_image(prepared, tell)
-            fast_cli.make_workspace(made)
-            plan_cache.remember_command(made)
+            launch.make_workspace(made)
+            plan_cache.write_command(made)
             prepared.backend.start(made, tell)
     except (BackendError, OSError, ValueError) as error:
         journal.append(directory, journal.FAILED, who=author, text=str(error))
@@ -157,7 +158,7 @@ def run(slug: str, *, author: str, command: Sequence[str] = (), progress: Progre
         raise NotStarted(str(error)) from error
     try:
         with _unconnected():
-            return fast_cli.run(prepared.backend, made, who=author, progress=progress)
+            return launch.run(prepared.backend, made, who=author, progress=progress)
     except (BackendError, OSError) as error:
         raise NotStarted(str(error)) from error
     finally:
@@ -196,14 +197,14 @@ def exec(slug: str, command: Sequence[str], *, author: str, tty: bool) -> int:
     bottle = bottles.get(slug)
     directory = versions.bottle_directory(bottle)
     with _translated(), _unconnected():
-        return fast_cli.execute(backend_of(bottle), slug, command, tty=tty, directory=directory, who=author)
+        return launch.execute(backend_of(bottle), slug, command, tty=tty, directory=directory, who=author)
 
 
 def attach(slug: str, *, author: str) -> int:
     """This terminal on the bottle's main command; Ctrl-P Ctrl-Q leaves it running. Raises BackendRefused."""
     bottle = bottles.get(slug)
     with _translated(), _unconnected():
-        return fast_cli.attach(
+        return launch.attach(
             backend_of(bottle), slug, directory=versions.bottle_directory(bottle), who=author
         )
 
@@ -268,7 +269,7 @@ def _ensure_not_running(slug: str) -> None:
     if bottle is None or not journal.exists(versions.bottle_directory(bottle)):
         return
     try:
-        fast_cli.ensure_not_running(backend_of(bottle), slug)
+        launch.ensure_not_running(backend_of(bottle), slug)
     except Unavailable:
         return  # preparing says so, for the backend that the manifest names by now
     except BackendError as error:
@@ -287,7 +288,7 @@ def _remove_from_old_backend(slug: str, manifest: Manifest, author: str) -> None
         return  # this home never started it
     former = backend_of(bottle)
     try:
-        fast_cli.ensure_not_running(former, slug)
+        launch.ensure_not_running(former, slug)
         former.remove(slug)
     except Unavailable as error:
         raise BackendError(
@@ -372,13 +373,15 @@ def _serve(bottle: Bottle) -> None:
     """The newest table is live and the bottle's sockets answer. Raises NotStarted."""
     directory = versions.bottle_directory(bottle)
     live = Publication.objects.get(bottle=bottle).live_version
-    if live == versions.current(bottle).version and fast_cli.reachable(directory, supervise=bottle.supervise):
+    if live == versions.current(bottle).version and launch.is_reachable(
+        directory, supervise=bottle.supervise
+    ):
         return
     try:
         versions.publish(bottle)
     except versions.NotPublished as error:
         raise NotStarted(f"Bottle {bottle.slug!r} cannot start: {error}.") from error
-    if not fast_cli.reachable(directory, supervise=bottle.supervise):
+    if not launch.is_reachable(directory, supervise=bottle.supervise):
         raise NotStarted(NO_EGRESS.format(slug=bottle.slug))
 
 

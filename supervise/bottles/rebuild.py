@@ -212,7 +212,7 @@ def _go_live(rebuild: Rebuild, tell: Progress) -> None:
 
 def _forget_plan(bottle: Bottle) -> None:
     """The quick way in must not go on with another image than the one in force."""
-    (versions.bottle_directory(bottle) / plan_cache.KEPT).unlink(missing_ok=True)
+    (versions.bottle_directory(bottle) / plan_cache.PLAN_FILE).unlink(missing_ok=True)
 
 
 def _fail(rebuild: Rebuild, problem: str) -> None:
@@ -256,7 +256,7 @@ def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
 
 def _command(rebuild: Rebuild) -> tuple[str, ...]:
     """What the bottle was last started with, where that was not the manifest's own."""
-    return plan_cache.command_of(versions.bottle_directory(rebuild.bottle))
+    return plan_cache.read_command(versions.bottle_directory(rebuild.bottle))
 
 
 def _prune(bottle: Bottle) -> None:

@@ -135,7 +135,7 @@ def _end_sandbox(bottle: Bottle, author: str) -> str:
     except BackendError as error:
         problem = str(error)
     reconcile.reconcile_bottle(bottle)
-    for name in (plan_cache.KEPT, plan_cache.COMMAND, build_log.STARTING):
+    for name in (plan_cache.PLAN_FILE, plan_cache.COMMAND_FILE, build_log.STARTING):
         (directory / name).unlink(missing_ok=True)
     secret_variables.forget(directory / "run")
     journal.forget(directory)

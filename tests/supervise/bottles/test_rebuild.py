@@ -171,7 +171,7 @@ def test_for_the_agent_it_is_pending_until_the_replacement_is_live(rebuild: Rebu
 
 
 def test_it_is_built_tried_verified_and_swapped_in(rebuild: Rebuild, stage: Stage, bottle: Bottle) -> None:
-    plan_cache.remember_command(
+    plan_cache.write_command(
         Plan(bottle.slug, "docker", str(versions.bottle_directory(bottle)), command=("x",))
     )
     image = f"built:{digest_of(TEXT)[:4]}"
@@ -241,7 +241,7 @@ def test_a_replacement_that_cannot_go_live_is_taken_back(
         raise OperationalError("locked")
 
     stage.alive = alive
-    kept = versions.bottle_directory(bottle) / plan_cache.KEPT
+    kept = versions.bottle_directory(bottle) / plan_cache.PLAN_FILE
     kept.parent.mkdir(parents=True)
     kept.write_text("a plan with the new image")
     with monkeypatch.context() as patched:
