@@ -1,4 +1,5 @@
-"""Programs that run inside of bottles. Standard library only, and each file stands alone."""
+"""Programs that run inside of bottles. Standard library only; each file stands alone, but `init.py` imports
+`bridge.py` from its own directory."""
 
 from pathlib import Path
 

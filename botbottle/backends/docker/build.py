@@ -30,13 +30,12 @@ from botbottle.backends.docker import sources as docker_sources
 from botbottle.backends.docker.container import _bind, _confinement, engine_user
 from botbottle.backends.docker.engine import connected
 from botbottle.core.interpreter import host_interpreter
-from botbottle.core.plan_types import INIT_INSIDE, SOCKETS_INSIDE, BackendError, Mount, Plan
+from botbottle.core.plan_types import INIT_INSIDE, PROGRAMS_INSIDE, SOCKETS_INSIDE, BackendError, Mount, Plan
 from botbottle.dockerfiles.build_rules import one_line_each
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.provision.variables import proxy_variables
 
 GATE_LABEL = "bot-bottle.gate"
-_INIT = inside.DIRECTORY / "init.py"
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 # Engines know these by themselves, and leave them out of the image and its history.
 _BUILD_ARGUMENTS = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
@@ -260,7 +259,7 @@ def _nothing(client: DockerClient) -> str:
 
 def _mounts(sockets: Path) -> list[Mount]:
     programs = [*_PROGRAMS, *([] if host_interpreter().startswith("/usr/") else [sys.base_prefix])]
-    own = [Mount(str(sockets), SOCKETS_INSIDE), Mount(str(_INIT), INIT_INSIDE)]
+    own = [Mount(str(sockets), SOCKETS_INSIDE), Mount(str(inside.DIRECTORY), PROGRAMS_INSIDE)]
     return [*(Mount(os.path.realpath(path), path) for path in programs if Path(path).exists()), *own]
 
 

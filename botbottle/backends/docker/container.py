@@ -23,6 +23,7 @@ from botbottle.backends.accounts import User, account_files, bottle_user
 from botbottle.core.plan_types import (
     HOME_INSIDE,
     INIT_INSIDE,
+    PROGRAMS_INSIDE,
     RUN_INSIDE,
     TRUST_INSIDE,
     WORKSPACE_INSIDE,
@@ -33,7 +34,7 @@ from botbottle.core.plan_types import (
 )
 from botbottle.provision.variables import default_variables
 
-PLACE_INSIDE = f"{RUN_INSIDE}/install_files.py"
+INSTALL_INSIDE = f"{PROGRAMS_INSIDE}/install_files.py"
 FILES_INSIDE = f"{RUN_INSIDE}/files"
 VARIABLES_INSIDE = f"{RUN_INSIDE}/variables.json"
 PYTHON = ("python3", "-I", "-S")
@@ -80,7 +81,7 @@ class Staged:
         for name in ("inside", "etc", "files"):
             (self.directory / name).mkdir(parents=True)
             (self.directory / name).chmod(0o755)
-        for name in ("init.py", "install_files.py"):
+        for name in ("init.py", "bridge.py", "install_files.py"):
             self._put(f"inside/{name}", (_INSIDE / name).read_text(encoding="utf-8"), 0o644)
         etc = account_files(user, image["passwd"], image["group"]) | {"resolv.conf": _NO_RESOLVER}
         for name, content in etc.items():
@@ -113,8 +114,7 @@ class Staged:
 
     def mounts(self, files: Sequence[File]) -> list[Mount]:
         mounts = [
-            Mount(f"{self.directory}/inside/init.py", INIT_INSIDE),
-            Mount(f"{self.directory}/inside/install_files.py", PLACE_INSIDE),
+            Mount(f"{self.directory}/inside", PROGRAMS_INSIDE),
             Mount(f"{self.directory}/files", FILES_INSIDE),
             Mount(str(self.variables), VARIABLES_INSIDE),
             *(
@@ -140,9 +140,9 @@ def settings(plan: Plan, user: User, staged: Staged, labels: dict[str, str], *, 
     """For the SDK's `containers.create`."""
     mounts = [*plan.mounts, *staged.mounts(plan.files)]
     arguments = ["--env-file", VARIABLES_INSIDE, *([] if plan.supervise else ["--no-supervise"])]
-    place = [PLACE_INSIDE, FILES_INSIDE] if any(in_memory(file.path) for file in plan.files) else []
+    install = [INSTALL_INSIDE, FILES_INSIDE] if any(in_memory(file.path) for file in plan.files) else []
     return {
-        "entrypoint": [*PYTHON, *place, INIT_INSIDE],
+        "entrypoint": [*PYTHON, *install, INIT_INSIDE],
         "command": [*arguments, "--", *plan.command],
         "working_dir": plan.workdir,
         "hostname": plan.slug,

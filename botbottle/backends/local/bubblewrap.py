@@ -16,6 +16,7 @@ from botbottle.core.interpreter import compiled, host_interpreter
 from botbottle.core.plan_types import (
     HOME_INSIDE,
     INIT_INSIDE,
+    PROGRAMS_INSIDE,
     TRUST_INSIDE,
     UID_INSIDE,
     USER_INSIDE,
@@ -29,7 +30,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-INIT = inside.DIRECTORY / "init.py"
+INIT, BRIDGE = inside.DIRECTORY / "init.py", inside.DIRECTORY / "bridge.py"
 CONFINED = _words(
     "--unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-try "
     "--disable-userns --cap-drop ALL --die-with-parent --as-pid-1 --clearenv"
@@ -106,8 +107,13 @@ def interpreter_inside(plan: Plan) -> str:
 
 def first_program(plan: Plan) -> list[str]:
     """The interpreter and init.py as the bottle sees them."""
-    source = plan.image or compiled(INIT) == INIT  # an image's interpreter is not ours
-    return [interpreter_inside(plan), "-I", "-S", INIT_INSIDE if source else f"{INIT_INSIDE}c"]
+    program = f"{INIT_INSIDE}c" if _has_our_interpreter(plan) else INIT_INSIDE
+    return [interpreter_inside(plan), "-I", "-S", program]
+
+
+def _has_our_interpreter(plan: Plan) -> bool:
+    """Whether byte code can be used in the bottle: an image's interpreter may be another version."""
+    return not plan.image and compiled(INIT) != INIT and compiled(BRIDGE) != BRIDGE
 
 
 def fill(box: Box, plan: Plan) -> None:
@@ -173,8 +179,11 @@ def _own(box: Box, plan: Plan) -> None:
     box.add("--perms", "1777", *size, "--tmpfs", "/tmp")  # noqa: S108
     box.add("--perms", "0700", *size, "--tmpfs", HOME_INSIDE)
     box.show(INIT, INIT_INSIDE)
-    if not plan.image:
+    if _has_our_interpreter(plan):
         box.show(compiled(INIT), f"{INIT_INSIDE}c")
+        box.show(compiled(BRIDGE), f"{PROGRAMS_INSIDE}/bridge.pyc")
+    else:
+        box.show(BRIDGE, f"{PROGRAMS_INSIDE}/bridge.py")
 
 
 def _cover_kernel_files(box: Box) -> None:

@@ -36,6 +36,7 @@ from botbottle.core import locks
 from botbottle.core.plan_types import (
     HOME_INSIDE,
     INIT_INSIDE,
+    PROGRAMS_INSIDE,
     RUN_INSIDE,
     SOCKETS_INSIDE,
     TRUST_INSIDE,
@@ -49,8 +50,7 @@ from botbottle.core.plan_types import (
 from botbottle.provision.agents import SERVER
 from botbottle.provision.variables import MCP_URL
 
-_INSIDE = inside.DIRECTORY
-_SCRIPTS = ("init.py", "install_files.py", "run_logged.py", "terminate.py")
+_SCRIPTS = ("init.py", "bridge.py", "install_files.py", "run_logged.py", "terminate.py")
 _PYTHON = ("python3", "-I", "-S")
 _FILES, _VARIABLES = f"{RUN_INSIDE}/files", f"{RUN_INSIDE}/variables.json"
 _LOG, _PID = f"{RUN_INSIDE}/log", f"{RUN_INSIDE}/main.pid"
@@ -102,7 +102,7 @@ class SmolmachinesBackend:
 
     def start(self, plan: Plan, progress: Progress) -> None:
         self._boot(plan, progress)
-        launch = [*_PYTHON, f"{RUN_INSIDE}/run_logged.py", _LOG, _PID, *_init(plan)]
+        launch = [*_PYTHON, f"{PROGRAMS_INSIDE}/run_logged.py", _LOG, _PID, *_init(plan)]
         try:
             self._smolvm.call("exec", *self._agent(plan.slug), "-d", "-w", plan.workdir, "--", *launch)
         except BackendError:
@@ -164,7 +164,7 @@ class SmolmachinesBackend:
         if not self.life(slug).alive:
             self._forget_handed(slug)
             return
-        ask = [*_PYTHON, f"{RUN_INSIDE}/terminate.py", _PID, str(seconds)]
+        ask = [*_PYTHON, f"{PROGRAMS_INSIDE}/terminate.py", _PID, str(seconds)]
         self._try_inside(slug, *ask, seconds=seconds + 10)
         log = self._try_inside(slug, "tail", "-c", str(_KEPT_LOG), _LOG)
         self._kept_log(slug).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -284,7 +284,7 @@ class SmolmachinesBackend:
 
     def _provide(self, plan: Plan, user: User, variables: dict[str, str]) -> None:
         """Directories and accounts, then our programs, the plan's files and the variables, copied in."""
-        prepare = (_INSIDE / "vm_setup.py").read_text(encoding="utf-8")
+        prepare = (inside.DIRECTORY / "vm_setup.py").read_text(encoding="utf-8")
         wanted = json.dumps(_prepared(plan, user))
         try:
             self._smolvm.call("exec", *self._root(plan.slug), "--", *_PYTHON, "-c", prepare, wanted)
@@ -293,7 +293,8 @@ class SmolmachinesBackend:
                 f"The machine of {plan.slug} could not be prepared. It needs python3 in its image: {error}"
             ) from error
         for name in _SCRIPTS:
-            self._copy(plan.slug, (_INSIDE / name).read_text(encoding="utf-8"), f"{RUN_INSIDE}/{name}", 0o644)
+            text = (inside.DIRECTORY / name).read_text(encoding="utf-8")
+            self._copy(plan.slug, text, f"{PROGRAMS_INSIDE}/{name}", 0o644)
         index = []
         for number, file in enumerate(plan.files):
             if _in_home(file):
@@ -323,7 +324,7 @@ class SmolmachinesBackend:
         register = ["claude", "mcp", "add", "--scope", "user", "--transport", "http", SERVER, MCP_URL]
         place = [
             *_PYTHON,
-            f"{RUN_INSIDE}/install_files.py",
+            f"{PROGRAMS_INSIDE}/install_files.py",
             _FILES,
             INIT_INSIDE,
             "exec",
@@ -399,7 +400,7 @@ def _prepared(plan: Plan, user: User) -> dict[str, Any]:
         "uid": user.uid,
         "gid": user.gid,
         "home": HOME_INSIDE,
-        "directories": [RUN_INSIDE, _FILES, *parents],
+        "directories": [RUN_INSIDE, PROGRAMS_INSIDE, _FILES, *parents],
         "files": [_LOG, _PID],
         "accounts": {
             "/etc/passwd": f"{USER_INSIDE}:x:{user.uid}:{user.gid}:agent:{HOME_INSIDE}:/bin/sh\n",

@@ -302,6 +302,7 @@ def test_a_limit_of_processes_counts_those_of_the_bottle_and_no_others(home):
     require(os.access(python, os.X_OK), "a python3 for every account", "apt-get install python3")
     account = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     program = shutil.copy(bubblewrap.INIT, home / "init.py")
+    shutil.copy(bubblewrap.BRIDGE, home / "bridge.py")
     (home / "sockets").mkdir()
     home.chmod(0o755)
     words = [*BOX, *VIEW, "--bind", str(home / "sockets"), "/run/bot-bottle/sockets", python, "-I", "-S"]
@@ -317,8 +318,8 @@ def test_a_limit_of_processes_counts_those_of_the_bottle_and_no_others(home):
 
 
 def test_what_cannot_be_forked_is_told_to_whoever_asked_and_nobody_else_suffers(home):
-    broken = "def no_fork(): raise BlockingIOError(11, 'too many')\nos.fork = no_fork\n\n\nclass Loop:"
-    program = changed(home, "class Loop:", broken)
+    broken = "def no_fork(): raise BlockingIOError(11, 'too many')\nos.fork = no_fork\n\n\nclass Init:"
+    program = changed(home, "class Init:", broken)
     program.write_text(program.read_text().replace("PORT = 9101, 9100", "PORT = 0, 0"))
     ours, theirs = socket_pair()
     words = [host_interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
@@ -356,6 +357,7 @@ def changed(home: Path, old: str, new: str) -> Path:
     text = bubblewrap.INIT.read_text()
     assert old in text
     (home / "init.py").write_text(text.replace(old, new))
+    shutil.copy(bubblewrap.BRIDGE, home / "bridge.py")
     return home / "init.py"
 
 

@@ -259,7 +259,7 @@ def check_what_is_copied(recorded: Recorded) -> None:
     assert json.loads(variables["content"])["API_KEY"] == SECRET
     assert (variables["options"]["--mode"], variables["options"]["--uid"]) == (["400"], ["1000"])
     assert not Path(variables["positionals"][0]).exists()
-    assert "/run/bot-bottle/init.py" in copies
+    assert {"/run/bot-bottle/inside/init.py", "/run/bot-bottle/inside/bridge.py"} <= set(copies)
     assert copies["/etc/bot-bottle/note"]["content"] == "note"
     index = json.loads(copies["/run/bot-bottle/files/index.json"]["content"])
     assert index == [{"name": "0", "path": "/home/agent/.claude.json", "mode": 0o600}]
