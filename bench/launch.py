@@ -3,7 +3,7 @@
 Both start the same agent, which prints the clock and ends, so that its own start-up time cancels out. Runs
 take turns, and ours have a kept plan: a bottle's first run, which loads Django, is not measured. Weight is
 PSS from smaps_rollup (pages shared with other processes count in part) of the three processes that are ours:
-keeper, bubblewrap, init. Exits with 1 when a bar is missed.
+supervisor, bubblewrap, init. Exits with 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def weigh(home: Path, compiled: plan.Plan) -> dict[str, int]:
     """kB of each part of an idle bottle."""
     backend = LocalBackend(home)
     backend.start(replace(compiled, command=()), print)
-    keeper = backend.life(SLUG).pid
-    sandbox = child_of(keeper)
-    parts = {"keeper": keeper, "bwrap": sandbox, "init": child_of(sandbox)}
+    supervisor = backend.life(SLUG).pid
+    sandbox = child_of(supervisor)
+    parts = {"supervisor": supervisor, "bwrap": sandbox, "init": child_of(sandbox)}
     weights = {name: pss(pid) for name, pid in parts.items()}
     backend.stop(SLUG)
     return weights

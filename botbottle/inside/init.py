@@ -46,7 +46,7 @@ class Init:
             loop.watch(control.fileno(), select.EPOLLIN, self.asked)
 
     def start(self, argv: list[str]) -> None:
-        """Start the main command, and tell the keeper once it runs."""
+        """Start the main command, and tell the supervisor once it runs."""
         if argv:
             read, write = os.pipe()
             terminal = os.isatty(0)
@@ -102,7 +102,7 @@ class Init:
         os.close(fd)
 
     def asked(self, _: int) -> None:
-        """From the keeper: `kill N`, or `exec JSON` with stdin, stdout, stderr and where the code goes."""
+        """Obey the supervisor: `kill N`, or `exec JSON` with descriptors for three streams and the code."""
         assert self.control is not None  # noqa: S101 (it is what called)
         fds: list[int] = []
         received = self.control.recvmsg(PACKET, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
@@ -115,7 +115,7 @@ class Init:
         elif kind == b"kill":
             self.forward(int(rest))
         elif not data:
-            self.code = 128 + signal.SIGKILL  # the keeper is gone
+            self.code = 128 + signal.SIGKILL  # the supervisor is gone
         for fd in fds:
             os.close(fd)
 
@@ -167,7 +167,7 @@ def refuse(fds: list[int], error: OSError) -> None:
 
 
 def execute(request: bytes, fds: list[int], variables: bytes | None) -> None:
-    """In the child: what the keeper asked for, on the descriptors it sent."""
+    """In the child: what the supervisor asked for, on the descriptors it sent."""
     code = BROKEN
     try:
         import json

@@ -16,13 +16,18 @@ from django.utils import timezone
 from botbottle.backends import secret_variables
 from botbottle.core.plan_types import BackendError
 from botbottle.launch import journal, plan_cache
+from botbottle.manifest.reader import Manifest
 from botbottle.models import Bottle, digest_token, new_token, valid_slug
+from egress.models import RouteTableVersion
+from egress.policy.merge import merge_gate_host, merge_route
 from egress.tables import versions
 from supervise import audit, events
 from supervise.bottles import build_log, reconcile
 from supervise.errors import SuperviseError
 from supervise.models import Proposal
 from supervise.proposals import decisions
+
+MANIFEST = "manifest"  # the author of a bottle's first routes
 
 
 class NoSuchBottle(SuperviseError):
@@ -81,6 +86,42 @@ def get(slug: str) -> Bottle:
 
 def living() -> QuerySet[Bottle]:
     return Bottle.objects.exclude(state=Bottle.State.DELETED)
+
+
+def record_manifest(slug: str, manifest: Manifest, *, author: str) -> Bottle:
+    """Create or update the bottle's row at a start. The first start also opens the manifest's routes.
+
+    Later ones do not: the table is the operators', and a route they removed must not return with a restart.
+    """
+    if not living().filter(slug=slug).exists():
+        create(slug, author=author, backend=manifest.backend)
+    with transaction.atomic():
+        newest = versions.lock(get(slug))
+        bottle = get(slug)
+        if not bottle.manifest:
+            _open_first_routes(newest, manifest, author)
+        if bottle.supervise != manifest.supervise:
+            versions.must_publish_again(bottle)
+        Bottle.objects.filter(pk=bottle.pk).update(
+            manifest=manifest.text, backend=manifest.backend, supervise=manifest.supervise
+        )
+    return get(slug)
+
+
+def _open_first_routes(newest: RouteTableVersion, manifest: Manifest, author: str) -> None:
+    table, now = newest.table, timezone.now()
+    for route in manifest.routes:
+        table = merge_route(table, route, now=now, operator=True).table
+    for host in manifest.gate_hosts:
+        table = merge_gate_host(table, host).table
+    if table != newest.table:
+        made = versions.append(newest, table, author=MANIFEST, cause="routes of the manifest")
+        audit.append(
+            "manifest's routes given",
+            actor_name=author,
+            bottle_slug=newest.bottle.slug,
+            details={"version": made.version},
+        )
 
 
 def rotate_token(slug: str, *, author: str) -> Credentials:

@@ -67,7 +67,7 @@ def _directories(bottle: Bottle) -> Iterator[str]:
 
 
 def _processes(bottle: Bottle) -> list[int]:
-    """Those that are children of a keeper on this host; of a container, none."""
+    """Those that are children of a supervisor on this host; of a container, none."""
     try:
         pid = backend_of(bottle).life(bottle.slug).pid
     except BackendError:

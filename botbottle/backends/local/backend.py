@@ -1,6 +1,7 @@
-"""Bottles by bubblewrap on this host. Each has a keeper, whose lock on `run/lock` is the truth that it lives.
+"""Bottles by bubblewrap on this host. A bottle lives while its supervisor holds the lock on `run/lock`.
 
-Everything that comes out of a bottle is untrusted; nothing of the operator's goes in but what the plan names.
+Trust boundary: everything that comes out of a bottle is untrusted; nothing of the operator's goes in but what
+the plan names.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from botbottle.backends import quotas, secret_variables
 from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable, one_line
-from botbottle.backends.local import bubblewrap, run_dir, supervisor, terminal
+from botbottle.backends.local import bubblewrap, run_dir, supervisor, supervisor_io, terminal
 from botbottle.core.interpreter import compiled, host_interpreter
 from botbottle.core.plan_types import BackendError, Plan
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 HINT = "Install it: `apt-get install bubblewrap` (0.8 or newer), or your distribution's package of that name."
 START_SECONDS = 30.0
-GRACE_SECONDS = 5.0  # for a keeper to put everything away
+GRACE_SECONDS = 5.0  # for a supervisor to put everything away
 NOT_STARTED = (126, 127)  # the command could not be executed, which it has said itself
 
 
@@ -115,17 +116,17 @@ class LocalBackend:
 
     def run(self, plan: Plan, progress: Progress) -> int:
         front = terminal.both()
-        order = self._order(plan, progress, terminal.variables() if front else {})
-        order.front, order.terminal, order.size = True, front, terminal.size()
-        kept = supervisor.SandboxSupervisor(order)
+        options = self._options(plan, progress, terminal.variables() if front else {})
+        options.front, options.terminal, options.size = True, front, terminal.size()
+        started = supervisor.SandboxSupervisor(options)
         if front:
             with terminal.raw():
-                code = kept.keep()
+                code = started.run()
         else:
-            code = kept.keep()
+            code = started.run()
         (self._run(plan.slug) / "cgroups").unlink(missing_ok=True)
         run_dir.tidy(self._run(plan.slug))
-        if not kept.started and code not in NOT_STARTED:
+        if not started.started and code not in NOT_STARTED:
             self.available()
             raise BackendError(
                 f"{plan.slug} could not be started ({code}): {run_dir.tail(self._run(plan.slug))}"
@@ -135,18 +136,19 @@ class LocalBackend:
     def start(self, plan: Plan, progress: Progress) -> None:
         import subprocess  # noqa: PLC0415 - `run` does without
 
-        order = self._order(plan, progress, {})
-        ready, order.ready = os.pipe()
-        inherited = [order.lock, order.control, order.ready, *order.fds]
-        kept = str(compiled(Path(supervisor.__file__)))
-        program = [host_interpreter(), "-I", "-S", kept, plan.slug, *order.arguments()]
+        options = self._options(plan, progress, {})
+        ready, options.ready = os.pipe()
+        inherited = [options.lock, options.control, options.ready, *options.fds]
+        source = Path(supervisor.__file__)
+        program = [host_interpreter(), "-I", "-S", str(compiled(source)), str(source.parent), plan.slug]
+        program += options.arguments()
         try:
             subprocess.run(  # noqa: S603
                 program, pass_fds=inherited, check=True, stdin=subprocess.DEVNULL, cwd="/", env={},
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except (OSError, subprocess.CalledProcessError) as error:
-            raise BackendError(f"{plan.slug}: its keeper cannot be started: {error}.") from error
+            raise BackendError(f"{plan.slug}: its supervisor cannot be started: {error}.") from error
         finally:
             for fd in inherited:
                 os.close(fd)
@@ -158,13 +160,13 @@ class LocalBackend:
     def _failed(self, plan: Plan, said: bytes) -> None:
         if not said.startswith(b"ended "):
             self.stop(plan.slug, seconds=0)
-            raise BackendError(f"{plan.slug} did not start: its keeper said {said.decode()!r}.")
+            raise BackendError(f"{plan.slug} did not start: its supervisor said {said.decode()!r}.")
         code = int(said.split()[1])
         if code not in NOT_STARTED:
             self.available()
         raise BackendError(f"{plan.slug} ended at once ({code}): {run_dir.tail(self._run(plan.slug))}")
 
-    def _order(self, plan: Plan, progress: Progress, extra: dict[str, str]) -> supervisor.StartOptions:
+    def _options(self, plan: Plan, progress: Progress, extra: dict[str, str]) -> supervisor.StartOptions:
         """Everything that can go wrong goes wrong here, before anything runs."""
         program = find_bubblewrap()
         run = self._run(plan.slug)
@@ -193,13 +195,16 @@ class LocalBackend:
             flags += ["--pids", str(most)]
         arguments = box.data(b"".join(os.fsencode(f"{word}\0") for word in box.arguments))
         inside = [*first, *flags, "--", *plan.command]
-        order = supervisor.StartOptions(str(run), lock, [program, "--args", arguments, *inside], box.fds)
-        order.control = ours.detach()
-        order.rlimits = quotas.rlimits(plan.limits)
+        options = supervisor.StartOptions(str(run), lock, [program, "--args", arguments, *inside], box.fds)
+        options.control = ours.detach()
+        options.rlimits = quotas.rlimits(plan.limits)
         if placement is not None:
-            order.cgroups, order.rlimits = list(placement.cgroups), order.rlimits + list(placement.rlimits)
-            order.processors = list(placement.processors)
-        return order
+            options.cgroups, options.rlimits = (
+                list(placement.cgroups),
+                options.rlimits + list(placement.rlimits),
+            )
+            options.processors = list(placement.processors)
+        return options
 
     def _processes_inside(self, plan: Plan, placement: Placement | None) -> int | None:
         """For the first program to set."""
@@ -306,7 +311,7 @@ class LocalBackend:
         except (NotRunning, OSError):
             pass
         if not run_dir.free_within(run, 1.0):
-            run_dir.kill_keeper(run)
+            run_dir.kill_supervisor(run)
             if not run_dir.free_within(run, 5.0):
                 raise BackendError(f"{slug} cannot be stopped: somebody else holds {run}/lock.")
         run_dir.tidy(run, attempts=100)
@@ -326,7 +331,7 @@ class LocalBackend:
 
         return rebuild(self.home, slug, dockerfile, progress)
 
-    # the keeper
+    # the supervisor
 
     def _run(self, slug: str) -> Path:
         return self.home / "bottles" / slug / "run"
@@ -337,7 +342,7 @@ class LocalBackend:
         directory = -1
         try:
             directory = os.open(run, os.O_PATH | os.O_DIRECTORY)  # its path may be too long for an address
-            connection.connect(f"/proc/self/fd/{directory}/keeper.sock")
+            connection.connect(f"/proc/self/fd/{directory}/{supervisor_io.SOCKET}")
         except OSError as error:
             connection.close()
             raise NotRunning(f"{slug} is not running. Start it: `manage.py bottle start {slug}`.") from error

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from botbottle.backends import quotas
-from botbottle.backends.local import supervisor
+from botbottle.backends.local import supervisor_io
 from botbottle.core.plan_types import Limits
 
 PERIOD = 100_000  # microseconds; the kernel's default, within which a share of the processors is spent
@@ -130,7 +130,7 @@ def leftovers(prefix: str) -> list[str]:
 
 def remove(paths: list[str]) -> None:
     """Of what has ended."""
-    supervisor.remove_cgroups(paths)
+    supervisor_io.remove_cgroups(paths)
 
 
 def kill(paths: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """What a local bottle has in its `run` directory on the host: lock, state, log, the record of its groups.
 
-The lock is the truth: its keeper holds it, and the kernel frees it however the keeper ends.
+The lock is the truth: its supervisor holds it, and the kernel frees it however the supervisor ends.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any
 
 from botbottle.backends import secret_variables
 from botbottle.backends.base import one_line
-from botbottle.backends.local import supervisor
+from botbottle.backends.local import supervisor_io
+from botbottle.backends.local.supervisor_io import SOCKET
 from botbottle.core import locks
 from botbottle.core.plan_types import BackendError
 from egress.contract.secret_variables import FILE as HANDED
 
 LOCK_SECONDS = 2.0  # a check holds the lock for a moment
 TAIL_BYTES = 600
-KEPT = ("log", "log.1", "state.json", "state.json.new", "cgroups", "keeper.sock", HANDED, "lock")
+FILES = ("log", "log.1", "state.json", "state.json.new", "cgroups", SOCKET, HANDED, "lock")
 
 
 def alive(run: Path) -> bool:
@@ -51,7 +52,7 @@ def free_within(run: Path, seconds: float) -> bool:
 
 
 def state(run: Path) -> dict[str, Any]:
-    """What the keeper wrote last; empty when there is nothing to rely on."""
+    """What the supervisor wrote last; empty when there is nothing to rely on."""
     try:
         known = json.loads((run / "state.json").read_bytes())
     except (OSError, ValueError):
@@ -59,11 +60,11 @@ def state(run: Path) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
-def kill_keeper(run: Path) -> None:
+def kill_supervisor(run: Path) -> None:
     """One that does not answer. The bottle dies with it."""
     known = state(run)
     with contextlib.suppress(OSError, KeyError, TypeError):
-        if supervisor.ticks(known["pid"]) == known["ticks"]:  # else the number is somebody else's by now
+        if supervisor_io.ticks(known["pid"]) == known["ticks"]:  # else the number is somebody else's by now
             os.kill(known["pid"], signal.SIGKILL)
 
 
@@ -75,25 +76,25 @@ def groups(run: Path) -> list[str]:
 
 
 def sweep(run: Path, attempts: int = 100) -> None:
-    """After a keeper that was killed: what it could not put away itself. Only for a bottle that is dead."""
-    (run / "keeper.sock").unlink(missing_ok=True)
+    """Remove what a killed supervisor left behind. Only for a bottle that is dead."""
+    (run / SOCKET).unlink(missing_ok=True)
     secret_variables.forget(run)
     left = groups(run)
-    supervisor.remove_cgroups(left, attempts)
+    supervisor_io.remove_cgroups(left, attempts)
     if not any(map(os.path.isdir, left)):  # else the record is needed: the last process may still be dying
         (run / "cgroups").unlink(missing_ok=True)
 
 
 def tidy(run: Path, attempts: int = 1) -> None:
-    """The same, if it is dead. The lock is shared with those who look, so that none takes us for a keeper."""
-    if not any((run / name).exists() for name in ("cgroups", "keeper.sock", HANDED)):
+    """Sweep if the bottle is dead. The lock is shared, so that no check takes us for a supervisor."""
+    if not any((run / name).exists() for name in ("cgroups", SOCKET, HANDED)):
         return  # nearly always
     with contextlib.suppress(OSError), locks.lock_shared(run / "lock"):
         sweep(run, attempts)  # who wants to start it waits meanwhile, and we are asked again
 
 
 def erase(run: Path) -> None:
-    for name in KEPT:
+    for name in FILES:
         (run / name).unlink(missing_ok=True)
 
 

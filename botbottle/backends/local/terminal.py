@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from botbottle.backends.local.supervisor import CHUNK, resize
+from botbottle.backends.local.supervisor import CHUNK
+from botbottle.backends.local.supervisor_io import resize
 
 DETACH = b"\x10\x11"  # Ctrl-P Ctrl-Q
 PASSED = ("TERM", "COLORTERM")

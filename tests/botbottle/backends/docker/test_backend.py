@@ -38,7 +38,7 @@ from botbottle.core.plan_types import (
     Variable,
 )
 from egress.contract.secret_variables import FILE
-from tests.botbottle.backends.conftest import listening_on_the_host
+from tests.botbottle.conftest import listening_on_the_host
 from tests.support import PROGRAMS, ROOT
 from tests.support.docker_engine import Engine, OwnEngine, docker_host, engine, own_engine
 from tests.support.docker_images import PYTHON_IMAGE, SHELL_IMAGE

@@ -1,4 +1,4 @@
-"""What the backends' tests share: a home with a bottle's directories, and servers behind its sockets."""
+"""What tests with a bottle share: a home with its directories, and servers behind its sockets."""
 
 from __future__ import annotations
 
