@@ -354,10 +354,11 @@ def asked_to_execute(control, *argv: str) -> tuple[bytes, bytes]:
 
 
 def changed(home: Path, old: str, new: str) -> Path:
-    text = bubblewrap.INIT.read_text()
-    assert old in text
-    (home / "init.py").write_text(text.replace(old, new))
-    shutil.copy(bubblewrap.BRIDGE, home / "bridge.py")
+    """A copy of the program, which is two files, with the one occurrence of `old` changed."""
+    texts = {source.name: source.read_text() for source in (bubblewrap.INIT, bubblewrap.BRIDGE)}
+    assert sum(text.count(old) for text in texts.values()) == 1
+    for name, text in texts.items():
+        (home / name).write_text(text.replace(old, new))
     return home / "init.py"
 
 
