@@ -36,7 +36,7 @@ class Plan:
     egress_stop_seconds: float
 
     def children(self, opened: list[Listener]) -> list[Child]:
-        inherited, descriptors = listeners.hand_down(opened)
+        inherited, descriptors = listeners.inheritable(opened)
         web_serves = partial(answers_health, *opened[0].reachable_at)
         children = [
             Child(f"web-{number}", [*self.program, "web"], inherited, descriptors, serves=web_serves)
@@ -59,7 +59,7 @@ class Plan:
 
 def take_over(plan: Plan, opened: list[Listener]) -> NoReturn:
     """Replace this process by the supervisor. Its id, its output and its listeners stay."""
-    inherited, descriptors = listeners.hand_down(opened)
+    inherited, descriptors = listeners.inheritable(opened)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
     sys.stdout.flush()

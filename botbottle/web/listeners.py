@@ -62,7 +62,7 @@ def inherited() -> list[Listener] | None:
     ]
 
 
-def hand_down(listeners: list[Listener]) -> tuple[dict[str, str], list[int]]:
+def inheritable(listeners: list[Listener]) -> tuple[dict[str, str], list[int]]:
     """Environment and file descriptors that give a child process these listeners."""
     numbers = {listener.plane.value: listener.socket.fileno() for listener in listeners}
     return {INHERITED: json.dumps(numbers)}, list(numbers.values())

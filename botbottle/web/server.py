@@ -80,13 +80,6 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
             return self._refuse(413, f"The request body is larger than {self.limit} bytes. Send less.")
         return super().process()
 
-    def finish(self) -> None:
-        """The last bytes go to the socket now: a call that waited long should not wait for another turn."""
-        transport = self.channel.transport if self.channel else None
-        super().finish()
-        if isinstance(transport, tcp.Connection) and not transport.disconnecting:
-            transport.doWrite()
-
     def write_last(self, data: bytes) -> None:
         """End a response that streams, without its application: for a stop that has thousands to end."""
         if self.finished or self.channel is None:
@@ -379,10 +372,8 @@ def _error_body(sentence: str) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("ascii")
 
 
-def serve(opened: list[Listener], *, ready: Callable[[], None]) -> None:
+def serve(application: Any, opened: list[Listener], *, ready: Callable[[], None]) -> None:
     """Run until SIGTERM or SIGINT. `ready` is called once requests are answered."""
-    from botbottle.asgi import application  # noqa: PLC0415 - Django must be set up first
-
     _raise_file_limit()
     reactor.addSystemEventTrigger("before", "shutdown", _enforce_the_stop)
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -1,4 +1,4 @@
-"""manage.py web: one web worker. `up` starts as many as WEB_WORKERS says; a team may start its own."""
+"""manage.py web: one web worker. `up` starts WEB_WORKERS of them; a team may start its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervise.cli.base import add_json, addresses, tell_addresses
 
 
 class Command(BaseCommand):
-    help = "Serve both planes in this process, on listeners of its own or those handed down by 'up'."
+    help = "Serve both planes in this process, on its own listeners or on those inherited from 'up'."
 
     requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
 
@@ -46,21 +46,22 @@ class Command(BaseCommand):
             self._serve(opened, as_json=as_json)
 
     def _serve(self, opened: list[listeners.Listener], *, as_json: bool, quietly: bool = False) -> None:
+        from botbottle.asgi import application  # noqa: PLC0415 - both only in a process that serves
         from botbottle.web.server import serve  # noqa: PLC0415 - installs Twisted's reactor
 
-        told = addresses(opened)  # now: serving takes the sockets away
+        found = addresses(opened)  # now: serving takes the sockets away
 
         def ready() -> None:
             if not quietly:
-                tell_addresses(self, told, as_json=as_json)
+                tell_addresses(self, found, as_json=as_json)
 
-        serve(opened, ready=ready)
+        serve(application, opened, ready=ready)
 
 
 def _end() -> NoReturn:
-    """End at once. The interpreter's own end would wait for threads that hang, in a database for example.
+    """End without waiting for threads that hang, in a database for example.
 
-    What they have committed stands, and what they have not is rolled back.
+    The database keeps what they have committed and rolls back the rest.
     """
     sys.stdout.flush()
     sys.stderr.flush()

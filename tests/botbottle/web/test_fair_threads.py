@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 
-from botbottle.asgi import FairRequests
 from botbottle.web import overload
 from botbottle.web.fair_threads import FairThreads
 from botbottle.web.overload import ALONE_SECONDS, BEGUN_ALONE, Company, Line
 from botbottle.web.owners import Kind, owner_of, proven_tokens
 from botbottle.web.planes import Plane
+from botbottle.web.threads import FairRequests
 from tests.support.timeouts import PATIENCE
 
 Work = Callable[[], Any]
