@@ -1,4 +1,4 @@
-"""One ASGI application for both planes; the listener decides which half of it a connection can see."""
+"""The ASGI application for both planes. The listener decides which half of it a connection can see."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ websocket_application = OwnOriginOnly(
 # No sessions, no cookies: an agent proves itself as on every request of its plane.
 agent_websocket_application = ClosedOnFault(URLRouter([re_path(MANAGED.pattern, ManagedConsumer.as_asgi())]))
 application = FairRequests(_by_plane)
-# The threads do this before each piece of work. As receivers, they would be a trip to a thread by themselves.
+# The threads do this before each piece of work. As receivers, each would cost a switch to a thread.
 request_started.disconnect(close_old_connections)
 request_started.disconnect(reset_queries)

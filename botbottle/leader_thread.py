@@ -1,4 +1,4 @@
-"""Work in the background that one process of a home does at a time, whatever the number of workers."""
+"""Background work that one process of a home does at a time, whatever the number of workers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PAUSE_SECONDS = 1.0
 
 
 class LeaderThread:
-    """A thread of the web process. Who holds the lock does the work; its end, however it comes, frees it."""
+    """A thread of each web process. The holder of the lock does the work; any end of it frees the lock."""
 
     name: str
     pause_seconds = PAUSE_SECONDS
 
     def __init__(self) -> None:
-        self.was_called = False  # this round does not come by the clock
+        self.was_called = False  # this round was requested, not timed
         self._called = threading.Event()
         self._stopping = threading.Event()
         self._lock: int | None = None
 
     def work(self) -> bool:
-        """One round; True when there may be more to do at once."""
+        """Do one round; returns True when more may be left to do at once."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class LeaderThread:
         self._called.set()
 
     def stop(self) -> None:
-        """Nobody waits for the end of the round: what is left undone is done after the next start."""
+        """Stop after this round, without waiting for it. Unfinished work is done after the next start."""
         self._stopping.set()
         self._called.set()
 
@@ -57,7 +57,7 @@ class LeaderThread:
         return True
 
     def release(self) -> None:
-        """The next worker may do it."""
+        """Let another worker become the leader."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -66,7 +66,7 @@ class LeaderThread:
         try:
             self._run()
         finally:
-            connections.close_all()  # this thread's own
+            connections.close_all()  # those of this thread
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -1,6 +1,7 @@
-"""Where bottles run. One folder per kind, behind the interface in base.py.
+"""Where bottles run. One folder per kind of sandbox, behind the interface in base.py.
 
-To add a backend: a folder with its class, and an entry here. Nothing outside this package compares names.
+To add a backend, add a folder with its class and an entry here. Code outside this package does not compare
+names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from botbottle.core.plan_types import BackendError
 
 
 class Traits:
-    """How a kind of backend differs from the others. Known without importing it, which may take long.
+    """How a kind of backend differs from the others. Known without importing it, which can be slow.
 
     (A plain class: each start of a bottle imports this.)
     """
@@ -58,7 +59,7 @@ def traits(name: str) -> Traits:
 
 
 def get(name: str, home: Path) -> Backend:
-    """The backend by name, imported on first use: each has dependencies of its own. Raises BackendError."""
+    """Return the backend by name, imported on first use. Raises BackendError."""
     class_name = traits(name).class_name
     backend: Backend = getattr(import_module(f"{__name__}.{name}.backend"), class_name)(home)
     return backend

@@ -24,7 +24,7 @@ def prepare(home: Path) -> Path:
 
 
 def secret_key(home: Path) -> str:
-    """Django's SECRET_KEY, made once."""
+    """Django's SECRET_KEY, created once."""
     path = home / "secret_key"
     key = made_once(path, lambda: secrets.token_urlsafe(64))
     if len(key) < 50:
@@ -33,7 +33,7 @@ def secret_key(home: Path) -> str:
 
 
 def made_once(path: Path, make: Callable[[], str]) -> str:
-    """A private file's content, made by the first who needs it. Who starts at the same moment agrees."""
+    """Read the file, creating it first if needed. Safe against concurrent creation."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The Python that runs the small programs beside and inside of bottles, and their byte code.
+"""The Python that runs the small programs beside and inside bottles, and their byte code.
 
 Every start imports this.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 
 
 def host_interpreter() -> str:
-    """The host's Python that is not part of a virtual environment."""
+    """The host's Python, outside of any virtual environment."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     path = f"{sys.base_prefix}/bin/python{version}"
     return path if os.access(path, os.X_OK) else os.path.realpath(sys.executable)
 
 
 def compiled(source: Path) -> Path:
-    """Its byte code for this very interpreter, which takes a megabyte less to run. Else the file itself."""
+    """The file's byte code for this interpreter, which needs a megabyte less to run; else the file itself."""
     kept = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
     facts = source.stat()
     stamp = struct.pack("<III", 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)

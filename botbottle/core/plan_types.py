@@ -1,4 +1,4 @@
-"""A plan: what is decided before a bottle starts, as `provision` and `launch` make it and `backends` read it.
+"""The data types of a plan: `provision` and `launch` make it, `backends` read it.
 
 Every start imports this.
 """
@@ -23,12 +23,12 @@ PROXY_PORT_INSIDE, AGENT_PORT_INSIDE = 9101, 9100
 
 
 class BackendError(Exception):
-    """Something the operator must put right; the message says what and how."""
+    """A problem that the operator must solve; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """Where a variable's value comes from, looked up at each start so that no secret is kept in a plan."""
+    """Where a variable's value comes from. It is looked up at each start, so a plan contains no secret."""
 
     value: str | None = None
     from_env: str | None = None
@@ -63,7 +63,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A small file that is put into the bottle when it starts."""
+    """A small file that is put into the bottle at its start."""
 
     path: str  # absolute, in the bottle
     content: str
@@ -80,7 +80,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a backend needs to start a bottle, decided before anything runs. Holds no secret."""
+    """Everything a backend needs to start a bottle, decided before anything runs. Contains no secret."""
 
     slug: str
     backend: str

@@ -1,5 +1,7 @@
-"""Programs that run inside of bottles. Standard library only; each file stands alone, but `init.py` imports
-`bridge.py` from its own directory."""
+"""Programs that run inside bottles. Standard library only.
+
+Each file stands alone, except that `init.py` imports `bridge.py` from its own directory.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Loopback ports in a bottle, connected to the sockets of the egress process. Part of the first program.
+"""Connects loopback ports in a bottle to the sockets of the egress process. Part of the first program.
 
 `init.py` imports this from its own directory. Python 3.8 or newer, standard library only.
 """
@@ -24,16 +24,16 @@ RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # struct linger {1, 0}
 
 
 class Loop:
-    """What to call when a descriptor is ready."""
+    """Calls a function when a descriptor is ready."""
 
     def __init__(self) -> None:
         self.poll: select.epoll | select.poll = select.epoll()
-        self.unit = 1  # of the seconds that it takes
+        self.unit = 1  # factor from seconds to the unit of `poll`
         self.calls: dict[int, Call | None] = {}
         self.masks: dict[int, int] = {}
 
     def watch(self, fd: int, mask: int, call: Call | None) -> None:
-        """A mask of 0 takes the descriptor out: epoll would report a hang-up that nobody may act on yet."""
+        """Watch a descriptor. A mask of 0 removes it, since epoll would report a hang-up too early."""
         known = self.masks.get(fd, 0)
         if mask and known:
             self.poll.modify(fd, mask)
@@ -49,7 +49,7 @@ class Loop:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            # Another bottle of this account has used up what epoll may watch for it. poll() is not counted.
+            # Another bottle of this account has used up the account's epoll watches. poll() is not counted.
             self.poll, self.unit = select.poll(), 1000
             for each in self.masks:
                 if self.masks[each]:
@@ -69,7 +69,7 @@ class Loop:
 
 
 class End:
-    """One of the two sockets of a bridged connection. Holds at most one chunk that it could not send yet."""
+    """One socket of a bridged connection. Buffers at most one chunk that it could not send yet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -79,7 +79,7 @@ class End:
 
 
 class Bridge:
-    """Loopback ports in, Unix sockets out: bytes as they come, half-closes kept, never more than a chunk."""
+    """Bridges loopback ports to Unix sockets: half-closes are kept, at most a chunk is buffered."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -102,7 +102,9 @@ class Bridge:
             fd, _ = listener._accept()  # type: ignore[attr-defined]
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                self.loop.watch(listener.fileno(), 0, None)  # else it would be called again at once, for ever
+                self.loop.watch(
+                    listener.fileno(), 0, None
+                )  # else this would be called again at once, for ever
                 self.paused.append((listener, path))
             return
         client = socket.socket(fileno=fd)
@@ -112,7 +114,7 @@ class Bridge:
             self.connecting.append((time.monotonic() + CONNECT_SECONDS, client, path))
 
     def connect(self, client: socket.socket, path: str) -> bool:
-        """Whether the matter is settled: connected, or hopeless and closed."""
+        """Whether the client is done with: connected, or hopeless and closed."""
         upstream = None
         try:
             upstream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -128,12 +130,12 @@ class Bridge:
         end = End(client)
         try:
             self.join(end, End(upstream))
-        except OSError:  # no more can be watched: bottles of one operator share a limit of that
+        except OSError:  # no more watches: bottles of one operator share a limit
             self.close(end)
         return True
 
     def tick(self) -> float:
-        """Try again what had to wait; returns after how long to call again, or -1."""
+        """Retry what had to wait; returns the seconds after which to call again, or -1."""
         now, waiting = time.monotonic(), self.connecting
         self.connecting = []
         for deadline, client, path in waiting:
@@ -157,7 +159,7 @@ class Bridge:
         self.interest(right)
 
     def interest(self, end: End) -> None:
-        """Read only while the other side can take it; wait for room only while something is pending."""
+        """Read only while the peer can take data; poll for writing only while data is pending."""
         mask = 0 if end.ended or end.peer.pending else select.EPOLLIN
         if end.pending:
             mask |= select.EPOLLOUT
@@ -204,7 +206,7 @@ class Bridge:
             end.sock.shutdown(socket.SHUT_WR)
 
     def cut(self, end: End) -> None:
-        """Broken on one side: the other must not take it for a proper end."""
+        """Reset both sides after an error: the peer must not take it for a proper end."""
         for broken in (end, end.peer):
             if broken.sock.family == socket.AF_INET:
                 broken.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

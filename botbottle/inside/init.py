@@ -1,11 +1,11 @@
 """The first program of every bottle: bridges two loopback ports to the sockets, starts the agent, reaps.
 
-Runs inside, beside a hostile agent, as `python3 -I -S init.py` (3.8 or newer). It holds nothing that the
-agent does not have anyway, and the host believes nothing it says but an exit code.
+Runs inside, beside a hostile agent, as `python3 -I -S init.py` (3.8 or newer). It has nothing that the agent
+does not have as well, and the host believes nothing from it but an exit code.
 """
 
 # ruff: noqa: PTH120, PTH123, PTH208, SIM105, PLC0415
-# pathlib and contextlib take longer to import than the whole of this program takes to start.
+# pathlib and contextlib take longer to import than this whole program takes to start.
 from __future__ import annotations
 
 # The underscored modules are what `signal` and `socket` wrap: a third of the start-up time and 1 MB less.
@@ -28,7 +28,7 @@ NOT_FOUND, NOT_EXECUTABLE, BROKEN = 127, 126, 125
 
 
 class Init:
-    """Process 1: the main command, the commands executed later, their ends."""
+    """Process 1: starts the main command and later ones, and reports their ends."""
 
     def __init__(self, loop: Loop, variables: bytes | None, control: socket.socket | None) -> None:
         self.loop, self.variables, self.control = loop, variables, control
@@ -46,7 +46,7 @@ class Init:
             loop.watch(control.fileno(), select.EPOLLIN, self.asked)
 
     def start(self, argv: list[str]) -> None:
-        """Start the main command, and tell the supervisor once it runs."""
+        """Start the main command, and notify the supervisor once it runs."""
         if argv:
             read, write = os.pipe()
             terminal = os.isatty(0)
@@ -72,7 +72,7 @@ class Init:
 
     def forward(self, number: int) -> None:
         if self.code is not None:
-            return  # it has ended in this very turn: its number may be somebody else's
+            return  # it has just ended: another process may have its id
         if self.main:
             os.kill(self.main, number)
         elif number != signal.SIGWINCH:
@@ -97,7 +97,7 @@ class Init:
         self.loop.forget(fd)
         try:
             os.write(fd, b"%d" % code)
-        except OSError:  # whoever asked is gone
+        except OSError:  # the caller is gone
             pass
         os.close(fd)
 
@@ -120,7 +120,7 @@ class Init:
             os.close(fd)
 
     def execute(self, request: bytes, fds: list[int]) -> None:
-        """What cannot be started is told to whoever asked: the agent's processes may have used up a limit."""
+        """Fork for a command. A failure is reported to the caller: the agent may have used up a limit."""
         try:
             pid = os.fork()
         except OSError as error:
@@ -128,14 +128,14 @@ class Init:
             return
         if pid == 0:
             execute(request, fds, self.variables)
-        status = self.statuses[pid] = fds.pop()  # ours to close from now on
+        status = self.statuses[pid] = fds.pop()  # closed by `report`
         try:
             self.loop.watch(status, select.EPOLLERR, lambda _: self.hang_up(pid))
-        except OSError:  # no more can be watched: whoever asked cannot hang up, and that is all
+        except OSError:  # no more watches: then the caller's hang-up goes unnoticed
             pass
 
     def hang_up(self, pid: int) -> None:
-        """Whoever asked for it has gone away: as when a terminal is closed."""
+        """Send SIGHUP: the caller has gone away, as when a terminal is closed."""
         self.loop.forget(self.statuses[pid])
         try:
             os.killpg(pid, signal.SIGHUP)
@@ -144,30 +144,30 @@ class Init:
 
 
 def release_terminal() -> None:
-    """So that the command can have it for a session of its own; Ctrl-C then reaches only that."""
+    """Give up the terminal, so that the command's session can have it; Ctrl-C then reaches only that."""
     import fcntl
     import termios
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         fcntl.ioctl(0, termios.TIOCNOTTY)
-    except OSError:  # it was not ours
+    except OSError:  # it was not our controlling terminal
         pass
     signal.signal(signal.SIGHUP, before)
 
 
 def refuse(fds: list[int], error: OSError) -> None:
-    """To the descriptors of whoever asked. (Those are new, so that nothing here has to wait.)"""
+    """Report an error on the caller's descriptors. (They are new, so that writing does not block.)"""
     reason = f"bot-bottle: cannot be started: {error.strerror}. A limit of this bottle is used up.\n"
     for fd, text in ((fds[2], os.fsencode(reason)), (fds[3], b"%d" % NOT_EXECUTABLE)):
         try:
             os.write(fd, text)
-        except OSError:  # whoever asked is gone
+        except OSError:  # the caller is gone
             pass
 
 
 def execute(request: bytes, fds: list[int], variables: bytes | None) -> None:
-    """In the child: what the supervisor asked for, on the descriptors it sent."""
+    """Run a requested command on the descriptors that came with it. Called in the child."""
     code = BROKEN
     try:
         import json
@@ -195,7 +195,7 @@ def become(
     extra: dict[str, str] | None = None,
     failed: int | None = None,
 ) -> None:
-    """Turn this child into the command, in a session of its own; does not return."""
+    """Turn this child into the command, in a new session; does not return."""
     code = BROKEN
     try:
         signal.set_wakeup_fd(-1)
@@ -238,7 +238,7 @@ def replace(
 
 
 def parse(variables: bytes) -> dict[str, str]:
-    """JSON {name: value}, or NAME=value each ended by a NUL: that is quicker, and needs no module."""
+    """Parse JSON {name: value}, or NAME=value each ended by a NUL, which is faster and needs no module."""
     if variables[:1] == b"{":
         import json
 
@@ -253,10 +253,10 @@ def say(sentence: str) -> None:
 
 
 def guard_memory() -> None:
-    """The agent has our uid: keep it from tracing us and from taking our descriptors."""
+    """Keep the agent, which has our uid, from tracing us and taking our descriptors."""
     try:
         import _ctypes  # the public module takes ten times as long to import
-    except ImportError:  # an interpreter without it; the host trusts us with nothing either way
+    except ImportError:  # an interpreter without it; the host does not trust us either way
         return
     this = _ctypes.dlopen(None, os.RTLD_NOW)  # type: ignore[arg-type]
     prctl = _ctypes.dlsym(this, "prctl")
@@ -264,7 +264,7 @@ def guard_memory() -> None:
 
 
 def limit_processes(count: int) -> None:
-    """Where no control group does it: in here, where only what is in here is counted (since Linux 5.14)."""
+    """Limit processes where no control group does. In a user namespace, only its own count (Linux 5.14)."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
@@ -273,7 +273,7 @@ def limit_processes(count: int) -> None:
 
 
 def shed(keep: set[int]) -> None:
-    """Close what was inherited by accident; what we open ourselves never passes on."""
+    """Close descriptors that were inherited by accident; our own are not inheritable."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep:
             try:
@@ -285,7 +285,7 @@ def shed(keep: set[int]) -> None:
 
 
 def options(arguments: list[str]) -> tuple[str, dict[str, str], list[str]]:
-    """(mode, options, command) of our command line."""
+    """Parse our command line into (mode, options, command)."""
     mode = "init"
     if arguments[:1] == ["exec"]:
         mode, arguments = "exec", arguments[1:]
@@ -305,7 +305,7 @@ def options(arguments: list[str]) -> tuple[str, dict[str, str], list[str]]:
 
 
 def read_variables(found: dict[str, str]) -> bytes | None:
-    """The raw bytes, or None: then the command inherits ours."""
+    """The raw bytes; None means that the command inherits our variables."""
     if "--env-file" in found:
         with open(found["--env-file"], "rb") as file:
             return file.read()

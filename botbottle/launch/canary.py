@@ -1,7 +1,7 @@
-"""Before a bottle gets a new image: does that carry a bottle at all? And how is the workspace just then?
+"""Checks, before a bottle gets a new image, that the image can carry a bottle; and records the workspace.
 
-Both are asked in throw-away sandboxes, with a scratch directory in the workspace's place or the workspace
-read-only. What they answer came from inside, so it is bounded and shown as an agent's text.
+Both run in scratch sandboxes, with a scratch directory in the workspace's place or the workspace read-only.
+Their output came from inside, so it is bounded and shown as an agent's text.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _MOST_NAMES = 200
 
 
 class CanaryFailed(BackendError):
-    """The image does not carry a bottle; the message says what is missing."""
+    """The image cannot carry a bottle; the message says what is missing."""
 
 
 def check(plan: Plan, tell: Progress) -> None:
     """Boot the plan's image with the bottle's own sockets and a scratch workspace. Raises CanaryFailed.
 
-    Without the bottle's secrets: the image is an agent's, and nothing that is checked needs them.
+    It runs without the bottle's secrets: the image is an agent's, and no check needs them.
     """
     has_agent = plan.agent != "none" and plan.command
     wanted = {
@@ -47,7 +47,7 @@ def check(plan: Plan, tell: Progress) -> None:
         scratch = Mount(str(sandbox.scratch), WORKSPACE_INSIDE, writable=True)
         mounts = [scratch if mount.target == WORKSPACE_INSIDE else mount for mount in plan.mounts]
         try:
-            plan.environment()  # what the host no longer has is found out while the old bottle runs
+            plan.environment()  # a variable that the host lacks is found while the old bottle still runs
             ended = sandbox.ask(_PROBE, json.dumps(wanted), mounts=mounts, seconds=_CANARY_SECONDS)
         except BackendError as error:
             raise CanaryFailed(f"A canary of the new image did not start: {error}") from error
@@ -64,9 +64,9 @@ def check(plan: Plan, tell: Progress) -> None:
 
 
 def look_at_workspace(plan: Plan, archive: Path) -> dict[str, Any]:
-    """Branch, commit and changed files; what is not committed is kept in `archive`. Raises BackendError.
+    """Return branch, commit and changed files; saves uncommitted ones in `archive`. Raises BackendError.
 
-    Asked with the present image, no sockets, no secrets: a repository's configuration can run programs.
+    It runs the present image without sockets and secrets: a repository's configuration can run programs.
     """
     workspace = scratch_sandbox.workspace_of(plan)
     if not Path(workspace.source).is_dir():
@@ -91,7 +91,7 @@ def _without_secrets(plan: Plan) -> Plan:
 
 
 def _state(output: str) -> dict[str, Any]:
-    """Only what we know how to show, and not more than can be shown."""
+    """The parts of the output that we can show, with bounded sizes."""
     try:
         said = json.loads(output.strip().splitlines()[-1])
     except (ValueError, IndexError, RecursionError):
@@ -108,7 +108,7 @@ def _state(output: str) -> dict[str, Any]:
 
 
 def _take(made: Path, archive: Path) -> bool:
-    """Out of the sandbox's reach, unopened."""
+    """Move the archive out of the sandbox's reach without opening it."""
     try:
         found = made.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_ARCHIVE:

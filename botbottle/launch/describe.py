@@ -1,4 +1,4 @@
-"""A plan as text for people: what `bottle run --dry-run` prints."""
+"""Describes a plan as text for people: what `bottle plan` prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from botbottle.provision import agents, variables
 
 
 def describe(plan: Plan, manifest: Manifest | None = None) -> str:
-    """What would be started and what the agent will see, for people. With the manifest: also its routes."""
+    """Describe what would be started and what the agent will see; with the manifest, its routes too."""
     parts = [
         (f"Bottle {plan.slug}", _described_bottle(plan)),
         (
@@ -51,7 +51,7 @@ def _described_bottle(plan: Plan) -> list[str]:
 
 
 def _described_limits(plan: Plan) -> Iterator[str]:
-    """All in one line; then, in a line each, what does not hold everywhere."""
+    """All limits in one line; then a line for each that does not hold everywhere."""
     limits = plan.limits
     limited = [
         f"{limits.cpus:g} cpus" if limits.cpus else "",
@@ -90,5 +90,5 @@ def _described_routes(manifest: Manifest) -> list[str]:
 
 
 def _shown(text: str) -> str:
-    """As it is where that is plain, else quoted and escaped: a terminal obeys what it prints."""
+    """Plain text as it is; other text quoted and escaped, since a terminal interprets it."""
     return text if text.isprintable() and text and " " not in text else ascii(text)

@@ -62,7 +62,7 @@ def _do(verb: str, plan: Plan, command: tuple[str, ...], home: Path, *, tty: boo
 
 
 def _is_name(slug: str) -> bool:
-    """As `botbottle.models.valid_slug` has it: names become paths."""
+    """Whether `botbottle.models.valid_slug` accepts it: names become paths."""
     return 0 < len(slug) <= 40 and _LETTERS.issuperset(slug) and slug[0] != "-" != slug[-1]
 
 

@@ -1,6 +1,6 @@
-"""From a manifest to a plan: everything that is decided before a bottle starts. Nothing here runs anything.
+"""Compiles a manifest into a plan: everything that is decided before a bottle starts. Runs nothing.
 
-A plan never holds a secret variable's value, only where it is.
+A plan contains the source of a secret variable, never its value.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Existing = Callable[[str], str | None]  # a text file of the image, by its path 
 def compile(
     manifest: Manifest, *, slug: str, home: Path, existing: Existing, extra_command: tuple[str, ...] = ()
 ) -> Plan:
-    """`home` is BOTTLE_HOME; `extra_command` takes the place of the manifest's.
+    """Compile a manifest. `home` is BOTTLE_HOME; `extra_command` replaces the manifest's command.
 
     Raises BadManifest, or BadConfiguration when an agent's own configuration cannot be merged. The bottle's
-    own workspace may not exist yet: who starts the bottle makes it.
+    own workspace may not exist yet: the start creates it.
     """
     directory = Path(os.path.realpath(home)) / "bottles" / slug
     mounts = _mounts(manifest, directory, home)
@@ -139,7 +139,7 @@ def _files(manifest: Manifest, home: Path, existing: Existing) -> tuple[File, ..
 
 
 def _context_hooks(manifest: Manifest, files: dict[str, File], existing: Existing) -> Iterator[File]:
-    """What fetches the session context when the agent's session begins."""
+    """Files that fetch the session context when the agent's session begins."""
     yield from context_hooks.files(manifest.agent)
     if manifest.agent == "claude":
         path = context_hooks.CLAUDE_SETTINGS
@@ -166,12 +166,14 @@ def cache(plan: Plan, manifest: Manifest) -> None:
     """
     if not backends.traits(plan.backend).has_cacheable_plans or not manifest.path:
         return
-    if Path(manifest.path).read_text(encoding="utf-8") == manifest.text:  # else: edited since it was read
+    if (
+        Path(manifest.path).read_text(encoding="utf-8") == manifest.text
+    ):  # else it was edited since it was read
         plan_cache.write(plan, [manifest.path, *_inputs(plan, manifest)])
 
 
 def _inputs(plan: Plan, manifest: Manifest) -> Iterator[str]:
-    """Files and directories that the plan came from, there or not."""
+    """Files and directories that the plan was made from, whether they exist or not."""
     directory = Path(plan.directory)
     trust = directory / TRUST
     yield from map(str, (directory / "ca.pem", trust / "bundle.pem"))

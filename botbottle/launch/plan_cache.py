@@ -21,12 +21,12 @@ _DECIDE_A_PLAN = ("core", "manifest", "launch", "provision", "backends")
 
 
 def to_json(plan: Plan) -> str:
-    """Exactly what `from_json` reads back."""
+    """Format a plan for `from_json`."""
     return json.dumps(_plain(plan))
 
 
 def from_json(text: str) -> Plan:
-    """Raises ValueError for what this version did not write."""
+    """Parse a plan. Raises ValueError for anything that this version did not write."""
     return _plan(json.loads(text))
 
 
@@ -105,7 +105,7 @@ def _plan(plain: Any) -> Plan:
 
 
 def _stamp(path: str) -> str:
-    """The change time is the system's own: nobody sets it back."""
+    """The file's stamp. The change time is the system's own: no program can set it back."""
     try:
         found = Path(path).stat(follow_symlinks=False)
     except OSError:

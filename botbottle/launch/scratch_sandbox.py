@@ -1,6 +1,6 @@
-"""A sandbox for one question: started from a bottle's plan, asked, and gone. The bottle is not touched.
+"""Runs one program in a sandbox like a bottle's and removes the sandbox. The bottle is not touched.
 
-Trust boundary: what runs in it may be an agent's, so what it prints is bounded and proves nothing.
+Trust boundary: the program may be an agent's, so its output is bounded and proves nothing.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from botbottle.backends.accounts import bottle_user
 from botbottle.backends.base import Backend
 from botbottle.core.plan_types import WORKSPACE_INSIDE, BackendError, Mount, Plan
 
-PLACE = "canary"  # in the bottle's directory: a home of its own, so that nobody takes it for the bottle
+PLACE = "canary"  # in the bottle's directory: a separate home, so that it is never taken for the bottle
 _MOST_OUTPUT = 1 << 20
 _LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    exit_code: int | None  # None: it took too long
+    exit_code: int | None  # None: it ran out of time
     output: str
 
 
 class ScratchSandbox:
-    """Use it by `prepared`, which takes it away again."""
+    """A sandbox for one program; create it with `scratch_sandbox`, which also removes it."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.home = Path(plan.directory) / PLACE
-        self.scratch = self.home / "scratch"  # writable for what runs in it
+        self.scratch = self.home / "scratch"  # writable for the program
         self.backend: Backend = backends.get(plan.backend, self.home)
 
     def ask(self, program: str, *arguments: str, mounts: Iterable[Mount], seconds: float) -> Ended:
@@ -81,7 +81,7 @@ def prepared(plan: Plan) -> Iterator[ScratchSandbox]:
 
 
 def clear(backend: str, directory: Path, slug: str) -> None:
-    """Take away what is left of one, perhaps by a process that was killed. Nothing there is fine."""
+    """Remove what is left of one, perhaps by a killed process. Does nothing if there is none."""
     home = directory / PLACE
     if home.is_dir():
         with suppress(BackendError):
@@ -94,7 +94,7 @@ def workspace_of(plan: Plan) -> Mount:
 
 
 def _give_to_bottle(made: ScratchSandbox, plan: Plan) -> None:
-    """As the bottle's own home and workspace are. Only root can, and has to."""
+    """Give the directories to the owners that a bottle's have. Only root can, and has to."""
     if os.geteuid() != 0:
         return
     owner = Path(plan.directory).parent.parent.stat()
@@ -105,4 +105,4 @@ def _give_to_bottle(made: ScratchSandbox, plan: Plan) -> None:
 
 
 def _unheard(_line: str) -> None:
-    """What a throw-away sandbox has to say about itself interests nobody."""
+    """Ignore progress: it does not interest the caller."""

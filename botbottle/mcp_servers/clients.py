@@ -1,6 +1,6 @@
-"""Who speaks with a managed server through the host process: a web worker, for one call or for a websocket.
+"""A client of a managed server: a web worker connected to the host process, for one call or a websocket.
 
-Lines of JSON both ways. The worker has proven the bottle and checked the message; here it is only carried.
+Lines of JSON in both directions. The worker has authenticated the bottle and checked the message.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from botbottle.mcp_servers.process import Gone
 if TYPE_CHECKING:
     from botbottle.mcp_servers.host import Host
 
-MOST_BEHIND = 64 * 1024**2  # of what a client has not read yet
-_numbers = itertools.count(1)  # 0 is the host itself
+MOST_BEHIND = 64 * 1024**2  # of unread data for a client
+_numbers = itertools.count(1)  # 0 is the host process itself
 
 Json = dict[str, Any]
 
@@ -32,12 +32,12 @@ class Client:
         try:
             await self._converse()
         except (OSError, ValueError, asyncio.IncompleteReadError):
-            pass  # whoever it was is gone, or no worker of ours
+            pass  # the client is gone, or is not one of our workers
         finally:
             self.leave()
 
     async def _converse(self) -> None:
-        """First {server, attach} or {control, server}; then messages."""
+        """Read {server, attach} or {control, server} first; then messages."""
         first = await self._next()
         server = self.host.servers.get(str(first.get("server"))) if first else None
         if first is None or server is None:
@@ -71,7 +71,7 @@ class Client:
                     self.tell({"jsonrpc": "2.0", "id": message["id"], "error": told})
 
     async def _wait_for(self, server: Server) -> Json | None:
-        """Until it runs or has failed once; then what is wrong, or None."""
+        """Wait until the server runs or has failed once; returns the problem, or None."""
         seconds = server.spec.startup_timeout
         try:
             async with asyncio.timeout(seconds):
@@ -90,7 +90,7 @@ class Client:
         )
 
     def _attach(self, server: Server) -> Json | None:
-        """One at a time: two would answer each other's questions."""
+        """Attach one client at a time: two would answer each other's questions."""
         if server.spec.name in self.host.attached:
             return error_of(Phase.RELAY_CONNECT, "Another websocket is attached to this server.")
         self.host.attached[server.spec.name] = self

@@ -1,6 +1,6 @@
-"""One MCP session with a managed server, shared by several clients whose ids cannot meet.
+"""One MCP session with a managed server, shared by several clients with separate request ids.
 
-The handshake is made once, here; a client's own is answered from it. Both sides are untrusted.
+The handshake with the server is made once, and a client's own is answered from it. Both sides are untrusted.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from botbottle.mcp_servers.process import Gone, StdioProcess
 Json = dict[str, Any]
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 METHOD_NOT_FOUND, INTERNAL_ERROR = -32601, -32603
-MOST_WAITING = 256  # calls under way at once
+MOST_WAITING = 256  # concurrent calls
 
 Tell = Callable[[Json], None]
 
 
 class BadHandshake(Exception):
-    """The server does not speak MCP as it should."""
+    """The server does not speak MCP correctly."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A client's request under way; `tell` gets the response, and progress on the way."""
+    """A client's pending request; `tell` gets the response, and progress before it."""
 
     client: int
     id: Any
@@ -44,10 +44,10 @@ class Session:
         self._waiting: dict[int, _Waiting] = {}
         self._listeners: dict[int, Tell] = {}
 
-    # the host's own part
+    # the host's own requests
 
     async def request(self, method: str, params: Json | None = None) -> Json:
-        """The response, error or not. Raises Gone when the server ends first."""
+        """Send a request; returns the response, error or not. Raises Gone when the server ends first."""
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
 
         def settle(message: Json) -> None:
@@ -85,7 +85,7 @@ class Session:
     # clients
 
     def listen(self, client: int, tell: Tell) -> None:
-        """What the server says to everybody goes to this client too."""
+        """Send the server's notifications to this client too."""
         self._listeners[client] = tell
 
     def leave(self, client: int) -> None:
@@ -95,7 +95,7 @@ class Session:
                 del self._waiting[number]
 
     async def forward(self, client: int, message: Json, tell: Tell) -> None:
-        """One checked message of a client. Raises Gone."""
+        """Forward one checked message of a client. Raises Gone."""
         method = message.get("method")
         if method == "initialize":
             tell({"jsonrpc": "2.0", "id": message.get("id"), "result": self._greeting(message)})
@@ -105,7 +105,7 @@ class Session:
             await self._cancel(client, message)
         elif isinstance(method, str) and "id" in message:
             await self._ask(client, message, tell)
-        # Other notifications are of a handshake, or about capabilities, that were made here once for all.
+        # Other notifications concern the handshake or capabilities, which are handled here for all clients.
 
     async def _ask(self, client: int, message: Json, tell: Tell) -> None:
         if len(self._waiting) >= MOST_WAITING:
@@ -137,7 +137,7 @@ class Session:
                 return
 
     def _greeting(self, message: Json) -> Json:
-        """In the client's version where that is not newer: what newer ones add, older clients ignore."""
+        """Answer in the client's version if it is not newer: older clients ignore what newer versions add."""
         wanted = (message.get("params") or {}).get("protocolVersion")
         have = self.initialized["protocolVersion"]
         version = wanted if wanted in VERSIONS and VERSIONS.index(wanted) <= VERSIONS.index(have) else have
@@ -163,7 +163,7 @@ class Session:
                 waiting.tell({"jsonrpc": "2.0", "id": waiting.id, kinds[0]: message[kinds[0]]})
 
     def _answer(self, method: str, number: Any) -> None:
-        """It was told that we can nothing; but it may ask whether we live."""
+        """Answer the server. We advertised no client capabilities, so only `ping` gets a result."""
         answer: Json = {"jsonrpc": "2.0", "id": number, "result": {}}
         if method != "ping":
             error = {"code": METHOD_NOT_FOUND, "message": "No client of this relay serves requests."}
@@ -186,7 +186,7 @@ class Session:
             tell(message)
 
     def fail_all(self, error: Json) -> None:
-        """The server is gone: whoever waits is told."""
+        """Report the end of the server to every waiting client."""
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             if each.client:

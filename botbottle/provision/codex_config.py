@@ -1,4 +1,4 @@
-"""Codex's config.toml: our own table is written as text, everything else stays byte for byte. Pure."""
+"""Merges our table into Codex's config.toml as text; everything else stays byte for byte. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from botbottle.core.plan_types import WORKSPACE_INSIDE
 
-# Only for a file that is not there yet: whoever has one has decided for themselves.
+# Only for a new file: the owner of an existing one has chosen already.
 _FRESH = f"""\
 # The bottle is the sandbox. Codex's own would hide the proxy from the commands that it runs.
 sandbox_mode = "danger-full-access"
@@ -25,7 +25,10 @@ _HEADER = re.compile(r"\s*\[")
 
 
 def merged(existing: str | None, *, server: str, url: str, seconds: int) -> str:
-    """Without a URL there is no table of ours. Raises ValueError: the end of a sentence about the file."""
+    """The text with our table, or without it if there is no URL.
+
+    Raises ValueError with the end of a sentence about the file.
+    """
     text = existing if existing and existing.strip() else _FRESH
     before = _parsed(text)
     if not url:
@@ -42,7 +45,7 @@ def merged(existing: str | None, *, server: str, url: str, seconds: int) -> str:
 
 
 def _without_table(text: str, server: str) -> str:
-    """All but the lines from our table's header, or one below it, to the next header."""
+    """The text without the lines of our table and its subtables."""
     own = re.compile(rf"""\s*\[\s*mcp_servers\s*\.\s*["']?{re.escape(server)}["']?\s*(\.[^\]]*)?\]""")
     kept: list[str] = []
     inside = False
@@ -55,7 +58,7 @@ def _without_table(text: str, server: str) -> str:
 
 
 def _check(before: dict[str, Any], result: str, server: str, table: dict[str, Any]) -> None:
-    """Nothing but our table may differ: a text that looks like a header may be inside of a string."""
+    """Raises ValueError if anything but our table differs: a header may be inside a string."""
     servers = before.get("mcp_servers", {})
     wanted = before | {"mcp_servers": {**servers, server: table}} if isinstance(servers, dict) else None
     try:

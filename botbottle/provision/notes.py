@@ -1,4 +1,4 @@
-"""The note that tells an agent where it is and what to do when it is refused. Pure."""
+"""The note that tells an agent where it is and what to do after a refusal. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def note(*, supervise: bool) -> str:
 
 
 def merged_note(existing: str | None, *, supervise: bool) -> str:
-    """Between markers, so that the next start replaces it and leaves the rest of the file alone."""
+    """Put the note between markers, so that the next start replaces it and keeps the rest of the file."""
     ours = f"{BEGIN}\n{note(supervise=supervise)}{END}\n"
     before, begin, rest = (existing or "").partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -1,4 +1,4 @@
-"""Django on a few long-lived threads: each owner of requests gets its turns."""
+"""Runs Django on a few long-lived threads: each owner's requests get their turns."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class FairRequests:
-    """Runs Django on a few long-lived threads, each owner's requests in its turn.
+    """An ASGI application that runs Django on threads, each owner's requests in turn.
 
-    Few requests of an owner are begun at a time: each is work for the loop too, which everybody shares. The
-    others wait as they came, and an owner with too many of them gets a refusal, which needs no thread. A call
-    that only waits has its headers, so it is not one of these; and it holds no thread.
+    An owner has few requests under way at a time: each is also work for the shared event loop. The others
+    wait in line, and a full line refuses without using a thread. A waiting call has sent its headers, so it
+    does not count; and it occupies no thread.
     """
 
     def __init__(self, application: Application, threads: FairThreads | None = None) -> None:
@@ -38,7 +38,7 @@ class FairRequests:
         self._company = Company()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("plane") is None:  # the server's word; a server that is not ours serves nothing
+        if scope.get("plane") is None:  # set by our server; any other server serves nothing
             await not_served(scope, send)
             return
         owner = _owner(scope)
@@ -70,14 +70,14 @@ def _owner(scope: Scope) -> Owner:
     client = scope.get("client")
     address = client[0] if client else None
     if scope["path"] in HEALTH and scope["plane"] is not Plane.OPERATOR:
-        return Owner(Kind.AGENTS, ("health", address))  # who asks whether we live waits behind nobody's work
+        return Owner(Kind.AGENTS, ("health", address))  # health checks wait for nobody else's work
     return owner_of(scope["plane"], address, scope["headers"])
 
 
 class OneTripHandler(ASGIHandler):
-    """Django's handler, with the whole of a request done in one trip to a thread.
+    """Django's handler, with a whole request done in one switch to a thread.
 
-    All our middleware and views are synchronous; called one by one from the loop, each would be a trip.
+    All our middleware and views are synchronous; called one by one from the loop, each would be a switch.
     """
 
     def load_middleware(self, is_async: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""Builds of Dockerfiles that agents wrote. Such a build has one way out: the bottle's own proxy socket.
+"""Builds of Dockerfiles that agents wrote. Such a build can reach only the bottle's own proxy socket.
 
-Trust boundary: the text and all it runs are an agent's. The build shares the network of a gate, a container
-with loopback and the bridge to the proxy, so the bottle's route table holds for it. Time, disk, memory and
-processes are bounded; nothing of the host or of the workspace is in its context.
+Trust boundary: the text and everything it runs are an agent's. The build shares the network of a gate, a
+container with loopback and the bridge to the proxy, so the bottle's route table applies to it. Time, disk,
+memory and processes are bounded; its context holds nothing of the host or of the workspace.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from botbottle.provision.variables import proxy_variables
 
 GATE_LABEL = "bot-bottle.gate"
 _PROGRAMS = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
-# Engines know these by themselves, and leave them out of the image and its history.
+# Engines predefine these, and leave them out of the image and its history.
 _BUILD_ARGUMENTS = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy")
 _WATCH_SECONDS = 0.2
 _MEASURE_SECONDS = 2.0
 _GATE_SECONDS = 20.0
-MOST_NAMES = 20  # that are compared for an operator who only looks
+MOST_NAMES = 20  # compared for an operator who only views the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Bounds:
     seconds: float = 1800.0
     written: int = 8 * 1024**3  # bytes, by all steps together
     memory: int = 4 * 1024**3
-    processes: int = 4096  # of one step
+    processes: int = 4096  # per step
 
 
 USUAL = Bounds()
@@ -68,7 +68,7 @@ def rebuild(
 ) -> str:
     """Build a text and return the image's name; its label is the text's digest. Raises BackendError.
 
-    `last` are the images that the one in force was built on; what moved since is told.
+    `last` are the images that the one in force was built on; names that have moved since are reported.
     """
     sources = docker_images.refuse_fetches(text, lambda image: docker_sources.find(client, image))
     digest = digest_of(text)
@@ -83,7 +83,7 @@ def rebuild(
             docker_images.build(
                 client,
                 name,
-                # The engine puts these behind the text's own labels, so they cannot be forged by it.
+                # The engine appends these to the text's own labels, so the text cannot forge them.
                 {
                     **sandbox_labels(home, slug),
                     docker_images.DIGEST_LABEL: digest,
@@ -109,7 +109,7 @@ def rebuild(
 
 
 def compare(client: DockerClient, text: str, last: Mapping[str, str]) -> list[str]:
-    """What a build of this text would find under the names in it, as far as it is not as it was, or fails."""
+    """Report which names in the text a build would resolve differently than before, or fail on."""
     needed = docker_images.needed_images(text)
     names = list(dict.fromkeys(each.name for each in needed))
     found = {name: docker_sources.find(client, name) for name in names[:MOST_NAMES]}
@@ -123,7 +123,7 @@ def compare(client: DockerClient, text: str, last: Mapping[str, str]) -> list[st
 
 
 def verify(client: DockerClient, name: str, digest: str) -> None:
-    """Raises BackendError unless this image was built from the text with this digest."""
+    """Raises BackendError unless the image was built from the text with this digest."""
     image = docker_sources.find(client, name)
     if image is None:
         raise BackendError(f"The image {name} is gone. Build it again.")
@@ -132,7 +132,7 @@ def verify(client: DockerClient, name: str, digest: str) -> None:
 
 
 def keep(client: DockerClient, image: str, repository: str) -> str:
-    """A name in the repository under which this very image stays. Raises BackendError when there is none."""
+    """Return a name under which the present image stays. Raises BackendError when it has none."""
     found = docker_sources.find(client, image)
     if found is None:
         raise BackendError(f"The image {image!r} is gone, and cannot be kept.")
@@ -145,30 +145,30 @@ def keep(client: DockerClient, image: str, repository: str) -> str:
 
 
 def prune(client: DockerClient, repository: str, kept: set[str]) -> list[str]:
-    """Take the repository's other names away, and the images that nothing else holds. Returns the names."""
+    """Remove the repository's other names, and images that nothing else uses. Returns the names."""
     removed = []
     for image in client.images.list(name=repository):
         for tag in image.tags:
             if tag.startswith(f"{repository}:") and tag not in kept and not tag.endswith(":latest"):
-                with suppress(APIError):  # a container still holds it
+                with suppress(APIError):  # a container still uses it
                     client.images.remove(tag, noprune=False)
                     removed.append(tag)
     return removed
 
 
 def clear(client: DockerClient, home: Path, slug: str) -> None:
-    """Take away what a killed build left running."""
+    """Remove what a killed build left running."""
     with suppress(NotFound):
         client.containers.get(_gate_name(home, slug)).remove(force=True, v=True)
 
 
 def _gate_name(home: Path, slug: str) -> str:
-    """No bottle's container has such a name: theirs begin with the digits of their home."""
+    """The gate's name, which no bottle has: theirs begin with the mark of their home."""
     return sandbox_name(home, slug).replace("bot-bottle-", "bot-bottle-gate-", 1)
 
 
 class DockerImages:
-    """One bottle's, as rebuilt.Images."""
+    """The images of one bottle; implements image_builders.Images."""
 
     def __init__(self, home: Path, slug: str) -> None:
         self.home, self.slug = home, slug
@@ -191,7 +191,7 @@ class DockerImages:
         with connected() as client:
             try:
                 present = str(client.containers.get(self.repository).attrs["Image"])
-            except NotFound:  # it has not been started since its sandbox was removed
+            except NotFound:  # not started since its sandbox was removed
                 present = plan.image or self.repository
             if docker_sources.find(client, present) is None:
                 return ""
@@ -218,7 +218,7 @@ def _context(text: str) -> io.BytesIO:
 
 @contextmanager
 def _gate(client: DockerClient, home: Path, slug: str) -> Iterator[Any]:
-    """A container whose network the build shares. It runs our bridge with this host's own Python."""
+    """A container whose network the build shares. It runs our bridge with the host's Python."""
     clear(client, home, slug)
     container = client.containers.create(
         _nothing(client),
@@ -243,7 +243,7 @@ def _gate(client: DockerClient, home: Path, slug: str) -> Iterator[Any]:
 
 
 def _nothing(client: DockerClient) -> str:
-    """An image with nothing in it: everything the gate needs is mounted."""
+    """An empty image: everything the gate needs is mounted."""
     name = "bot-bottle-gate"
     with suppress(ImageNotFound):
         return str(client.images.get(f"{name}:nothing").id)
@@ -264,7 +264,7 @@ def _mounts(sockets: Path) -> list[Mount]:
 
 
 def _wait_for_bridge(container: Any) -> None:
-    """It listens before it does anything else: a port that the kernel shows is a port that answers."""
+    """Wait until the bridge listens. It listens first of all, so a port in the kernel's table answers."""
     deadline = time.monotonic() + _GATE_SECONDS
     while time.monotonic() < deadline:
         container.reload()
@@ -283,7 +283,7 @@ def _wait_for_bridge(container: Any) -> None:
 class _Watch:
     """Bounds the steps of a build, and ends those that take too long or write too much.
 
-    The engine's own builder bounds neither time nor disk nor processes.
+    The engine's own builder bounds neither time, disk nor processes.
     """
 
     def __init__(self, client: DockerClient, gate: Any, bounds: Bounds) -> None:
@@ -297,7 +297,7 @@ class _Watch:
 
     def run(self) -> None:
         while not self.done.wait(_WATCH_SECONDS):
-            with suppress(Exception):  # the engine may be busy; the next look is soon
+            with suppress(Exception):  # the engine may be busy; the next check is soon
                 self.limit_processes()
             with suppress(Exception):
                 if time.monotonic() > self._next_measure:
@@ -305,7 +305,7 @@ class _Watch:
                     self._next_measure = time.monotonic() + _MEASURE_SECONDS
 
     def limit_processes(self) -> None:
-        """A build has no such option; a step can be given it once it is there."""
+        """Limit a step's processes once its container exists: a build has no such option."""
         api = self._client.api
         for step in self._steps():
             if step["Id"] not in self._limited:
@@ -337,7 +337,7 @@ class _Watch:
 
 @contextmanager
 def _watched(gate: Any, bounds: Bounds) -> Iterator[_Watch]:
-    with connected() as client:  # of its own: the build's is busy
+    with connected() as client:  # a second client: the build's is busy
         watch = _Watch(client, gate, bounds)
         thread = threading.Thread(target=watch.run, name="build-watch", daemon=True)
         thread.start()

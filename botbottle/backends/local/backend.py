@@ -23,12 +23,12 @@ from botbottle.core.interpreter import compiled, host_interpreter
 from botbottle.core.plan_types import BackendError, Plan
 
 if TYPE_CHECKING:
-    from botbottle.backends.local.cgroups import Placement  # a start without limits does without
+    from botbottle.backends.local.cgroups import Placement  # a start without limits does not import it
 
 HINT = "Install it: `apt-get install bubblewrap` (0.8 or newer), or your distribution's package of that name."
 START_SECONDS = 30.0
 GRACE_SECONDS = 5.0  # for a supervisor to put everything away
-NOT_STARTED = (126, 127)  # the command could not be executed, which it has said itself
+NOT_STARTED = (126, 127)  # the command could not be executed; init.py has printed why
 
 
 class LocalBackend:
@@ -39,12 +39,12 @@ class LocalBackend:
 
     @property
     def tag(self) -> str:
-        """What the names of this home's control groups begin with."""
+        """The prefix of the names of this home's control groups."""
         from hashlib import sha256  # noqa: PLC0415 - a start without limits does without
 
         return f"bot-bottle-{sha256(os.path.realpath(self.home).encode()).hexdigest()[:8]}-"
 
-    # what is there
+    # state
 
     def available(self) -> None:
         import subprocess  # noqa: PLC0415 - starting a bottle does without
@@ -68,7 +68,7 @@ class LocalBackend:
             )
 
     def read(self, image: str, path: str) -> str | None:
-        """Never through a link: an image's may lead out of it. A bottle of this host has an empty home."""
+        """Read without following links, which may lead out. A bottle of this host has an empty home."""
         if not image:
             return None
         directory = os.open(image, os.O_PATH | os.O_DIRECTORY)
@@ -167,7 +167,7 @@ class LocalBackend:
         raise BackendError(f"{plan.slug} ended at once ({code}): {run_dir.tail(self._run(plan.slug))}")
 
     def _options(self, plan: Plan, progress: Progress, extra: dict[str, str]) -> supervisor.StartOptions:
-        """Everything that can go wrong goes wrong here, before anything runs."""
+        """Prepare everything for a start. All that can fail fails here, before anything runs."""
         program = find_bubblewrap()
         run = self._run(plan.slug)
         run.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -207,13 +207,13 @@ class LocalBackend:
         return options
 
     def _processes_inside(self, plan: Plan, placement: Placement | None) -> int | None:
-        """For the first program to set."""
+        """The limit of processes that the first program sets, if any."""
         if plan.limits.pids is None and quotas.processes_are_counted_within():
             return quotas.processes()
         return None if placement is None else placement.pids_inside
 
     def _place(self, plan: Plan, run: Path, progress: Progress) -> Placement | None:
-        """Control groups to enter, and what limits where there are none; says what does not hold."""
+        """Make control groups, or limits where there are none; reports limits that do not hold."""
         wanted = plan.limits
         if wanted.pids is None and not quotas.processes_are_counted_within():
             wanted = replace(wanted, pids=quotas.processes())
@@ -360,12 +360,12 @@ def _exec(request: dict[str, object]) -> bytes:
 
 
 def _reader_of(pipe: int) -> int | None:
-    """Who has this pipe for its standard input: a process in a bottle has another number in there."""
+    """The process whose standard input is this pipe. Inside the bottle it has another process id."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
                 found = os.stat(f"/proc/{entry.name}/fd/0")  # noqa: PTH116 - of hundreds
-            except OSError:  # ended meanwhile, or not ours
+            except OSError:  # it ended meanwhile, or belongs to another account
                 continue
             if found.st_ino == pipe and stat.S_ISFIFO(found.st_mode):
                 return int(entry.name)

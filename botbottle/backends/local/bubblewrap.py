@@ -1,6 +1,6 @@
-"""A plan as bubblewrap's arguments: what a local bottle sees of the host, which is little and read-only.
+"""Turns a plan into bubblewrap's arguments: a local bottle sees little of the host, and only read-only.
 
-Nothing interesting stands on a command line: arguments, files and variables go through descriptors.
+The command line reveals nothing: arguments, files and variables are passed through descriptors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ JAVA_PLACE = "/etc/ssl/certs/java/cacerts"
 
 
 class Box:
-    """Arguments that grow, and the descriptors they speak of."""
+    """Arguments for bubblewrap, and the descriptors they refer to."""
 
     def __init__(self) -> None:
         self.arguments: list[str] = []
@@ -63,7 +63,7 @@ class Box:
         self.arguments += words
 
     def data(self, content: bytes, name: str = "bottle") -> str:
-        """A descriptor from which this can be read, once."""
+        """Return the number of a descriptor with this content, which can be read once."""
         fd = os.memfd_create(name)
         self.fds.append(fd)
         with open(fd, "wb", closefd=False) as file:
@@ -75,7 +75,7 @@ class Box:
         self.add("--perms", f"{mode:04o}", "--file", self.data(content), path)
 
     def show(self, source: Path, target: str) -> None:
-        """Read-only; a link stays the link it is, so that it cannot lead out of where it was found."""
+        """Show a path read-only. A link stays a link, so that it cannot lead out of where it was found."""
         try:
             facts = source.lstat()
         except OSError:
@@ -112,12 +112,12 @@ def first_program(plan: Plan) -> list[str]:
 
 
 def _has_our_interpreter(plan: Plan) -> bool:
-    """Whether byte code can be used in the bottle: an image's interpreter may be another version."""
+    """Whether byte code works in the bottle: an image's interpreter may be another version."""
     return not plan.image and compiled(INIT) != INIT and compiled(BRIDGE) != BRIDGE
 
 
 def fill(box: Box, plan: Plan) -> None:
-    """Everything but the command. Raises BackendError."""
+    """Add everything but the command. Raises BackendError."""
     box.add(*CONFINED, "--uid", str(UID_INSIDE), "--gid", str(UID_INSIDE), "--hostname", plan.slug)
     box.add("--seccomp", box.data(seccomp.cbpf()))
     _root(box, plan)
@@ -170,7 +170,7 @@ def _etc(box: Box, plan: Plan) -> None:
 
 
 def _own(box: Box, plan: Plan) -> None:
-    """What is new in each bottle: its processes, devices, temporary files, home."""
+    """Add what is new in each bottle: its processes, devices, temporary files and home."""
     size = ["--size", str(plan.limits.memory)] if plan.limits.memory else []
     box.add("--proc", "/proc", "--dev", "/dev")
     box.add("--perms", "1777", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
@@ -187,10 +187,10 @@ def _own(box: Box, plan: Plan) -> None:
 
 
 def _cover_kernel_files(box: Box) -> None:
-    """What /proc shows of the kernel itself: where the operator is root, the agent owns it, whatever its uid.
+    """Protect kernel files in /proc: where the operator is root, the agent owns them, whatever its uid.
 
-    It could set /proc/sys/kernel/core_pattern, or change who may read /proc/cpuinfo on the host. So all of
-    /proc becomes read-only then, and what is for root's eyes is hidden.
+    It could set /proc/sys/kernel/core_pattern, or change the mode of /proc/cpuinfo on the host. So all of
+    /proc becomes read-only then, and files that only root may read are hidden.
     """
     if os.geteuid() != 0:
         box.add("--ro-bind", "/proc/sys", "/proc/sys")
@@ -214,7 +214,7 @@ def _mount(box: Box, mount: Mount, plan: Plan) -> None:
 
 
 def _outside_of_mounts(path: str, plan: Plan) -> None:
-    """Below a mount the agent may have put a link, which would be followed with the operator's rights."""
+    """Raises BackendError for a path below a mount: bubblewrap would follow the agent's links in it."""
     for mount in plan.mounts:
         if path != mount.target and path.startswith(f"{mount.target.rstrip('/')}/"):
             raise BackendError(
@@ -223,14 +223,15 @@ def _outside_of_mounts(path: str, plan: Plan) -> None:
 
 
 def _not_by_a_link(path: str, plan: Plan) -> None:
-    """An image's link on the way would be followed while the host's own files are still in reach.
+    """Raises BackendError for a path that leads over a link of the image.
 
-    What is missing at its end would then be made there, with the operator's rights.
+    The link would be followed while the host's files are still reachable, and bubblewrap would create a
+    missing target there, with the operator's rights.
     """
     top, *below = path.strip("/").split("/")
     own = below[:1] and below[0] in OURS_IN_ETC if top == "etc" else top in OURS
     if own or not plan.image:
-        return  # nothing of an image's is shown there
+        return  # we show nothing of the image there
     place = Path(plan.image)
     for name in (top, *below):
         place /= name
@@ -242,7 +243,7 @@ def _not_by_a_link(path: str, plan: Plan) -> None:
 
 
 def environment(values: dict[str, str]) -> bytes:
-    """Variables as the kernel writes them: NAME=value, each ended by a NUL. Never log the result."""
+    """Variables in the kernel's format: NAME=value, each ended by a NUL. Never log the result."""
     for name, value in values.items():
         if "\0" in value:
             raise BackendError(f"env.{name}: a variable cannot hold a NUL byte. Clean its source.")

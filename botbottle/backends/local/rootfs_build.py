@@ -22,13 +22,13 @@ from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 
 PREFIX = "rootfs-"
-_SOURCES = "sources"  # kind of the file that says what a directory was built on
+_SOURCES = "sources"  # a marker that records the images a directory was built on
 _UNPACK_SECONDS = 900
 _CONFINED = ("--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv")
 
 
 def rebuild(home: Path, slug: str, text: str, tell: Progress, *, image: str = "") -> str:
-    """The directory with the new root filesystem. Raises Unavailable where there is no engine."""
+    """Build and unpack a root filesystem; returns its directory. Raises Unavailable without an engine."""
     try:
         with connected() as client:
             name = docker_build.rebuild(client, home, slug, text, tell, last=_sources(image))
@@ -61,7 +61,7 @@ def prune(directory: Path, kept: set[str]) -> None:
 
 
 class LocalImages:
-    """One bottle's, as rebuilt.Images."""
+    """The root filesystems of one bottle; implements image_builders.Images."""
 
     def __init__(self, home: Path, slug: str) -> None:
         self.home, self.slug = home, slug
@@ -87,16 +87,16 @@ class LocalImages:
         try:
             docker_build.DockerImages(self.home, self.slug).clear()
         except BackendError:
-            return  # no engine, nothing of a build
+            return  # without an engine there is no build to clear
 
 
 def _marker(target: Path, kind: str = "digest") -> Path:
-    """Beside the directory, where nothing of the image is."""
+    """A file beside the directory, where the image cannot write."""
     return target.with_name(f".{target.name}.{kind}")
 
 
 def _sources(image: str) -> dict[str, str]:
-    """The engine's images that this directory was made from; none for a directory of the operator's own."""
+    """The engine's images that this directory was made from; empty for an operator's own directory."""
     try:
         return sources.read(_marker(Path(image), _SOURCES).read_text()) if image else {}
     except (OSError, ValueError):
@@ -129,7 +129,7 @@ def _unpack(chunks: Iterable[bytes], target: Path) -> None:
         for chunk in chunks:
             archive.write(chunk)
     except BrokenPipeError:
-        pass  # it has said why
+        pass  # tar has printed why
     finally:
         _, said = process.communicate(timeout=_UNPACK_SECONDS)
     if process.returncode != 0:

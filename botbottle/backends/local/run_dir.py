@@ -1,6 +1,6 @@
-"""What a local bottle has in its `run` directory on the host: lock, state, log, the record of its groups.
+"""The `run` directory of a local bottle on the host: lock, state, log, and the record of its control groups.
 
-The lock is the truth: its supervisor holds it, and the kernel frees it however the supervisor ends.
+The lock decides whether the bottle lives: the kernel frees it however the supervisor ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def alive(run: Path) -> bool:
 
 
 def acquire(run: Path, slug: str) -> int:
-    """A descriptor with the lock, for the supervisor to be. Raises BackendError when the bottle lives."""
+    """Return a descriptor with the lock, for the next supervisor. Raises BackendError if the bottle lives."""
     try:
         return locks.acquire(run / "lock", seconds=LOCK_SECONDS)
     except BlockingIOError:
@@ -52,7 +52,7 @@ def free_within(run: Path, seconds: float) -> bool:
 
 
 def state(run: Path) -> dict[str, Any]:
-    """What the supervisor wrote last; empty when there is nothing to rely on."""
+    """The state that the supervisor wrote last; empty when it is missing or damaged."""
     try:
         known = json.loads((run / "state.json").read_bytes())
     except (OSError, ValueError):
@@ -61,10 +61,10 @@ def state(run: Path) -> dict[str, Any]:
 
 
 def kill_supervisor(run: Path) -> None:
-    """One that does not answer. The bottle dies with it."""
+    """Kill a supervisor that does not answer. The bottle dies with it."""
     known = state(run)
     with contextlib.suppress(OSError, KeyError, TypeError):
-        if supervisor_io.ticks(known["pid"]) == known["ticks"]:  # else the number is somebody else's by now
+        if supervisor_io.ticks(known["pid"]) == known["ticks"]:  # else another process has that id now
             os.kill(known["pid"], signal.SIGKILL)
 
 
@@ -81,16 +81,16 @@ def sweep(run: Path, attempts: int = 100) -> None:
     secret_variables.forget(run)
     left = groups(run)
     supervisor_io.remove_cgroups(left, attempts)
-    if not any(map(os.path.isdir, left)):  # else the record is needed: the last process may still be dying
+    if not any(map(os.path.isdir, left)):  # else keep the record: the last process may still be dying
         (run / "cgroups").unlink(missing_ok=True)
 
 
 def tidy(run: Path, attempts: int = 1) -> None:
     """Sweep if the bottle is dead. The lock is shared, so that no check takes us for a supervisor."""
     if not any((run / name).exists() for name in ("cgroups", SOCKET, HANDED)):
-        return  # nearly always
+        return  # the usual case
     with contextlib.suppress(OSError), locks.lock_shared(run / "lock"):
-        sweep(run, attempts)  # who wants to start it waits meanwhile, and we are asked again
+        sweep(run, attempts)  # a start waits meanwhile; what is left is removed by the next call
 
 
 def erase(run: Path) -> None:
@@ -99,7 +99,7 @@ def erase(run: Path) -> None:
 
 
 def tail(run: Path) -> str:
-    """The end of what it printed, for an error message."""
+    """The end of the bottle's output, for an error message."""
     try:
         return one_line((run / "log").read_bytes()[-TAIL_BYTES:])
     except OSError:
@@ -107,7 +107,7 @@ def tail(run: Path) -> str:
 
 
 def logs(run: Path, *, follow: bool) -> Iterator[bytes]:
-    """What the main command printed, and what it prints until its end."""
+    """Yield what the main command printed; with `follow`, until its end."""
     with contextlib.suppress(FileNotFoundError):
         yield (run / "log.1").read_bytes()
     while (run / "log").exists():
@@ -115,7 +115,7 @@ def logs(run: Path, *, follow: bool) -> Iterator[bytes]:
             yield from _read(file.fileno(), run, follow=follow)
             if os.fstat(file.fileno()).st_nlink and os.fstat(file.fileno()).st_ino == _inode(run / "log"):
                 return
-        # It was moved away when it was full, and read to its end; the next one goes on.
+        # The file was rotated and has been read to its end; continue with the next one.
 
 
 def _read(file: int, run: Path, *, follow: bool) -> Iterator[bytes]:
@@ -123,7 +123,7 @@ def _read(file: int, run: Path, *, follow: bool) -> Iterator[bytes]:
         living, current = (
             alive(run),
             os.fstat(file).st_ino == _inode(run / "log"),
-        )  # asked before the last look
+        )  # asked before the last read
         empty = True
         while chunk := os.read(file, 1 << 16):
             empty = False

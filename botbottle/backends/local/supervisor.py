@@ -1,7 +1,7 @@
-"""The parent of a local bottle, on the host: holds its lock, its terminal, its log and a socket for requests.
+"""The parent process of a local bottle, on the host: holds its lock, terminal and log, and serves requests.
 
-Lean, since each detached bottle has one: runs under `python -I -S`, imports nothing of the project. What
-comes out of the bottle is copied, never interpreted.
+Each detached bottle has one, so it is small: it runs under `python -I -S` and imports only supervisor_io.py.
+Output of the bottle is copied, never interpreted.
 """
 
 # ruff: noqa: PTH108, PTH123, SIM105
@@ -35,7 +35,7 @@ HANDLED = (signal.SIGCHLD, signal.SIGINT, signal.SIGWINCH, *TERMINATING)
 
 
 class StartOptions:
-    """What to start and how; made by local.py, which holds the lock already."""
+    """The options of a start. The backend makes them and already holds the lock."""
 
     def __init__(self, run: str, lock: int, argv: list[str], fds: list[int]) -> None:
         self.run, self.lock, self.argv, self.fds = run, lock, argv, fds
@@ -43,13 +43,13 @@ class StartOptions:
         self.cgroups: list[str] = []
         self.rlimits: list[tuple[int, int]] = []
         self.processors: list[int] = []  # empty: all
-        self.ready = -1  # told once that the first program runs
-        self.front = False  # on this process's own standard streams
+        self.ready = -1  # gets one message once the first program runs
+        self.front = False  # in the foreground, on this process's own standard streams
         self.terminal = True
         self.size = (24, 80)
 
     def arguments(self) -> list[str]:
-        """For the command line of a supervisor of its own."""
+        """The options as a command line for a detached supervisor."""
         words = [f"run={self.run}", f"lock={self.lock}", f"control={self.control}", f"ready={self.ready}"]
         words += [f"fd={fd}" for fd in self.fds] + [f"cgroup={path}" for path in self.cgroups]
         words += [f"rlimit={kind}:{value}" for kind, value in self.rlimits]
@@ -80,7 +80,7 @@ class SandboxSupervisor:
         self.clients: list[io.Client] = []
         self.sources: list[io.Source] = []
         self.input = -1  # into the bottle
-        self.typed = b""  # not taken by it yet
+        self.typed = b""  # typed, but not yet written into the bottle
         self.stdin = 0 if options.front else -1
         self.control_read = self.started = False
         self.deadline: float | None = None
@@ -92,7 +92,7 @@ class SandboxSupervisor:
     # the bottle
 
     def launch(self) -> None:
-        """Start it on a terminal of its own, or on pipes: never on a descriptor of the operator's."""
+        """Start the bottle on a new terminal or on pipes: it never gets a descriptor of the operator's."""
         if self.options.terminal:
             master, slave = os.openpty()
             io.resize(master, *self.options.size)
@@ -111,7 +111,7 @@ class SandboxSupervisor:
             os.close(fd)
 
     def run(self) -> int:
-        """Until the bottle ends; its exit code."""
+        """Supervise until the bottle ends; returns its exit code."""
         before = {number: signal.signal(number, lambda *_: None) for number in HANDLED}
         for fd in (self.wake, self.wakeup):
             os.set_blocking(fd, False)
@@ -129,14 +129,14 @@ class SandboxSupervisor:
         return self.code
 
     def finish(self) -> None:
-        """It has ended: keep what is left of its output, say so, free everything, then tell who waits."""
+        """Save the rest of the output, record the end, free everything, then notify clients."""
         self.drain()
         if not self.control_read and select.select([self.control], [], [], 0)[0]:
-            self.read_control()  # it had begun, and ended before we got to know of it
+            self.read_control()  # it started, and ended before we read the message
         assert self.code is not None  # noqa: S101 (that is why we are here)
         try:
             io.write_state(self.options.run, self.code)
-        except OSError:  # a full disk must not keep the end from being told
+        except OSError:  # clients are notified even if the disk is full
             pass
         io.remove_cgroups(self.options.cgroups)
         os.unlink(f"{self.options.run}/{io.SOCKET}")
@@ -150,7 +150,7 @@ class SandboxSupervisor:
                 self.write_output(source)
 
     def drain(self) -> None:
-        deadline = time.monotonic() + 1.0  # nobody is left to write; a bound all the same
+        deadline = time.monotonic() + 1.0  # no writer is left; bounded all the same
         for source in self.sources:
             while source.fd >= 0 and time.monotonic() < deadline:
                 if not select.select([source.fd], [], [], 0)[0]:
@@ -172,7 +172,7 @@ class SandboxSupervisor:
             self.kill()
 
     def watched(self) -> Watch:
-        """Nothing is read that cannot be passed on: what waits in here stays small."""
+        """The descriptors to poll. Nothing is read that cannot be passed on, so buffers stay small."""
         watch: Watch = {self.wake: (select.POLLIN, self.handle_signals)}
         if len(self.clients) < io.CLIENTS:
             watch[self.listener.fileno()] = (select.POLLIN, self.accept)
@@ -194,7 +194,7 @@ class SandboxSupervisor:
         return watch
 
     def handle_terminal(self) -> None:
-        """A terminal is one descriptor for what goes in and what comes out."""
+        """Write and read the terminal, which is one descriptor for both directions."""
         self.write_input()
         for source in self.sources:
             if source.fd == self.input and not source.pending:
@@ -209,13 +209,13 @@ class SandboxSupervisor:
             elif number == signal.SIGINT and self.options.front:
                 try:
                     self.command(b"kill %d" % number)
-                except OSError:  # it ends just now, by itself
+                except OSError:  # it is ending by itself
                     pass
             else:
                 self.stop(STOP_SECONDS)
 
     def resize_terminal(self) -> None:
-        """As large as the operator's terminal is now."""
+        """Follow the size of the operator's terminal."""
         if self.options.front and self.options.terminal:
             try:
                 io.resize(self.input, *os.get_terminal_size(1)[::-1])
@@ -223,14 +223,14 @@ class SandboxSupervisor:
                 pass
 
     def reap(self) -> None:
-        if self.code is not None:  # one signal for its end, another for having been stopped before
+        if self.code is not None:  # a second signal: the process was stopped before it ended
             return
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid:
             self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
     def read_control(self) -> None:
-        """The one thing ever read from inside: that the first program runs."""
+        """Read the only message from inside: the first program runs."""
         self.control_read = True
         try:
             self.started = self.control.recv(64) == b"started"
@@ -240,7 +240,7 @@ class SandboxSupervisor:
             self.notify_starter(b"started")
 
     def notify_starter(self, word: bytes) -> None:
-        """To whoever started us, and may have been killed meanwhile: the bottle goes on without."""
+        """Notify the process that started us. It may have been killed; the bottle runs on without it."""
         if self.options.ready >= 0:
             try:
                 os.write(self.options.ready, word)
@@ -248,7 +248,7 @@ class SandboxSupervisor:
                 pass
 
     def command(self, packet: bytes, fds: list[int] | None = None) -> None:
-        """To the program inside. Raises OSError when it does not listen."""
+        """Send a packet to the first program. Raises OSError when it does not listen."""
         rights = memoryview(b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds or []))
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if fds else []
         self.control.sendmsg([packet], ancillary, socket.MSG_DONTWAIT)
@@ -261,13 +261,13 @@ class SandboxSupervisor:
             self.deadline = time.monotonic()
 
     def kill(self) -> None:
-        """Process 1 first: bubblewrap then ends when the last process inside is gone, not before."""
+        """Kill process 1 first: then bubblewrap ends only after the last process inside."""
         try:
             with open(f"/proc/{self.pid}/task/{self.pid}/children", "rb") as file:
                 inside = [int(pid) for pid in file.read().split()]
             for pid in inside or [self.pid]:
                 os.kill(pid, signal.SIGKILL)
-        except OSError:  # it ended meanwhile: that will be told
+        except OSError:  # it ended meanwhile; `reap` will see it
             pass
 
     # streams
@@ -277,14 +277,14 @@ class SandboxSupervisor:
             chunk = os.read(source.fd, CHUNK)
         except BlockingIOError:
             return
-        except OSError:  # a terminal nobody has open any more
+        except OSError:  # a terminal that is no longer open
             chunk = b""
         if not chunk:
             source.fd = -1
             return
         self.log.write(chunk)
         if source.sink >= 0:
-            source.pending += chunk  # more than one only at the very end, and no more than a pipe holds
+            source.pending += chunk  # more than one chunk only at the end, and no more than a pipe holds
         for client in list(self.clients):
             if client.attached:
                 self.send(client, b"o" + chunk)
@@ -292,7 +292,7 @@ class SandboxSupervisor:
     def write_output(self, source: io.Source) -> None:
         try:
             source.pending = source.pending[os.write(source.sink, source.pending) :]
-        except OSError:  # nobody reads it any more: the bottle learns it by a broken pipe of its own
+        except OSError:  # the reader is gone: the bottle gets a broken pipe, too
             source.pending, source.sink = b"", -1
             if not self.options.terminal:
                 os.close(source.fd)
@@ -362,7 +362,7 @@ class SandboxSupervisor:
                 os.close(fd)
 
     def handle_request(self, client: io.Client, data: bytes, fds: list[int]) -> None:
-        """One packet: typed text, a window's size, or a request. Raises OSError, ValueError."""
+        """Handle one packet: typed text, a window size, or a request. Raises OSError, ValueError."""
         kind, _, rest = data.partition(b" ")
         if kind == b"exec" and len(fds) == 4:
             self.command(data, fds)
@@ -376,9 +376,7 @@ class SandboxSupervisor:
             rows, columns = (int(number) for number in rest.split())
             io.resize(self.input, rows, columns)
             client.attached = True
-            self.command(
-                b"kill %d" % signal.SIGWINCH
-            )  # so that it draws itself, also when the size is the same
+            self.command(b"kill %d" % signal.SIGWINCH)  # so that it redraws even if the size is the same
         elif kind == b"type" and client.attached and self.input >= 0:
             self.typed += rest
             self.write_input()
@@ -388,6 +386,6 @@ class SandboxSupervisor:
 
 if __name__ == "__main__":
     if os.fork():
-        os._exit(0)  # whoever started us has waited for enough
+        os._exit(0)  # the starter waits only for this
     os.setsid()
     sys.exit(SandboxSupervisor(StartOptions.parse(sys.argv[3:])).run())

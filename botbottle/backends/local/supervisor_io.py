@@ -1,6 +1,6 @@
-"""The parts of a local bottle's supervisor: its log, its clients, and the child that becomes the sandbox.
+"""Parts of a local bottle's supervisor: its log, its clients, and the child that becomes the sandbox.
 
-Imported from its own directory, without the project: standard library only, as little of it as possible.
+Loaded beside supervisor.py without the project: standard library only, and as little of it as possible.
 """
 
 # ruff: noqa: PTH105, PTH106, PTH108, PTH116, PTH123, SIM105
@@ -30,7 +30,7 @@ MS_RDONLY, MS_NOSUID, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 8
 
 
 class Log:
-    """What the main command printed: two files, so that the last 10 MB at least are there."""
+    """The output of the main command in two files, so that at least the last 10 MB are there."""
 
     def __init__(self, run: str) -> None:
         self.path = f"{run}/log"
@@ -52,7 +52,7 @@ class Log:
 
 
 class Source:
-    """One stream out of the bottle, and where it goes beside the log."""
+    """A stream out of the bottle, and the descriptor it goes to beside the log."""
 
     def __init__(self, fd: int, sink: int) -> None:
         self.fd, self.sink = fd, sink  # -1: ended; nowhere
@@ -60,7 +60,7 @@ class Source:
 
 
 class Client:
-    """Somebody on the socket: one request, or an attached terminal."""
+    """A connection to the socket: one request, or an attached terminal."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -72,7 +72,7 @@ class Client:
         self.flush()
 
     def flush(self) -> None:
-        """Raises OSError when it is gone, or lags too much."""
+        """Send what is pending. Raises OSError when the client is gone or lags too far behind."""
         while self.pending:
             try:
                 self.sock.send(self.pending[0])
@@ -84,7 +84,7 @@ class Client:
 
 
 def exec_sandbox(options: StartOptions, inside: tuple[int, int, int]) -> None:
-    """In the child: within the limits, on its own streams, in a session of its own, the sandbox."""
+    """Become the sandbox, in the child: apply limits, set the streams, start a session."""
     try:
         signal.set_wakeup_fd(-1)
         for path in options.cgroups:
@@ -111,7 +111,7 @@ def exec_sandbox(options: StartOptions, inside: tuple[int, int, int]) -> None:
 
 
 def lower_limits(wanted: list[tuple[int, int]]) -> None:
-    """Of this process and all it starts; what is lower already stays so."""
+    """Lower the limits of this process and its children; lower ones stay."""
     import resource  # noqa: PLC0415 (only here)
 
     for kind, value in wanted:
@@ -121,9 +121,9 @@ def lower_limits(wanted: list[tuple[int, int]]) -> None:
 
 
 def protect_devices() -> None:
-    """Where the operator is root, the agent owns /dev/null and could change its mode for the whole host.
+    """Protect devices: where the operator is root, the agent owns /dev/null and could change its mode.
 
-    So in a mount namespace of our own these become read-only: they can still be written to, not changed.
+    In a mount namespace of our own the devices become read-only: they can be written to, not changed.
     bubblewrap then passes them on like that. Raises OSError.
     """
     import _ctypes  # noqa: PLC0415 (the public module takes ten times as long to import)
@@ -145,7 +145,7 @@ def protect_devices() -> None:
 
 
 def listen(run: str) -> socket.socket:
-    """The socket for requests, private. Its path may be longer than an address can be."""
+    """Open the private socket for requests. Its path may be longer than an address can be."""
     directory = os.open(run, os.O_PATH | os.O_DIRECTORY)
     path = f"/proc/self/fd/{directory}/{SOCKET}"
     try:
@@ -170,13 +170,13 @@ def resize(terminal: int, rows: int, columns: int) -> None:
 
 
 def ticks(pid: int) -> int:
-    """When a process started, by the kernel's count: with its pid that names it for good."""
+    """The kernel's start time of a process: with its pid, it identifies the process for good."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def write_state(run: str, code: int | None = None) -> None:
-    """What is known of the run, for whoever asks later; the lock alone says whether it lives."""
+    """Record the state of the run. Only the lock says whether the bottle lives."""
     started = os.stat(f"{run}/{SOCKET}").st_mtime
     known = f'"pid": {os.getpid()}, "ticks": {ticks(os.getpid())}, "started_at": {started:.3f}'
     with open(f"{run}/state.json.new", "w") as file:
@@ -185,7 +185,7 @@ def write_state(run: str, code: int | None = None) -> None:
 
 
 def remove_cgroups(paths: list[str], attempts: int = 100) -> None:
-    """Also right after the end, when the kernel has not put the last process away yet; with those below."""
+    """Remove groups with those below, also while the kernel still removes the last process."""
     below = [inner for path in paths for inner in _groups_below(path)]
     for path in below + paths:
         for _ in range(attempts):

@@ -1,7 +1,7 @@
-"""Bottles as virtual machines of their own, by the `smolvm` command line.
+"""Bottles as virtual machines, by the `smolvm` command line.
 
-Trust boundary: the machine has no network, which is checked and not believed; its ways out are the two
-sockets. Its image is a directory or an archive of this host: nothing is fetched.
+Trust boundary: the machine has no network, which is checked and not assumed; it has only the two sockets. Its
+image is a directory or an archive of this host: nothing is fetched.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SmolmachinesBackend:
         check_virtualization()
 
     def read(self, image: str, path: str) -> str | None:
-        """From a directory only: an archive is not looked into."""
+        """Read from a directory only: archives are not opened."""
         root = Path(image).resolve()
         found = (root / path.lstrip("/")).resolve()
         if not image or not found.is_relative_to(root) or not found.is_file():
@@ -138,7 +138,7 @@ class SmolmachinesBackend:
         )
 
     def logs(self, slug: str, *, follow: bool) -> Iterator[bytes]:
-        """Of a running machine from inside; of a stopped one what was kept."""
+        """Read a running machine's log from inside; of a stopped one, the saved copy."""
         if not self.life(slug).alive:
             kept = self._kept_log(slug)
             yield kept.read_bytes() if kept.exists() else b""
@@ -184,7 +184,7 @@ class SmolmachinesBackend:
         return sorted(mine - set(known))
 
     def tidy(self, slug: str) -> None:
-        """What a start that was killed had yet to copy in, secrets among it. Whoever copies holds a lock."""
+        """Remove files that a killed start had yet to copy, secrets among them. A start locks its own."""
         for path in self._kept_log(slug).parent.glob(f"{_COPIED}*"):
             with suppress(OSError), locks.lock_shared(path):
                 path.unlink()
@@ -247,7 +247,7 @@ class SmolmachinesBackend:
             self._boot_alone(plan, tell)
 
     def _boot_alone(self, plan: Plan, tell: Progress) -> None:
-        """A machine with everything in it but the main command. One that fails leaves nothing."""
+        """Boot a machine with everything but the main command. A failure leaves nothing behind."""
         if self.life(plan.slug).alive:
             raise BackendError(f"The bottle {plan.slug} runs already. Stop it with: bottle stop {plan.slug}")
         create = _create(plan, sandbox_labels(self.home, plan.slug))
@@ -274,7 +274,7 @@ class SmolmachinesBackend:
             raise
 
     def _require_no_network(self, slug: str) -> None:
-        """Raises BackendError unless smolvm itself says so: earlier versions dropped policies silently."""
+        """Raises BackendError unless smolvm reports no network: old versions dropped policies silently."""
         status = self._status(slug) or {}
         if status.get("network") is not False or status.get("ports") != 0:
             raise BackendError(
@@ -283,7 +283,7 @@ class SmolmachinesBackend:
             )
 
     def _provide(self, plan: Plan, user: User, variables: dict[str, str]) -> None:
-        """Directories and accounts, then our programs, the plan's files and the variables, copied in."""
+        """Make directories and accounts, then copy in our programs, the plan's files and the variables."""
         prepare = (inside.DIRECTORY / "vm_setup.py").read_text(encoding="utf-8")
         wanted = json.dumps(_prepared(plan, user))
         try:
@@ -306,7 +306,7 @@ class SmolmachinesBackend:
         self._copy(plan.slug, json.dumps(variables), _VARIABLES, 0o400, user)
 
     def _copy(self, slug: str, content: str, target: str, mode: int, owner: User | None = None) -> None:
-        """Through a private file of the host that is gone afterwards."""
+        """Copy through a private file of the host, which is removed afterwards."""
         owned = ["--uid", str(owner.uid), "--gid", str(owner.gid)] if owner else []
         own = self._kept_log(slug).parent
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -320,7 +320,7 @@ class SmolmachinesBackend:
             self._smolvm.call("cp", "--mode", f"{mode:o}", *owned, file.name, place)
 
     def _place_and_register(self, plan: Plan, tell: Progress) -> None:
-        """Files into the home; then Claude Code is told of our server by its own command, as its user."""
+        """Install files in the home; then register our server with Claude Code's own command, as its user."""
         register = ["claude", "mcp", "add", "--scope", "user", "--transport", "http", SERVER, MCP_URL]
         place = [
             *_PYTHON,
@@ -359,7 +359,7 @@ def _in_home(file: File) -> bool:
 
 
 def _create(plan: Plan, labels: dict[str, str]) -> list[str]:
-    """The arguments of `machine create`. Never --net, never a published port, never a name to be pulled."""
+    """The arguments of `machine create`: never --net, a published port, or a name to pull."""
     if plan.dockerfile:
         raise BackendError(_BUILDS_NOTHING)
     image = Path(plan.image)
@@ -393,7 +393,7 @@ def _sockets(plan: Plan) -> list[str]:
 
 
 def _prepared(plan: Plan, user: User) -> dict[str, Any]:
-    """What vm_setup.py makes."""
+    """The argument for vm_setup.py."""
     trusted = any(mount.target == TRUST_INSIDE for mount in plan.mounts)
     parents = sorted({str(Path(file.path).parent) for file in plan.files if not _in_home(file)})
     return {

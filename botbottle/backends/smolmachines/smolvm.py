@@ -1,4 +1,4 @@
-"""The `smolvm` command line: found, told apart from its namesake, its failures as sentences."""
+"""The `smolvm` command line: finds it, tells it from its namesake, and turns its failures into sentences."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from botbottle.core.plan_types import BackendError
 
 HINT = "Install it with: pip install smolmachines"
 SECONDS = 60.0
-_KEPT = ("SMOLVM_LIB_DIR", "SMOLVM_AGENT_ROOTFS")  # other SMOLVM_ variables change what is asked for
+_KEPT = ("SMOLVM_LIB_DIR", "SMOLVM_AGENT_ROOTFS")  # other SMOLVM_ variables would change our requests
 
 
 class Refused(BackendError):
-    """smolvm's own word."""
+    """smolvm refused; the message is its own."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"smolvm refused: {message}")
@@ -79,14 +79,14 @@ def check_virtualization() -> None:
 
 
 class Smolvm:
-    """The command line with a state directory of its own."""
+    """The command line with its own state directory."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
         self._program = ""
 
     def call(self, verb: str, *rest: str, seconds: float = SECONDS, stdin: IO[bytes] | None = None) -> bytes:
-        """What it prints. Raises Refused, and BackendError when it takes too long."""
+        """Run a command and return its output. Raises Refused, and BackendError when it takes too long."""
         command = self._command(verb, "--error-format", "json", *rest)
         try:
             said = subprocess.run(  # noqa: S603
@@ -114,13 +114,13 @@ class Smolvm:
             raise BackendError(f"`smolvm machine {verb} --json` printed no JSON. {HINT} -U") from error
 
     def foreground(self, verb: str, *rest: str) -> int:
-        """On this terminal; returns the exit code."""
+        """Run a command on this terminal; returns the exit code."""
         command = self._command(verb, *rest)
         return subprocess.run(command, check=False, env=_environment()).returncode  # noqa: S603
 
     @contextmanager
     def output(self, verb: str, *rest: str) -> Iterator[IO[bytes]]:
-        """What it prints while it prints it."""
+        """Yield a command's output while it runs."""
         command = self._command(verb, *rest)
         process = subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_environment()
@@ -133,7 +133,7 @@ class Smolvm:
                 process.terminate()
 
     def pipes(self, verb: str, *rest: str) -> Pipes:
-        """It runs on; its end is told on the status pipe."""
+        """Start a command on pipes; its exit code comes on the status pipe."""
         process = subprocess.Popen(  # noqa: S603
             self._command(verb, *rest),
             stdin=subprocess.PIPE,
@@ -170,7 +170,7 @@ def _environment() -> dict[str, str]:
 
 
 def _refusal(stderr: bytes, stdout: bytes) -> Refused:
-    """The error is one line among notes; a command that failed in the guest has none."""
+    """Find the error line among notes; a command that failed in the guest has none."""
     for line in reversed(stderr.splitlines()):
         try:
             error = json.loads(line)["error"]

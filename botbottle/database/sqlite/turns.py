@@ -1,4 +1,4 @@
-"""A lock that threads get in the order in which they ask for it. Pure."""
+"""A lock that threads get in the order of their requests. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Lock
 
 
 class Turns:
-    """Whoever gives a turn back hands it to the thread that has waited longest."""
+    """A fair lock: a release passes it to the thread that has waited longest."""
 
     def __init__(self) -> None:
         self._mutex = Lock()
@@ -17,7 +17,7 @@ class Turns:
         self._waiting: deque[Lock] = deque()
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting threads."""
         return len(self._waiting)
 
     def take(self, patience: float) -> bool:
@@ -45,7 +45,7 @@ class Turns:
                 self._taken = False
 
     def _leave(self, place: Lock) -> bool:
-        """Stop waiting; False when the turn came in this moment."""
+        """Stop waiting; False when the turn arrived at this moment."""
         with self._mutex:
             if place not in self._waiting:
                 return False
@@ -55,9 +55,9 @@ class Turns:
 
 @cache
 def turns_at(path: str) -> Turns:
-    """One queue for each database of this process."""
+    """The queue of a database; one for each database of this process."""
     return Turns()
 
 
-# Who had or awaited a turn when a process was forked does not exist in the new one.
+# Threads that had or awaited a turn do not exist in a forked process.
 os.register_at_fork(after_in_child=turns_at.cache_clear)
