@@ -66,7 +66,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     paginator = CappedPaginator
     show_full_result_count = False
 
-    def told_above(self) -> str:
+    def note_above(self) -> str:
         """The text that the same template shows above the list, if any."""
         return ""
 

@@ -23,8 +23,8 @@ class LeaderThread:
     pause_seconds = PAUSE_SECONDS
 
     def __init__(self) -> None:
-        self.was_called = False  # this round was requested, not timed
-        self._called = threading.Event()
+        self.was_woken = False  # this round was requested, not timed
+        self._woken = threading.Event()
         self._stopping = threading.Event()
         self._lock: int | None = None
 
@@ -35,14 +35,14 @@ class LeaderThread:
     def start(self) -> None:
         threading.Thread(target=self._live, name=self.name, daemon=True).start()
 
-    def call(self) -> None:
+    def wake(self) -> None:
         """There is something to do now: the next round does not wait for the clock."""
-        self._called.set()
+        self._woken.set()
 
     def stop(self) -> None:
         """Stop after this round, without waiting for it. Unfinished work is done after the next start."""
         self._stopping.set()
-        self._called.set()
+        self._woken.set()
 
     @property
     def is_stopping(self) -> bool:
@@ -70,14 +70,14 @@ class LeaderThread:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self.was_called = self._called.is_set()
-            if self.was_called:
-                self._called.clear()
+            self.was_woken = self._woken.is_set()
+            if self.was_woken:
+                self._woken.clear()
             try:
                 close_old_connections()
                 if self.acquire() and self.work():
                     continue
             except Exception:
                 log.exception("A round of %s failed; trying again in a moment.", self.name)
-            self._called.wait(self.pause_seconds)
+            self._woken.wait(self.pause_seconds)
         self.release()

@@ -62,7 +62,7 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
         "shown_finding", "shown_warnings", "would_ask",
     ]  # fmt: skip
 
-    def told_above(self) -> str:
+    def note_above(self) -> str:
         return record_import.losses()
 
     @admin.display(description="host", ordering="host")

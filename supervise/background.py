@@ -34,7 +34,7 @@ class RetryJob(LeaderThread):
     pause_seconds = ROUND_SECONDS
 
     def work(self) -> bool:
-        run_maintenance(at_once=self.was_called)
+        run_maintenance(at_once=self.was_woken)
         return False
 
 
@@ -78,7 +78,7 @@ class BackgroundJobs:
                 await layer.group_add(events.home_group(versions.home_id()), channel)
                 while True:
                     for duty in self._duties:
-                        duty.call()
+                        duty.wake()
                     await layer.receive(channel)
             except Exception:
                 log.exception("The subscription to this home's calls broke; subscribing again in a second.")

@@ -60,12 +60,12 @@ def give_own_workspace(plan: Plan, user: User) -> None:
             os.chown(mount.source, user.uid, user.gid, follow_symlinks=False)
 
 
-def warn_of_closed_mounts(mounts: Sequence[Mount], user: User, tell: Progress) -> None:
+def warn_of_closed_mounts(mounts: Sequence[Mount], user: User, progress: Progress) -> None:
     for mount in mounts:
         if not mount.writable or user.uid == 0 or not Path(mount.source).exists():
             continue
         if not user.may_write(mount.source):
-            tell(
+            progress(
                 f"Warning: {mount.source} is not writable for the bottle's user {user}. "
                 f"To let the agent write to {mount.target}: chown -R {user} {mount.source}"
             )
@@ -76,10 +76,10 @@ def account_files(user: User, passwd: str | None, group: str | None) -> dict[str
 
     def others(text: str | None, number: int) -> str:
         lines = (line for line in (text or "").splitlines() if line.count(":") >= 2)
-        kept = [
+        others_lines = [
             line for line in lines if line.split(":")[2] != str(number) and line.split(":")[0] != USER_INSIDE
         ]
-        return "".join(f"{line}\n" for line in kept)
+        return "".join(f"{line}\n" for line in others_lines)
 
     entry = f"{USER_INSIDE}:x:{user.uid}:{user.gid}:agent:{HOME_INSIDE}:/bin/sh\n"
     return {

@@ -20,7 +20,7 @@ def is_built(backend: str) -> bool:
 class Images(Protocol):
     """The images of one bottle. Failures are BackendErrors."""
 
-    def build(self, text: str, tell: Progress, *, image: str) -> str:
+    def build(self, text: str, progress: Progress, *, image: str) -> str:
         """Build an image, or root filesystem, from a Dockerfile's text. `image` is the one in force.
 
         Reports the names that stand for other images than when that one was built.
@@ -35,10 +35,10 @@ class Images(Protocol):
     def verify(self, image: str, digest: str) -> None:
         """Raises BackendError unless the image was built from the text with this digest."""
 
-    def keep(self, plan: Plan) -> str:
+    def retain(self, plan: Plan) -> str:
         """Return a name under which the present image stays, to go back to. Empty: the manifest's own."""
 
-    def prune(self, kept: set[str]) -> None: ...
+    def prune(self, retained: set[str]) -> None: ...
 
     def clear(self) -> None:
         """Remove what a killed build left."""

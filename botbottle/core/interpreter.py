@@ -20,19 +20,19 @@ def host_interpreter() -> str:
 
 def compiled(source: Path) -> Path:
     """The file's byte code for this interpreter, which needs a megabyte less to run; else the file itself."""
-    kept = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+    cached = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
     facts = source.stat()
     stamp = struct.pack("<III", 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
     try:
-        with kept.open("rb") as file:
+        with cached.open("rb") as file:
             if file.read(16)[4:] == stamp:
-                return kept
+                return cached
     except OSError:
         pass
     import py_compile  # noqa: PLC0415 - once
 
     try:
-        py_compile.compile(str(source), str(kept), doraise=True)
+        py_compile.compile(str(source), str(cached), doraise=True)
     except (OSError, py_compile.PyCompileError):
         return source
-    return kept
+    return cached

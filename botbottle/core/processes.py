@@ -64,12 +64,12 @@ class Child:
             delay = min(10.0, 0.5 * self.failures)
             self.failures += 1
             self.restart_at = now + delay
-            self._tell_end(self.process.returncode, delay)
+            self._log_end(self.process.returncode, delay)
         if now >= self.restart_at:
             self.restart_at = 0.0
             self.start()
 
-    def _tell_end(self, code: int, delay: float) -> None:
+    def _log_end(self, code: int, delay: float) -> None:
         """Log the end. An operator may stop a child to get a fresh one: that is not an error."""
         if code in (0, -signal.SIGTERM):
             log.info("%s was stopped; starting it again in %.1f s", self.name, delay)
@@ -96,22 +96,22 @@ def run_until_stopped(
 
     `ready` is called once all of them serve, `stopping` at the end, before any of them is stopped.
     """
-    asked: list[int] = []
+    received_signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: asked.append(received))
+        signal.signal(number, lambda received, _frame: received_signals.append(received))
     for child in children:
         child.start()
     try:
         deadline = time.monotonic() + READY_SECONDS
-        while not asked and not all(child.serves() for child in children):
+        while not received_signals and not all(child.serves() for child in children):
             if any(child.refused for child in children):
                 raise SystemExit(REFUSED)  # it has printed why
             if time.monotonic() > deadline:
                 raise BadSetting("bot-bottle did not come up within a minute. The lines above say why.")
             _tend(children)
-        if not asked:
+        if not received_signals:
             ready()
-        while not asked:
+        while not received_signals:
             _tend(children)
     finally:
         stopping()

@@ -34,7 +34,7 @@ def is_needed() -> bool:
     return room.is_short or not (room.is_ample or _rows())
 
 
-def keep() -> None:
+def fill() -> None:
     """Create what is missing of the reserve. Raises DatabaseError and OSError."""
     if not _is_in_a_file():
         return

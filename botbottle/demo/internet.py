@@ -56,19 +56,19 @@ def small_internet(directory: Path, sites: Mapping[str, type[Site]]) -> Iterator
     for origin in origins.values():
         origin.socket = context.wrap_socket(origin.socket, server_side=True, do_handshake_on_connect=False)
     addresses = {host: origin.server_address[1] for host, origin in origins.items()}
-    road = _serving(type("Road", (_Road,), {"addresses": addresses}))
-    servers = (*origins.values(), road)
+    proxy = _serving(type("ConnectProxy", (_ConnectProxy,), {"addresses": addresses}))
+    servers = (*origins.values(), proxy)
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield Internet(f"http://127.0.0.1:{road.server_address[1]}", authority)
+        yield Internet(f"http://127.0.0.1:{proxy.server_address[1]}", authority)
     finally:
         for server in servers:
             server.shutdown()
             server.server_close()
 
 
-class _Road(Site):
+class _ConnectProxy(Site):
     """A proxy that handles CONNECT by name."""
 
     addresses: Mapping[str, int]
@@ -82,10 +82,10 @@ class _Road(Site):
         with create_connection(("127.0.0.1", port), timeout=5) as there:
             self.send_response(200)
             self.end_headers()
-            _carry(self.connection, there)
+            _copy(self.connection, there)
 
 
-def _carry(one: socket, other: socket) -> None:
+def _copy(one: socket, other: socket) -> None:
     """Both ways, until either side ends or nothing comes for a while."""
     towards = {one: other, other: one}
     while ready := select([*towards], [], [], _IDLE_SECONDS)[0]:

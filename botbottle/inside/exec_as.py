@@ -18,15 +18,15 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 READY = b'{"bot-bottle":"here"}\n'
 
 
-def take(count: int) -> bytes:
+def read_exactly(count: int) -> bytes:
     """Read exactly this many bytes: what follows is for the program."""
-    taken = b""
-    while len(taken) < count:
-        chunk = os.read(0, count - len(taken))
+    received = b""
+    while len(received) < count:
+        chunk = os.read(0, count - len(received))
         if not chunk:
             raise SystemExit(NOT_EXECUTABLE)
-        taken += chunk
-    return taken
+        received += chunk
+    return received
 
 
 def limit(wanted: "dict[str, int]") -> None:
@@ -46,7 +46,7 @@ def limit(wanted: "dict[str, int]") -> None:
 
 def main() -> int:
     os.write(1, READY)
-    wanted = json.loads(take(int(take(8))))
+    wanted = json.loads(read_exactly(int(read_exactly(8))))
     argv = wanted["argv"]
     try:
         limit(wanted)

@@ -18,13 +18,13 @@ from botbottle.backends.accounts import bottle_user
 from botbottle.backends.base import Backend
 from botbottle.core.plan_types import WORKSPACE_INSIDE, BackendError, Mount, Plan
 
-PLACE = "canary"  # in the bottle's directory: a separate home, so that it is never taken for the bottle
+DIRECTORY = "canary"  # in the bottle's directory: a separate home, so that it is never taken for the bottle
 _MOST_OUTPUT = 1 << 20
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Result:
     exit_code: int | None  # None: it ran out of time
     output: str
 
@@ -34,11 +34,11 @@ class ScratchSandbox:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self.home = Path(plan.directory) / PLACE
+        self.home = Path(plan.directory) / DIRECTORY
         self.scratch = self.home / "scratch"  # writable for the program
         self.backend: Backend = backends.get(plan.backend, self.home)
 
-    def ask(self, program: str, *arguments: str, mounts: Iterable[Mount], seconds: float) -> Ended:
+    def run(self, program: str, *arguments: str, mounts: Iterable[Mount], seconds: float) -> Result:
         """Run a Python program in it. Raises BackendError when it does not even start."""
         plan = self._plan
         directory = self.home / "bottles" / plan.slug
@@ -49,15 +49,15 @@ class ScratchSandbox:
             mounts=tuple(mounts),
             workdir="/",
         )
-        self.backend.start(made, _unheard)
+        self.backend.start(made, _ignore)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             life = self.backend.life(plan.slug)
             if not life.alive:
-                return Ended(life.exit_code, self._output())
-            time.sleep(_LOOK_SECONDS)
+                return Result(life.exit_code, self._output())
+            time.sleep(_POLL_SECONDS)
         self.backend.stop(plan.slug, seconds=0)
-        return Ended(None, self._output())
+        return Result(None, self._output())
 
     def _output(self) -> str:
         received = b""
@@ -69,11 +69,11 @@ class ScratchSandbox:
 
 
 @contextmanager
-def prepared(plan: Plan) -> Iterator[ScratchSandbox]:
+def scratch_sandbox(plan: Plan) -> Iterator[ScratchSandbox]:
     clear(plan.backend, Path(plan.directory), plan.slug)
     made = ScratchSandbox(plan)
     made.scratch.mkdir(mode=0o700, parents=True)
-    _give_to_bottle(made, plan)
+    _set_owners(made, plan)
     try:
         yield made
     finally:
@@ -82,7 +82,7 @@ def prepared(plan: Plan) -> Iterator[ScratchSandbox]:
 
 def clear(backend: str, directory: Path, slug: str) -> None:
     """Remove what is left of one, perhaps by a killed process. Does nothing if there is none."""
-    home = directory / PLACE
+    home = directory / DIRECTORY
     if home.is_dir():
         with suppress(BackendError):
             backends.get(backend, home).remove(slug)
@@ -93,7 +93,7 @@ def workspace_of(plan: Plan) -> Mount:
     return next(mount for mount in plan.mounts if mount.target == WORKSPACE_INSIDE)
 
 
-def _give_to_bottle(made: ScratchSandbox, plan: Plan) -> None:
+def _set_owners(made: ScratchSandbox, plan: Plan) -> None:
     """Give the directories to the owners that a bottle's have. Only root can, and has to."""
     if os.geteuid() != 0:
         return
@@ -104,5 +104,5 @@ def _give_to_bottle(made: ScratchSandbox, plan: Plan) -> None:
         os.chown(made.scratch, user.uid, user.gid)
 
 
-def _unheard(_line: str) -> None:
+def _ignore(_line: str) -> None:
     """Ignore progress: it does not interest the caller."""

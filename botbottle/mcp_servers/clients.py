@@ -41,7 +41,7 @@ class Client:
         first = await self._next()
         server = self.host.servers.get(str(first.get("server"))) if first else None
         if first is None or server is None:
-            self.tell({"refused": error_of(Phase.SESSION_CREATE, "This bottle has no such server.")})
+            self.send({"refused": error_of(Phase.SESSION_CREATE, "This bottle has no such server.")})
             return
         if "control" in first:
             await self._control(server, str(first["control"]))
@@ -49,33 +49,33 @@ class Client:
         refused = await self._wait_for(server)
         if refused is None and first.get("attach"):
             refused = self._attach(server)
-        self.tell({"refused": refused} if refused else {"ok": True})
+        self.send({"refused": refused} if refused else {"ok": True})
         if refused is None:
             self.server = server
-            await self._carry(server)
+            await self._relay(server)
 
-    async def _carry(self, server: Server) -> None:
+    async def _relay(self, server: Server) -> None:
         while (message := await self._next()) is not None:
             session = server.session
             try:
                 if session is None or server.state.condition is not Condition.RUNNING:
                     raise Gone
                 if self.host.attached.get(server.spec.name) is self:
-                    session.listen(self.number, self.tell)
-                await session.forward(self.number, message, self.tell)
+                    session.listen(self.number, self.send)
+                await session.forward(self.number, message, self.send)
             except Gone:
                 if "id" in message:
-                    told = await self._wait_for(server) or error_of(
+                    problem = await self._wait_for(server) or error_of(
                         Phase.TOOL_CALL, "The server was restarted just now. Call again."
                     )
-                    self.tell({"jsonrpc": "2.0", "id": message["id"], "error": told})
+                    self.send({"jsonrpc": "2.0", "id": message["id"], "error": problem})
 
     async def _wait_for(self, server: Server) -> Json | None:
         """Wait until the server runs or has failed once; returns the problem, or None."""
         seconds = server.spec.startup_timeout
         try:
             async with asyncio.timeout(seconds):
-                await server.settled.wait()
+                await server.tried.wait()
         except TimeoutError:
             return error_of(server.step, f"It is not up after {seconds:g} s.")
         state = server.state
@@ -103,7 +103,7 @@ class Client:
             await server.stop()
         if verb in ("start", "restart"):
             server.begin()
-        self.tell({"ok": verb in ("stop", "start", "restart")})
+        self.send({"ok": verb in ("stop", "start", "restart")})
 
     async def _next(self) -> Json | None:
         line = await self.reader.readline()
@@ -114,7 +114,7 @@ class Client:
             raise ValueError("not a message")
         return message
 
-    def tell(self, message: Json) -> None:
+    def send(self, message: Json) -> None:
         if self.writer.transport.get_write_buffer_size() > MOST_BEHIND:
             self.writer.transport.abort()
             return

@@ -88,7 +88,7 @@ class Host:
             if server.state.wanted:
                 server.begin()
             else:
-                server.settled.set()
+                server.tried.set()
         while not self._over.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):

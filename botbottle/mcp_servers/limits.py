@@ -14,7 +14,7 @@ from botbottle.core.plan_types import Limits
 NAMES = ("memory", "pids", "cpus")
 
 
-class Bounds:
+class ServerLimits:
     def __init__(self, group: str, wanted: Limits) -> None:
         self._group, self._wanted = group, wanted
         self._placed = cgroups.Placement()

@@ -21,7 +21,7 @@ from botbottle.backends.base import Backend, NotRunning, Unavailable
 from botbottle.core.plan_types import BackendError
 from botbottle.manifest.mcp_servers import Spec
 from botbottle.mcp_servers import staging
-from botbottle.mcp_servers.limits import Bounds
+from botbottle.mcp_servers.limits import ServerLimits
 from botbottle.mcp_servers.process import (
     INSTALL,
     MARK,
@@ -107,10 +107,10 @@ class Server:
     def __init__(self, spec: Spec, sandbox: Sandbox, changed: Callable[[], None]) -> None:
         self.spec, self.sandbox, self._changed = spec, sandbox, changed
         self.place = staging.Place(spec.name)
-        self.bounds = Bounds(sandbox.group_of(spec.name), spec.limits)
+        self.limits = ServerLimits(sandbox.group_of(spec.name), spec.limits)
         self.state = State(env=sorted(spec.env))
         self.session: Session | None = None
-        self.settled = asyncio.Event()  # set once it runs, or has failed since it was requested
+        self.tried = asyncio.Event()  # set once it runs, or has failed since it was requested
         self.step = Phase.SESSION_CREATE  # the phase of the start
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
@@ -120,7 +120,7 @@ class Server:
     def begin(self) -> None:
         if self._task is None or self._task.done():
             self._failures = 0
-            self.settled.clear()
+            self.tried.clear()
             self._task = asyncio.ensure_future(self._live())
 
     async def stop(self) -> None:
@@ -131,8 +131,8 @@ class Server:
             self._task = None
         await self._end()
         await self._remove_copy()
-        self._tell(Condition.STOPPED)
-        self.settled.set()
+        self._update_state(Condition.STOPPED)
+        self.tried.set()
 
     @property
     def is_over(self) -> bool:
@@ -147,20 +147,20 @@ class Server:
             try:
                 await self._start()
                 running_since = time.monotonic()
-                self._tell(Condition.RUNNING, phase="", problem="", started_at=time.time())
-                self.settled.set()
+                self._update_state(Condition.RUNNING, phase="", problem="", started_at=time.time())
+                self.tried.set()
                 await self._watch()
             except Failed as failure:
                 if running_since is not None and time.monotonic() - running_since > STEADY_SECONDS:
                     self._failures = 0
                 await self._end()
                 final = failure.phase is Phase.BOX_UNAVAILABLE
-                self._tell(
+                self._update_state(
                     Condition.STOPPED if final else Condition.WAITING,
                     phase=failure.phase,
                     problem=failure.message,
                 )
-                self.settled.set()
+                self.tried.set()
                 if final:
                     return
             await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures))
@@ -168,9 +168,9 @@ class Server:
             self.state.restarts += 1
 
     async def _start(self) -> None:
-        self.settled.clear()
+        self.tried.clear()
         self.step = Phase.SESSION_CREATE
-        self._tell(Condition.STARTING)
+        self._update_state(Condition.STARTING)
         try:
             source = await self._stage()
             process = await self._run(source)
@@ -277,11 +277,11 @@ class Server:
             raise Failed(Phase.RELAY_CONNECT, "Nothing was heard on its pipes.") from None
         if not process.ready.is_set():
             raise self._ended(process, Phase.RELAY_CONNECT)
-        await asyncio.to_thread(self.bounds.enter, process.locate)
-        self.state.limits = self.bounds.words
+        await asyncio.to_thread(self.limits.enter, process.locate)
+        self.state.limits = self.limits.words
         made = staging.launch(spec, self.place, source, env)
         with suppress(Gone):  # its end is reported below
-            process.become(made, name=spec.name, limits=self.bounds.of_each_process)
+            process.become(made, name=spec.name, limits=self.limits.of_each_process)
         return process
 
     async def _greet(self, process: StdioProcess) -> None:
@@ -309,7 +309,7 @@ class Server:
                 async with asyncio.timeout(PING_SECONDS):
                     await process.ended.wait()
                 raise self._ended(process, Phase.RUNTIME)
-            self._look(process)
+            self._observe(process)
             try:
                 async with asyncio.timeout(PING_SECONDS):
                     await self.session.request("ping")  # an error is an answer as well
@@ -320,7 +320,7 @@ class Server:
                 continue
         raise Failed(Phase.RUNTIME, f"It did not answer {MOST_ERRORS} pings in a row.")
 
-    def _look(self, process: StdioProcess) -> None:
+    def _observe(self, process: StdioProcess) -> None:
         seen = (process.preview(), process.dropped)
         if seen != (self.state.stderr, self.state.dropped):
             self.state.stderr, self.state.dropped = seen
@@ -342,11 +342,11 @@ class Server:
             session.process.close_input()
         with suppress(BackendError):
             await end_all(self.sandbox.backend, self.sandbox.slug, self.spec.name, seconds=END_SECONDS)
-        await asyncio.to_thread(self.bounds.leave)
+        await asyncio.to_thread(self.limits.leave)
         if session is not None:
             session.process.close()
 
-    def _tell(self, condition: Condition, **facts: Any) -> None:
+    def _update_state(self, condition: Condition, **facts: Any) -> None:
         self.state.condition = condition
         for name, value in facts.items():
             setattr(self.state, name, value)

@@ -118,9 +118,9 @@ class StdioProcess:
                 await reader.readexactly(max(1, error.consumed))
                 self.dropped += 1
                 continue
-            self._take(line)
+            self._handle_line(line)
 
-    def _take(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):

@@ -51,15 +51,15 @@ class StdioBridge(WebSocketClientProtocol):
         self.sendMessage(message)  # type: ignore[no-untyped-call]
 
 
-def carry(socket: Path, name: str) -> tuple[int, str]:
+def bridge_stdio(socket: Path, name: str) -> tuple[int, str]:
     """Copy until either side ends; returns the websocket's code and reason.
 
     Raises OSError when nothing listens.
     """
-    return asyncio.run(_carry(socket, name))
+    return asyncio.run(_bridge(socket, name))
 
 
-async def _carry(socket: Path, name: str) -> tuple[int, str]:
+async def _bridge(socket: Path, name: str) -> tuple[int, str]:
     factory = WebSocketClientFactory(URL.format(name=name), protocols=["mcp"])  # type: ignore[no-untyped-call]
     factory.protocol = partial(StdioBridge, _input(), sys.stdout.buffer)  # type: ignore[assignment]
     directory = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)  # its path may be too long for an address

@@ -34,12 +34,12 @@ def merged(existing: str | None, *, server: str, url: str, seconds: int) -> str:
     if not url:
         return text
     table = {"url": url, "tool_timeout_sec": seconds}
-    ours = f"[mcp_servers.{server}]\n" + "".join(
+    own = f"[mcp_servers.{server}]\n" + "".join(
         f"{key} = {json.dumps(value)}\n" for key, value in table.items()
     )
-    kept = _without_table(text, server)
-    gap = "" if not kept or kept.endswith("\n\n") else "\n" if kept.endswith("\n") else "\n\n"
-    result = kept + gap + ours
+    rest = _without_table(text, server)
+    gap = "" if not rest or rest.endswith("\n\n") else "\n" if rest.endswith("\n") else "\n\n"
+    result = rest + gap + own
     _check(before, result, server, table)
     return result
 
@@ -47,14 +47,14 @@ def merged(existing: str | None, *, server: str, url: str, seconds: int) -> str:
 def _without_table(text: str, server: str) -> str:
     """The text without the lines of our table and its subtables."""
     own = re.compile(rf"""\s*\[\s*mcp_servers\s*\.\s*["']?{re.escape(server)}["']?\s*(\.[^\]]*)?\]""")
-    kept: list[str] = []
+    rest: list[str] = []
     inside = False
     for line in text.splitlines(keepends=True):
         if _HEADER.match(line):
             inside = own.match(line) is not None
         if not inside:
-            kept.append(line)
-    return "".join(kept)
+            rest.append(line)
+    return "".join(rest)
 
 
 def _check(before: dict[str, Any], result: str, server: str, table: dict[str, Any]) -> None:

@@ -114,8 +114,8 @@ def claude_settings(existing: str | None) -> str:
     if not isinstance(groups, list):
         raise _refusal("hooks.SessionStart must be a list")
     # Without a matcher it runs at every start: of a new, resumed, cleared or compacted session.
-    ours = {"hooks": [{"type": "command", "command": CLAUDE_COMMAND, "timeout": HOOK_SECONDS}]}
-    hooks["SessionStart"] = [group for group in groups if not _is_ours(group)] + [ours]
+    own = {"hooks": [{"type": "command", "command": CLAUDE_COMMAND, "timeout": HOOK_SECONDS}]}
+    hooks["SessionStart"] = [group for group in groups if not _is_ours(group)] + [own]
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 

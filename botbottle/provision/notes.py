@@ -40,11 +40,11 @@ def note(*, supervise: bool) -> str:
 
 def merged_note(existing: str | None, *, supervise: bool) -> str:
     """Put the note between markers, so that the next start replaces it and keeps the rest of the file."""
-    ours = f"{BEGIN}\n{note(supervise=supervise)}{END}\n"
+    block = f"{BEGIN}\n{note(supervise=supervise)}{END}\n"
     before, begin, rest = (existing or "").partition(BEGIN)
     _, end, after = rest.partition(END)
     if begin and end:
-        return before + ours + after.removeprefix("\n")
+        return before + block + after.removeprefix("\n")
     if not existing:
-        return ours
-    return existing + ("\n" if existing.endswith("\n") else "\n\n") + ours
+        return block
+    return existing + ("\n" if existing.endswith("\n") else "\n\n") + block

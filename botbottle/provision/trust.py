@@ -73,7 +73,7 @@ def _certificates(pem: bytes) -> list[bytes]:
 
 
 def _truststore(own: x509.Certificate, roots: list[bytes]) -> bytes:
-    """A truststore for Java, which reads no PEM. The password is public: one round of stretching is enough."""
+    """A truststore for Java, which reads no PEM. Its password is public: one stretching round is enough."""
     entries = [pkcs12.PKCS12Certificate(own, b"bot-bottle")]
     for index, pem in enumerate(roots):
         with suppress(ValueError):  # one unreadable root is skipped, not all of them

@@ -28,7 +28,7 @@ class Client(Protocol):
         """Close the connection, which has no pending request."""
 
 
-class Door(Protocol):
+class Acceptor(Protocol):
     """The accepting side: Twisted's port."""
 
     def stopReading(self) -> None: ...  # noqa: N802
@@ -69,7 +69,7 @@ class Connections:
         self._unknown = unknown
         self._beside: Connections | None = None
         self._clock = clock
-        self._door: Door | None = None
+        self._acceptor: Acceptor | None = None
         self._is_closed = False
         self._shares: dict[Owner, _Share] = {}
         self._places: set[Place] = set()
@@ -78,8 +78,8 @@ class Connections:
     def __len__(self) -> int:
         return len(self._places)
 
-    def let_in_by(self, door: Door) -> None:
-        self._door = door
+    def set_acceptor(self, acceptor: Acceptor) -> None:
+        self._acceptor = acceptor
 
     def share_with(self, other: Connections) -> None:
         """Share one total with another listener. A quarter of it is reserved for each."""
@@ -87,11 +87,11 @@ class Connections:
 
     def room(self) -> int:
         """How many connections may be accepted now. Stops accepting at 0, and resumes."""
-        taken = max(len(self._beside), self._total // 4) if self._beside is not None else 0
-        room = max(0, self._total - taken - len(self._places))
-        if self._door is not None and self._is_closed is not (room == 0):
+        used = max(len(self._beside), self._total // 4) if self._beside is not None else 0
+        room = max(0, self._total - used - len(self._places))
+        if self._acceptor is not None and self._is_closed is not (room == 0):
             self._is_closed = room == 0
-            (self._door.stopReading if self._is_closed else self._door.startReading)()
+            (self._acceptor.stopReading if self._is_closed else self._acceptor.startReading)()
         return room
 
     # --- What happens to a connection

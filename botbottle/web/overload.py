@@ -52,7 +52,7 @@ class Line:
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Callable[[], None]]:
         """Wait for a turn. It lasts until the yielded function is called, or to the end."""
-        await self._come()
+        await self._wait_for_turn()
         has_turn = True
 
         def answered() -> None:
@@ -67,7 +67,7 @@ class Line:
         finally:
             answered()
 
-    async def _come(self) -> None:
+    async def _wait_for_turn(self) -> None:
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._begin()
@@ -89,7 +89,7 @@ class Line:
                 turn.set_result(None)
 
 
-class Company:
+class RecentOwners:
     """Remembers the latest owners, to tell whether an owner is alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -97,7 +97,7 @@ class Company:
         self._newest: tuple[Owner | None, float] = None, 0.0
         self._before: tuple[Owner | None, float] = None, 0.0
 
-    def asks(self, owner: Owner) -> None:
+    def record(self, owner: Owner) -> None:
         if owner != self._newest[0]:
             self._before = self._newest
         self._newest = owner, self._clock()

@@ -205,8 +205,8 @@ class WebServer(Server):  # type: ignore[misc]
         self._opened = opened
         self._ports: list[Any] = []
         self._ready = ready
-        self._caretaker = BackgroundJobs()
-        self._intake = RecordImport(when_refused=events.announce_refusals)
+        self._background_jobs = BackgroundJobs()
+        self._record_import = RecordImport(when_refused=events.announce_refusals)
         self._sender = Sender()
 
     def _adopt(self) -> None:
@@ -224,9 +224,9 @@ class WebServer(Server):  # type: ignore[misc]
 
     def _begin(self) -> None:
         events.send_on(asyncio.get_event_loop())  # first: the threads below announce events from their start
-        self._caretaker.start()
+        self._background_jobs.start()
         if settings.EGRESS_PROXY:
-            self._intake.start()
+            self._record_import.start()
         self._sender.start()
         self._ready()
 
@@ -253,10 +253,10 @@ class WebServer(Server):  # type: ignore[misc]
         self.stopping = True  # later requests are refused
         for port in self._ports:
             port.stopListening()
-        self._intake.stop()
+        self._record_import.stop()
         self._sender.stop()
         asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.give_up)
-        await asyncio.gather(self._caretaker.stop(), self._answer_all())
+        await asyncio.gather(self._background_jobs.stop(), self._answer_all())
         await ended(self._unanswered())
         reactor.crash()  # the end of the process closes thousands of connections at once
 
@@ -326,7 +326,7 @@ class BoundedPort:
 
     def startListening(self) -> None:  # noqa: N802 - Twisted's name
         super().startListening()  # type: ignore[misc]
-        self.factory.connections.let_in_by(self)  # type: ignore[arg-type]
+        self.factory.connections.set_acceptor(self)  # type: ignore[arg-type]
 
     def startReading(self) -> None:  # noqa: N802 - Twisted's name
         if self.connected and not self.disconnecting:

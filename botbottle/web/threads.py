@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from botbottle.web.fair_threads import FairThreads
-from botbottle.web.overload import BEGUN, Company, Line, refuse
+from botbottle.web.overload import BEGUN, Line, RecentOwners, refuse
 from botbottle.web.owners import Kind, Owner, owner_of
 from botbottle.web.planes import Plane
 
@@ -35,15 +35,15 @@ class FairRequests:
         self.application = application
         self.threads = threads or FairThreads()
         self._lines: dict[Owner, Line] = {}
-        self._company = Company()
+        self._recent_owners = RecentOwners()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("plane") is None:  # set by our server; any other server serves nothing
             await not_served(scope, send)
             return
         owner = _owner(scope)
-        self._company.asks(owner)
-        line = self._lines.get(owner) or Line(owner.kind, partial(self._company.most_begun, owner))
+        self._recent_owners.record(owner)
+        line = self._lines.get(owner) or Line(owner.kind, partial(self._recent_owners.most_begun, owner))
         if line.is_full:
             await refuse(owner, scope, send)
             return
@@ -54,8 +54,8 @@ class FairRequests:
             if line.is_empty:
                 self._lines.pop(owner, None)
 
-    async def _serve(self, line: Line, owner: Owner, asked: tuple[Scope, Receive, Send]) -> None:
-        scope, receive, send = asked
+    async def _serve(self, line: Line, owner: Owner, connection: tuple[Scope, Receive, Send]) -> None:
+        scope, receive, send = connection
         async with line.turn() as answered, ThreadSensitiveContext(executor=self.threads.of(owner)):
             scope[BEGUN] = True
 

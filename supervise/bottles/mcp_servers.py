@@ -206,7 +206,7 @@ def connect(bottle: Bottle, name: str) -> None:
 
     check_name(bottle, name)
     try:
-        code, reason = stdio.carry(versions.bottle_directory(bottle) / "sockets" / "agent.sock", name)
+        code, reason = stdio.bridge_stdio(versions.bottle_directory(bottle) / "sockets" / "agent.sock", name)
     except OSError as error:
         raise ServerDown(f"Nothing listens for the bottle {bottle.slug}. Is bot-bottle up?") from error
     if code not in stdio.WELL:

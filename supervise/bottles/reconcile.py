@@ -1,6 +1,7 @@
-"""Makes bottles' states in the database true: after every verb, every few seconds, and after any crash.
+"""Makes bottles' states in the database true: after every action, every few seconds, and after any crash.
 
-The only writer of a living bottle's state. "Alive" is what the backend says, never what the database says.
+The only writer of a living bottle's state. Whether it lives is what the backend reports, never what the
+database contains.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from supervise.sanitize import without_nul, without_nul_json
 
 log = logging.getLogger(__name__)
 LOCK = ".reconcile.lock"
-_LOOKS = 3
+_ATTEMPTS = 3
 
 
 def backend_of(bottle: Bottle) -> Backend:
-    """Raises BackendError."""
+    """The bottle's backend. Raises BackendError."""
     return backends.get(bottle.backend, Path(settings.BOTTLE_HOME))
 
 
 def reconcile() -> bool:
-    """Every bottle of this home as it is now, and no sandbox that nobody knows.
+    """Reconcile all bottles of this home and remove orphaned sandboxes.
 
-    One reconciler at a time: False says that another one is at it. What one backend cannot answer stops no
-    other.
+    Returns False if another process is already reconciling. A backend that does not answer does not stop the
+    others.
     """
     try:
         with locks.lock(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
@@ -53,19 +54,19 @@ def reconcile() -> bool:
 
 def reconcile_all() -> None:
     for bottle in Bottle.objects.exclude(state=Bottle.State.DELETED).defer("dockerfile", "manifest"):
-        # Another home may share the database: its bottles are not for us to judge.
+        # Another home may share the database: it reconciles its own bottles.
         if not journal.exists(versions.bottle_directory(bottle)):
             continue
         try:
             reconcile_bottle(bottle)
         except Exception:
-            log.exception("The state of bottle %s could not be made true.", bottle.slug)
+            log.exception("The state of bottle %s could not be reconciled.", bottle.slug)
 
 
 def reconcile_bottle(bottle: Bottle) -> Bottle:
-    """The bottle with its true state, written down with one audit row for each thing that happened.
+    """Return the bottle with its real state, saved with one audit row per event.
 
-    A backend that does not answer changes nothing but `backend_problem`.
+    If its backend does not answer, only `backend_problem` changes.
     """
     directory = versions.bottle_directory(bottle)
     with locks.lock(directory / LOCK):
@@ -84,10 +85,10 @@ def reconcile_bottle(bottle: Bottle) -> Bottle:
 
 
 def _observe(bottle: Bottle, directory: Path) -> tuple[Reading, Life]:
-    """Journal and system at one moment, as far as that can be: neither changed while the other was read."""
+    """Read journal and system at one moment, as far as possible: repeat if the journal changed meanwhile."""
     backend = backend_of(bottle)
     reading, life = journal.read(directory, bottle.journal_read), backend.life(bottle.slug)
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         again = journal.read(directory, bottle.journal_read)
         if again == reading:
             break
@@ -102,26 +103,26 @@ def _save(bottle: Bottle, reading: Reading, life: Life) -> None:
         bottle.exit_code,
         bottle.problem,
     )
-    story = derive_state(before, [entry for entry, _ in reading.entries], life)
-    position = reading.entries[story.told - 1][1] if story.told else reading.start
-    if replace(story, told=0) == before and position == bottle.journal_read:
-        return  # nearly always
+    derived = derive_state(before, [entry for entry, _ in reading.entries], life)
+    position = reading.entries[derived.told - 1][1] if derived.told else reading.start
+    if replace(derived, told=0) == before and position == bottle.journal_read:
+        return  # the usual case
     columns = {
-        "state": story.state,
-        "started_at": datetime.fromtimestamp(story.started_at, UTC) if story.started_at else None,
-        "exit_code": story.exit_code,
-        "problem": without_nul(story.problem),  # a build's last words may be part of it
+        "state": derived.state,
+        "started_at": datetime.fromtimestamp(derived.started_at, UTC) if derived.started_at else None,
+        "exit_code": derived.exit_code,
+        "problem": without_nul(derived.problem),  # may contain a build's last output
         "journal_read": position,
     }
     with transaction.atomic():
-        # The condition: a bottle that was deleted meanwhile stays deleted.
+        # The filter: a bottle that was deleted meanwhile stays deleted.
         living = Bottle.objects.filter(pk=bottle.pk).exclude(state=Bottle.State.DELETED)
         if living.update(**columns) != 1:
             return
-        for action, who, details in story.happened:
+        for action, who, details in derived.happened:
             facts = {"backend": bottle.backend, **without_nul_json(details)}
             audit.append(action, actor_name=who, bottle_slug=bottle.slug, details=facts)
-        events.announce_bottle(bottle, story.state)
+        events.announce_bottle(bottle, derived.state)
     for name, value in columns.items():
         setattr(bottle, name, value)
 
@@ -141,18 +142,18 @@ def _remove_orphans() -> None:
         try:
             backend = backends.get(name, Path(settings.BOTTLE_HOME))
             for slug in backend.orphans(known):
-                # Asked again: its record may be younger than our list.
+                # Asked again: its record may be newer than our list.
                 if not living.filter(backend=name, slug=slug).exists() and not _is_being_rebuilt(slug):
                     backend.remove(slug)
                     _record_orphan(name, slug)
         except BackendError as error:
-            log.debug("backend %s: orphans cannot be looked for: %s", name, error)
+            log.debug("backend %s: orphans cannot be found: %s", name, error)
         except Exception:
-            log.exception("Orphans of the backend %s could not be looked for.", name)
+            log.exception("Orphans of the backend %s could not be found.", name)
 
 
 def _is_being_rebuilt(slug: str) -> bool:
-    """A local bottle's root filesystem is made by the Docker engine: what is there for it is no orphan."""
+    """Whether a rebuild is open: the Docker engine then has containers of it, also for a local bottle."""
     over = (Rebuild.Phase.LIVE, Rebuild.Phase.FAILED)
     return Rebuild.objects.filter(bottle__slug=slug).exclude(phase__in=over).exists()
 

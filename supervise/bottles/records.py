@@ -1,6 +1,6 @@
-"""The life of a bottle's record: create, rotate its token, delete. One verb per change, audited.
+"""A bottle's record: create, update at a start, rotate its token, delete. Each change is audited.
 
-Its sandbox is started and stopped by `supervise.bottles.lifecycle`; deleting the record ends that too.
+`supervise.bottles.lifecycle` starts and stops the sandbox; deleting the record ends it too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Credentials:
 
 
 def create(slug: str, *, author: str, backend: str = Bottle.Backend.LOCAL) -> Credentials:
-    """Raises BadBottle when the name is malformed or taken."""
+    """Create a bottle. Raises BadBottle when the name is malformed or taken."""
     token = new_token()
     bottle = Bottle(slug=slug, backend=backend, token_digest=digest_token(token))
     try:
@@ -63,13 +63,15 @@ def create(slug: str, *, author: str, backend: str = Bottle.Backend.LOCAL) -> Cr
             audit.append("bottle created", actor_name=author, bottle_slug=slug)
     except IntegrityError as error:
         raise BadBottle(f"There is a bottle {slug!r} already. Choose another name, or delete it.") from error
-    with suppress(versions.NotPublished):  # noted, and tried again by the caretaker; until then all is denied
+    with suppress(
+        versions.NotPublished
+    ):  # recorded, and retried in the background; until then everything is denied
         versions.publish(bottle)
     return Credentials(bottle, token)
 
 
 def check_name(slug: str) -> str:
-    """Raises BadBottle: names become paths, so they are checked before anything is looked for."""
+    """Raises BadBottle. Names become paths, so they are checked before any lookup."""
     try:
         valid_slug(slug)
     except ValidationError as error:
@@ -125,7 +127,7 @@ def _open_first_routes(newest: RouteTableVersion, manifest: Manifest, author: st
 
 
 def rotate_token(slug: str, *, author: str) -> Credentials:
-    """A new token; the old one stops working with the commit."""
+    """Make a new token; the old one stops working with the commit."""
     token = new_token()
     with transaction.atomic():
         bottle = get(slug)
@@ -142,13 +144,13 @@ def rotate_token(slug: str, *, author: str) -> Credentials:
 def delete(slug: str, *, author: str) -> int:
     """End the bottle: its sandbox, token and routes stop, open proposals expire, its history stays.
 
-    Returns how many proposals expired. A sandbox whose backend does not answer loses its network with the
-    rest, and is removed as an orphan as soon as the backend does.
+    Returns the number of expired proposals. A sandbox whose backend does not answer loses its network with
+    the rest, and is removed as an orphan once the backend answers.
     """
     left_behind = _end_sandbox(get(slug), author)
     with transaction.atomic():
         versions.lock(get(slug))
-        bottle = get(slug)  # again: somebody else may have deleted it while we waited for the lock
+        bottle = get(slug)  # again: it may have been deleted while we waited for the lock
         pending = Proposal.objects.filter(bottle=bottle, status=Proposal.Status.PENDING)
         open_ids = list(pending.values_list("pk", flat=True))
         for pk in open_ids:
@@ -163,7 +165,7 @@ def delete(slug: str, *, author: str) -> int:
 
 
 def _end_sandbox(bottle: Bottle, author: str) -> str:
-    """Returns why there may be something left of it. A bottle of the same name must inherit none of this."""
+    """Remove the sandbox, so that a later bottle of the same name inherits nothing. Returns any problem."""
     directory = versions.bottle_directory(bottle)
     if not journal.exists(directory):
         return ""  # it was never started here

@@ -62,7 +62,7 @@ class DiskWatch(LeaderThread):
         if room.is_short:
             self._shortage = Shortage(room)
         elif time.monotonic() >= self._keep_at and room.free >= room.wanted + reserve.BYTES:
-            reserve.keep()
+            reserve.fill()
             notice.make_place()
             self._keep_at = time.monotonic() + KEEPING_SECONDS
 

@@ -90,7 +90,7 @@ class DockerBackend:
             try:
                 return self._follow(container, stream)
             finally:
-                self._forget_handed(plan.slug)
+                self._forget_secrets(plan.slug)
 
     def exec(self, slug: str, command: Sequence[str], *, tty: bool) -> int:
         with connected() as client:
@@ -145,7 +145,7 @@ class DockerBackend:
                 with suppress(NotFound):
                     container.stop(timeout=round(seconds))
             self._staged(slug).forget_variables()
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def life(self, slug: str) -> Life:
         with connected() as client:
@@ -170,7 +170,7 @@ class DockerBackend:
         if self._staged(slug).variables.exists():
             with suppress(BackendError), self._starting(slug):  # a start in progress removes them itself
                 pass
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def remove(self, slug: str) -> None:
         with connected() as client:
@@ -182,7 +182,7 @@ class DockerBackend:
                 with suppress(APIError):  # another bottle runs it, and removes it later
                     client.images.remove(image.id, force=True)
             self._staged(slug).remove()
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
         with connected() as client:
@@ -199,7 +199,7 @@ class DockerBackend:
     def _staged(self, slug: str) -> Staged:
         return Staged(self._run(slug) / "docker")
 
-    def _forget_handed(self, slug: str) -> None:
+    def _forget_secrets(self, slug: str) -> None:
         secret_variables.forget_when_over(self._run(slug), slug, self.life, lock=_LOCK)
 
     def _find(self, client: DockerClient, slug: str) -> Any:
@@ -224,19 +224,19 @@ class DockerBackend:
             finally:
                 self._staged(slug).forget_variables()
 
-    def _image(self, client: DockerClient, plan: Plan, tell: Progress) -> str:
+    def _image(self, client: DockerClient, plan: Plan, progress: Progress) -> str:
         labels, name = sandbox_labels(self.home, plan.slug), sandbox_name(self.home, plan.slug)
-        return docker_images.ready_image(client, plan, labels, name, tell)
+        return docker_images.ready_image(client, plan, labels, name, progress)
 
-    def _create(self, client: DockerClient, plan: Plan, tell: Progress, *, tty: bool) -> Any:
+    def _create(self, client: DockerClient, plan: Plan, progress: Progress, *, tty: bool) -> Any:
         previous = self._find(client, plan.slug)
         if previous is not None and previous.attrs["State"]["Running"]:
             raise BackendError(f"The bottle {plan.slug} runs already. Stop it with: bottle stop {plan.slug}")
         labels, name = sandbox_labels(self.home, plan.slug), sandbox_name(self.home, plan.slug)
-        image = self._image(client, plan, tell)
+        image = self._image(client, plan, progress)
         user = engine_user(self.home, client.info().get("SecurityOptions") or [])
         give_own_workspace(plan, user)
-        warn_of_closed_mounts(plan.mounts, user, tell)
+        warn_of_closed_mounts(plan.mounts, user, progress)
         staged = self._staged(plan.slug)
         of_image = client.images.get(image).attrs["Config"].get("Env") or []
         variables = environment(secret_variables.environment(plan, self._run(plan.slug)), of_image)

@@ -46,14 +46,14 @@ MOST_NAMES = 20  # compared for an operator who only views the page
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BuildLimits:
     seconds: float = 1800.0
     written: int = 8 * 1024**3  # bytes, by all steps together
     memory: int = 4 * 1024**3
     processes: int = 4096  # per step
 
 
-USUAL = Bounds()
+USUAL = BuildLimits()
 
 
 def rebuild(
@@ -61,10 +61,10 @@ def rebuild(
     home: Path,
     slug: str,
     text: str,
-    tell: Progress,
+    progress: Progress,
     *,
     last: Mapping[str, str] | None = None,
-    bounds: Bounds = USUAL,
+    limits: BuildLimits = USUAL,
 ) -> str:
     """Build a text and return the image's name; its label is the text's digest. Raises BackendError.
 
@@ -77,8 +77,8 @@ def rebuild(
     if last is None:
         last = docker_sources.of_bottle(client, repository, "")
     for sentence in docker_sources.moved(last, sources):
-        tell(sentence)
-    with _gate(client, home, slug) as gate, _watched(gate, bounds) as watch:
+        progress(sentence)
+    with _gate(client, home, slug) as gate, _watched(gate, limits) as watch:
         try:
             docker_images.build(
                 client,
@@ -89,14 +89,14 @@ def rebuild(
                     docker_images.DIGEST_LABEL: digest,
                     docker_sources.LABEL: docker_sources.written(sources),
                 },
-                tell,
+                progress,
                 fileobj=_context(one_line_each(text)),
                 custom_context=True,
                 network_mode=f"container:{gate.id}",
                 buildargs={
                     name: value for name, value in proxy_variables().items() if name in _BUILD_ARGUMENTS
                 },
-                container_limits={"memory": bounds.memory, "memswap": bounds.memory},
+                container_limits={"memory": limits.memory, "memswap": limits.memory},
             )
         except BackendError as error:
             if watch.reason:
@@ -131,25 +131,25 @@ def verify(client: DockerClient, name: str, digest: str) -> None:
         raise BackendError(f"The image {name} was not built from the approved Dockerfile. Build it again.")
 
 
-def keep(client: DockerClient, image: str, repository: str) -> str:
+def retain(client: DockerClient, image: str, repository: str) -> str:
     """Return a name under which the present image stays. Raises BackendError when it has none."""
     found = docker_sources.find(client, image)
     if found is None:
-        raise BackendError(f"The image {image!r} is gone, and cannot be kept.")
-    ours = [tag for tag in found.tags if tag.startswith(f"{repository}:") and not tag.endswith(":latest")]
-    if ours:
-        return str(sorted(ours)[0])
+        raise BackendError(f"The image {image!r} is gone, and cannot be retained.")
+    own = [tag for tag in found.tags if tag.startswith(f"{repository}:") and not tag.endswith(":latest")]
+    if own:
+        return str(sorted(own)[0])
     tag = f"before-{found.id.removeprefix('sha256:')[:12]}"
     found.tag(repository, tag)
     return f"{repository}:{tag}"
 
 
-def prune(client: DockerClient, repository: str, kept: set[str]) -> list[str]:
+def prune(client: DockerClient, repository: str, retained: set[str]) -> list[str]:
     """Remove the repository's other names, and images that nothing else uses. Returns the names."""
     removed = []
     for image in client.images.list(name=repository):
         for tag in image.tags:
-            if tag.startswith(f"{repository}:") and tag not in kept and not tag.endswith(":latest"):
+            if tag.startswith(f"{repository}:") and tag not in retained and not tag.endswith(":latest"):
                 with suppress(APIError):  # a container still uses it
                     client.images.remove(tag, noprune=False)
                     removed.append(tag)
@@ -174,10 +174,10 @@ class DockerImages:
         self.home, self.slug = home, slug
         self.repository = sandbox_name(home, slug)
 
-    def build(self, text: str, tell: Progress, *, image: str) -> str:
+    def build(self, text: str, progress: Progress, *, image: str) -> str:
         with connected() as client:
             last = docker_sources.of_bottle(client, self.repository, image)
-            return rebuild(client, self.home, self.slug, text, tell, last=last)
+            return rebuild(client, self.home, self.slug, text, progress, last=last)
 
     def compare(self, text: str, image: str, seconds: float) -> list[str]:
         with connected(seconds) as client:
@@ -187,7 +187,7 @@ class DockerImages:
         with connected() as client:
             verify(client, image, digest)
 
-    def keep(self, plan: Plan) -> str:
+    def retain(self, plan: Plan) -> str:
         with connected() as client:
             try:
                 present = str(client.containers.get(self.repository).attrs["Image"])
@@ -195,11 +195,11 @@ class DockerImages:
                 present = plan.image or self.repository
             if docker_sources.find(client, present) is None:
                 return ""
-            return keep(client, present, self.repository)
+            return retain(client, present, self.repository)
 
-    def prune(self, kept: set[str]) -> None:
+    def prune(self, retained: set[str]) -> None:
         with connected() as client:
-            prune(client, self.repository, kept)
+            prune(client, self.repository, retained)
 
     def clear(self) -> None:
         with connected() as client:
@@ -286,10 +286,10 @@ class _Watch:
     The engine's own builder bounds neither time, disk nor processes.
     """
 
-    def __init__(self, client: DockerClient, gate: Any, bounds: Bounds) -> None:
+    def __init__(self, client: DockerClient, gate: Any, limits: BuildLimits) -> None:
         self.reason = ""
-        self._client, self._gate, self._bounds = client, gate, bounds
-        self._deadline = time.monotonic() + bounds.seconds
+        self._client, self._gate, self._limits = client, gate, limits
+        self._deadline = time.monotonic() + limits.seconds
         self._next_measure = 0.0
         self._limited: set[str] = set()
         self._written: dict[str, int] = {}
@@ -301,7 +301,7 @@ class _Watch:
                 self.limit_processes()
             with suppress(Exception):
                 if time.monotonic() > self._next_measure:
-                    self.look()
+                    self.check()
                     self._next_measure = time.monotonic() + _MEASURE_SECONDS
 
     def limit_processes(self) -> None:
@@ -310,17 +310,17 @@ class _Watch:
         for step in self._steps():
             if step["Id"] not in self._limited:
                 url = api._url("/containers/{0}/update", step["Id"])  # the SDK has no name for this limit
-                api._raise_for_status(api._post_json(url, data={"PidsLimit": self._bounds.processes}))
+                api._raise_for_status(api._post_json(url, data={"PidsLimit": self._limits.processes}))
                 self._limited.add(step["Id"])
 
-    def look(self) -> None:
+    def check(self) -> None:
         steps = self._steps(size=True)
         for step in steps:
             self._written[step["Id"]] = max(self._written.get(step["Id"], 0), step.get("SizeRw") or 0)
         if time.monotonic() > self._deadline:
-            self.reason = f"The build was ended: it took longer than {self._bounds.seconds / 60:.0f} minutes."
-        elif sum(self._written.values()) > self._bounds.written:
-            limit = self._bounds.written / 1024**3
+            self.reason = f"The build was ended: it took longer than {self._limits.seconds / 60:.0f} minutes."
+        elif sum(self._written.values()) > self._limits.written:
+            limit = self._limits.written / 1024**3
             self.reason = f"The build was ended: it wrote more than {limit:.2g} GiB."
         if self.reason:
             for step in steps:
@@ -336,9 +336,9 @@ class _Watch:
 
 
 @contextmanager
-def _watched(gate: Any, bounds: Bounds) -> Iterator[_Watch]:
+def _watched(gate: Any, limits: BuildLimits) -> Iterator[_Watch]:
     with connected() as client:  # a second client: the build's is busy
-        watch = _Watch(client, gate, bounds)
+        watch = _Watch(client, gate, limits)
         thread = threading.Thread(target=watch.run, name="build-watch", daemon=True)
         thread.start()
         try:

@@ -34,7 +34,9 @@ _LINKS = 8
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def ready_image(client: DockerClient, plan: Plan, labels: dict[str, str], name: str, tell: Progress) -> str:
+def ready_image(
+    client: DockerClient, plan: Plan, labels: dict[str, str], name: str, progress: Progress
+) -> str:
     """Return the id of the plan's image; builds it first if its Dockerfile is new. Raises BackendError."""
     if not plan.dockerfile:
         return _existing(client, plan.image)
@@ -47,18 +49,20 @@ def ready_image(client: DockerClient, plan: Plan, labels: dict[str, str], name: 
     image = find(client, name)
     if image is not None and image.labels.get(DIGEST_LABEL) == digest:
         return str(image.id)
-    tell(f"Building {name} from {path}")
+    progress(f"Building {name} from {path}")
     labels = {**labels, DIGEST_LABEL: digest}
-    _build_own(client, name, path, labels, tell)
+    _build_own(client, name, path, labels, progress)
     return _existing(client, name)
 
 
-def _build_own(client: DockerClient, name: str, path: Path, labels: dict[str, str], tell: Progress) -> None:
+def _build_own(
+    client: DockerClient, name: str, path: Path, labels: dict[str, str], progress: Progress
+) -> None:
     """Build an operator's own Dockerfile in its directory. The engine pulls missing images."""
     named = build_rules.named_images(path.read_text(encoding="utf-8", errors="replace"))
     before = sources.ids_of(client, named)
     labelled = {**labels, sources.LABEL: sources.written(before)}
-    build(client, name, labelled, tell, path=str(path.parent), dockerfile=path.name)
+    build(client, name, labelled, progress, path=str(path.parent), dockerfile=path.name)
     # Pulled names are resolved by now, so this second build only adds a label.
     after = {**sources.ids_of(client, [each for each in named if each not in before]), **before}
     if after != before:
@@ -82,7 +86,7 @@ def _existing(client: DockerClient, name: str) -> str:
     return str(image.id)
 
 
-def build(client: DockerClient, name: str, labels: dict[str, str], tell: Progress, **how: Any) -> None:
+def build(client: DockerClient, name: str, labels: dict[str, str], progress: Progress, **how: Any) -> None:
     """Build and report the log line by line; a failure carries the end of the log."""
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     events = client.api.build(
@@ -91,7 +95,7 @@ def build(client: DockerClient, name: str, labels: dict[str, str], tell: Progres
     for event in events:
         for line in _lines(event):
             tail.append(line)
-            tell(line)
+            progress(line)
         if "error" in event:
             reason = " ".join(_plain_lines(str(event["error"])))
             log = "\n".join([*tail, reason])

@@ -19,18 +19,18 @@ from botbottle.core.plan_types import BackendError
 def join(stream: terminal.Stream, execution: str, container: str) -> Pipes:
     """Start a thread that copies bytes until the engine ends the stream, then reports the exit code."""
     (source, into), (out, out_inside), (err, err_inside) = os.pipe(), os.pipe(), os.pipe()
-    status, tell = os.pipe()
+    status, report = os.pipe()
 
-    def carry() -> None:
+    def copy() -> None:
         with suppress(OSError):  # the reader is gone: close the stream, so that the program sees it
             terminal.relay(stream, source=source, out=out_inside, err=err_inside)
         for fd in (source, out_inside, err_inside):
             os.close(fd)
         with suppress(OSError, BackendError):  # without an exit code, the reader sees that the bottle ended
-            os.write(tell, b"%d" % _exit_code(execution))
-        os.close(tell)
+            os.write(report, b"%d" % _exit_code(execution))
+        os.close(report)
 
-    threading.Thread(target=carry, name="docker-pipes", daemon=True).start()
+    threading.Thread(target=copy, name="docker-pipes", daemon=True).start()
     return Pipes(into, out, err, status, lambda: _pid(execution, container))
 
 

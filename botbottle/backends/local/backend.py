@@ -186,8 +186,8 @@ class LocalBackend:
             secret_variables.forget(run)
             os.close(lock)
             raise
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        control = theirs.detach()
+        own_end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control = other_end.detach()
         box.fds.append(control)
         flags = ["--env-fd", variables, "--control-fd", str(control)]
         flags += [] if plan.supervise else ["--no-supervise"]
@@ -196,7 +196,7 @@ class LocalBackend:
         arguments = box.data(b"".join(os.fsencode(f"{word}\0") for word in box.arguments))
         inside = [*first, *flags, "--", *plan.command]
         options = supervisor.StartOptions(str(run), lock, [program, "--args", arguments, *inside], box.fds)
-        options.control = ours.detach()
+        options.control = own_end.detach()
         options.rlimits = quotas.rlimits(plan.limits)
         if placement is not None:
             options.cgroups, options.rlimits = (
@@ -250,7 +250,7 @@ class LocalBackend:
         (read, into), (out, write), (err, write_err) = os.pipe(), os.pipe(), os.pipe()
         inode = os.fstat(read).st_ino
         try:
-            status = terminal.ask(connection, packet, (read, write, write_err))
+            status = terminal.send_request(connection, packet, (read, write, write_err))
         finally:
             connection.close()
             for fd in (read, write, write_err):

@@ -70,10 +70,10 @@ def place_within(pid: int, name: str, wanted: Limits, *, proc: str = "/proc") ->
     children, and beside it the bottle's own limits would not hold. Limits without a group are named as
     weaker.
     """
-    theirs, ours = _own_groups(f"{proc}/{pid}"), _own_groups(f"{proc}/self")
-    if theirs.get("") != ours.get(""):
-        theirs.pop("", None)
-    made, open_ = _groups(name, wanted, parents(f"{proc}/self", theirs))
+    target, own = _own_groups(f"{proc}/{pid}"), _own_groups(f"{proc}/self")
+    if target.get("") != own.get(""):
+        target.pop("", None)
+    made, open_ = _groups(name, wanted, parents(f"{proc}/self", target))
     try:
         for group in made:
             Path(group, "cgroup.procs").write_text(str(pid))
@@ -94,7 +94,7 @@ def parents(
             own = mount / groups[""].lstrip("/")
             # Beside our own group: one with processes in it cannot pass controllers on; only the root can.
             parent = own if own == mount else own.parent
-            found.append((parent, _handed_down(parent)))
+            found.append((parent, _delegated(parent)))
         elif kind == "cgroup":
             for controller in options & {"memory", "pids", "cpu"}:
                 if controller in groups:
@@ -177,7 +177,7 @@ def _mounts(proc: str) -> list[tuple[Path, str, frozenset[str]]]:
     return found
 
 
-def _handed_down(parent: Path) -> frozenset[str]:
+def _delegated(parent: Path) -> frozenset[str]:
     """The controllers that children of this v2 group get; enables the ones we need where allowed."""
     control = parent / "cgroup.subtree_control"
     for controller in ("memory", "pids", "cpu"):

@@ -20,11 +20,11 @@ from botbottle.backends.local import supervisor_io
 from botbottle.backends.local.supervisor_io import SOCKET
 from botbottle.core import locks
 from botbottle.core.plan_types import BackendError
-from egress.contract.secret_variables import FILE as HANDED
+from egress.contract.secret_variables import FILE as SECRETS_FILE
 
 LOCK_SECONDS = 2.0  # a check holds the lock for a moment
 TAIL_BYTES = 600
-FILES = ("log", "log.1", "state.json", "state.json.new", "cgroups", SOCKET, HANDED, "lock")
+FILES = ("log", "log.1", "state.json", "state.json.new", "cgroups", SOCKET, SECRETS_FILE, "lock")
 
 
 def alive(run: Path) -> bool:
@@ -87,7 +87,7 @@ def sweep(run: Path, attempts: int = 100) -> None:
 
 def tidy(run: Path, attempts: int = 1) -> None:
     """Sweep if the bottle is dead. The lock is shared, so that no check takes us for a supervisor."""
-    if not any((run / name).exists() for name in ("cgroups", SOCKET, HANDED)):
+    if not any((run / name).exists() for name in ("cgroups", SOCKET, SECRETS_FILE)):
         return  # the usual case
     with contextlib.suppress(OSError), locks.lock_shared(run / "lock"):
         sweep(run, attempts)  # a start waits meanwhile; what is left is removed by the next call

@@ -152,7 +152,7 @@ def execute(connection: socket.socket, packet: bytes, *, tty: bool) -> bytes:
     streams += [Stream(fd, number) for number, fd in enumerate(outside[1:], 1)]
     status = -1
     try:
-        status = ask(connection, packet, inside)
+        status = send_request(connection, packet, inside)
         for fd in set(inside):
             os.close(fd)
         if status < 0:
@@ -169,25 +169,25 @@ def execute(connection: socket.socket, packet: bytes, *, tty: bool) -> bytes:
 
 def request(connection: socket.socket, packet: bytes, fds: tuple[int, int, int]) -> bytes:
     """Run a command on these descriptors and wait; returns the message of the status pipe."""
-    status = ask(connection, packet, fds)
+    status = send_request(connection, packet, fds)
     if status < 0:
         return b""
     with open(status, "rb") as file:  # noqa: PTH123
         return file.read(16)
 
 
-def ask(connection: socket.socket, packet: bytes, fds: tuple[int, int, int]) -> int:
+def send_request(connection: socket.socket, packet: bytes, fds: tuple[int, int, int]) -> int:
     """Send a request. Returns the descriptor that yields the exit code, or -1 when it was not accepted."""
     status, inside = os.pipe()
     try:
         send(connection, packet, (*fds, inside))
-        taken = connection.recv(64) == b"k"
+        accepted = connection.recv(64) == b"k"
     except OSError:
-        taken = False
+        accepted = False
     os.close(inside)
-    if not taken:
+    if not accepted:
         os.close(status)
-    return status if taken else -1
+    return status if accepted else -1
 
 
 def send(connection: socket.socket, packet: bytes, fds: tuple[int, ...] = ()) -> None:
@@ -211,20 +211,20 @@ def attach(connection: socket.socket) -> bytes | None:
 
 
 def _attached(connection: socket.socket) -> bytes | None:
-    held = b""
+    pending = b""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     poll.register(0, select.POLLIN)
     while True:
         for fd, _ in poll.poll():
             if fd == 0:
-                typed = held + os.read(0, CHUNK)
+                typed = pending + os.read(0, CHUNK)
                 if DETACH in typed:
                     return None
-                if typed == held:
+                if typed == pending:
                     poll.unregister(0)  # no more input: watch only
-                held = typed[-1:] if typed.endswith(DETACH[:1]) and typed != held else b""
-                send(connection, b"type " + typed[: len(typed) - len(held)])
+                pending = typed[-1:] if typed.endswith(DETACH[:1]) and typed != pending else b""
+                send(connection, b"type " + typed[: len(typed) - len(pending)])
                 continue
             packet = connection.recv(CHUNK * 16)
             if not packet.startswith(b"o"):

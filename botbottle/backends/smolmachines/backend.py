@@ -56,7 +56,7 @@ _FILES, _VARIABLES = f"{RUN_INSIDE}/files", f"{RUN_INSIDE}/variables.json"
 _LOG, _PID = f"{RUN_INSIDE}/log", f"{RUN_INSIDE}/main.pid"
 _COPIED, _LOCK = "copied-", "smolmachines.lock"
 _START_SECONDS = 180.0
-_KEPT_LOG = 10_000_000
+_SAVED_LOG_BYTES = 10_000_000
 _READ_LIMIT = 1 << 20
 _TRUST_COPIES = (
     ("bundle.pem", "/etc/ssl/certs/ca-certificates.crt"),
@@ -140,10 +140,10 @@ class SmolmachinesBackend:
     def logs(self, slug: str, *, follow: bool) -> Iterator[bytes]:
         """Read a running machine's log from inside; of a stopped one, the saved copy."""
         if not self.life(slug).alive:
-            kept = self._kept_log(slug)
-            yield kept.read_bytes() if kept.exists() else b""
+            saved = self._saved_log(slug)
+            yield saved.read_bytes() if saved.exists() else b""
             return
-        tail = ["tail", "-c", str(_KEPT_LOG), *(["-f"] if follow else []), _LOG]
+        tail = ["tail", "-c", str(_SAVED_LOG_BYTES), *(["-f"] if follow else []), _LOG]
         with self._smolvm.output("exec", *self._agent(slug), "--stream", "--", *tail) as output:
             while data := os.read(output.fileno(), 65536):
                 yield data
@@ -162,15 +162,15 @@ class SmolmachinesBackend:
 
     def stop(self, slug: str, *, seconds: float = STOP_SECONDS) -> None:
         if not self.life(slug).alive:
-            self._forget_handed(slug)
+            self._forget_secrets(slug)
             return
-        ask = [*_PYTHON, f"{PROGRAMS_INSIDE}/terminate.py", _PID, str(seconds)]
-        self._try_inside(slug, *ask, seconds=seconds + 10)
-        log = self._try_inside(slug, "tail", "-c", str(_KEPT_LOG), _LOG)
-        self._kept_log(slug).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._kept_log(slug).write_bytes(log[-_KEPT_LOG:])
+        terminate = [*_PYTHON, f"{PROGRAMS_INSIDE}/terminate.py", _PID, str(seconds)]
+        self._try_inside(slug, *terminate, seconds=seconds + 10)
+        log = self._try_inside(slug, "tail", "-c", str(_SAVED_LOG_BYTES), _LOG)
+        self._saved_log(slug).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._saved_log(slug).write_bytes(log[-_SAVED_LOG_BYTES:])
         self._smolvm.call("stop", "--name", sandbox_name(self.home, slug), "-t", "1", seconds=seconds + 60)
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def life(self, slug: str) -> Life:
         status = self._status(slug)
@@ -180,21 +180,21 @@ class SmolmachinesBackend:
 
     def orphans(self, known: Iterable[str]) -> list[str]:
         labels = [machine.get("labels") or {} for machine in self._smolvm.call_json("ls")]
-        mine = {each[SLUG_LABEL] for each in labels if each.get(HOME_LABEL) == home_mark(self.home)}
-        return sorted(mine - set(known))
+        own = {each[SLUG_LABEL] for each in labels if each.get(HOME_LABEL) == home_mark(self.home)}
+        return sorted(own - set(known))
 
     def tidy(self, slug: str) -> None:
         """Remove files that a killed start had yet to copy, secrets among them. A start locks its own."""
-        for path in self._kept_log(slug).parent.glob(f"{_COPIED}*"):
+        for path in self._saved_log(slug).parent.glob(f"{_COPIED}*"):
             with suppress(OSError), locks.lock_shared(path):
                 path.unlink()
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def remove(self, slug: str) -> None:
         self.stop(slug)
         self._delete(slug)
-        self._forget_handed(slug)
-        shutil.rmtree(self._kept_log(slug).parent, ignore_errors=True)
+        self._forget_secrets(slug)
+        shutil.rmtree(self._saved_log(slug).parent, ignore_errors=True)
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
         raise Unavailable(_BUILDS_NOTHING)
@@ -204,10 +204,10 @@ class SmolmachinesBackend:
     def _run(self, slug: str) -> Path:
         return self.home / "bottles" / slug / "run"
 
-    def _kept_log(self, slug: str) -> Path:
+    def _saved_log(self, slug: str) -> Path:
         return self._run(slug) / "smolmachines" / "log"
 
-    def _forget_handed(self, slug: str) -> None:
+    def _forget_secrets(self, slug: str) -> None:
         secret_variables.forget_when_over(self._run(slug), slug, self.life, lock=_LOCK)
 
     def _agent(self, slug: str) -> list[str]:
@@ -242,32 +242,32 @@ class SmolmachinesBackend:
             if not error.is_missing:
                 raise
 
-    def _boot(self, plan: Plan, tell: Progress) -> None:
+    def _boot(self, plan: Plan, progress: Progress) -> None:
         with secret_variables.lock_start(self._run(plan.slug), plan.slug, lock=_LOCK):
-            self._boot_alone(plan, tell)
+            self._boot_alone(plan, progress)
 
-    def _boot_alone(self, plan: Plan, tell: Progress) -> None:
+    def _boot_alone(self, plan: Plan, progress: Progress) -> None:
         """Boot a machine with everything but the main command. A failure leaves nothing behind."""
         if self.life(plan.slug).alive:
             raise BackendError(f"The bottle {plan.slug} runs already. Stop it with: bottle stop {plan.slug}")
         create = _create(plan, sandbox_labels(self.home, plan.slug))
         user = bottle_user(self.home)
-        warn_of_closed_mounts(plan.mounts, user, tell)
+        warn_of_closed_mounts(plan.mounts, user, progress)
         if plan.limits.pids is not None:
-            tell("Warning: smolvm has no limit of processes; limits.pids does nothing here.")
+            progress("Warning: smolvm has no limit of processes; limits.pids does nothing here.")
         if plan.limits.files is not None:
-            tell("Warning: smolvm has no limit of descriptors; limits.files does nothing here.")
+            progress("Warning: smolvm has no limit of descriptors; limits.files does nothing here.")
         variables = secret_variables.environment(plan, self._run(plan.slug))
         self._delete(plan.slug)
         name = sandbox_name(self.home, plan.slug)
         try:
             self._smolvm.call("create", "--name", name, "-u", str(user), *create)
             self._require_no_network(plan.slug)
-            tell(f"Booting machine {name}")
+            progress(f"Booting machine {name}")
             self._smolvm.call("start", "--name", name, seconds=_START_SECONDS)
             self._require_no_network(plan.slug)
             self._provide(plan, user, variables)
-            self._place_and_register(plan, tell)
+            self._place_and_register(plan, progress)
         except BaseException:
             self._delete(plan.slug)
             secret_variables.forget(self._run(plan.slug))
@@ -285,7 +285,7 @@ class SmolmachinesBackend:
     def _provide(self, plan: Plan, user: User, variables: dict[str, str]) -> None:
         """Make directories and accounts, then copy in our programs, the plan's files and the variables."""
         prepare = (inside.DIRECTORY / "vm_setup.py").read_text(encoding="utf-8")
-        wanted = json.dumps(_prepared(plan, user))
+        wanted = json.dumps(_vm_setup(plan, user))
         try:
             self._smolvm.call("exec", *self._root(plan.slug), "--", *_PYTHON, "-c", prepare, wanted)
         except Refused as error:
@@ -308,7 +308,7 @@ class SmolmachinesBackend:
     def _copy(self, slug: str, content: str, target: str, mode: int, owner: User | None = None) -> None:
         """Copy through a private file of the host, which is removed afterwards."""
         owned = ["--uid", str(owner.uid), "--gid", str(owner.gid)] if owner else []
-        own = self._kept_log(slug).parent
+        own = self._saved_log(slug).parent
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (
             tempfile.NamedTemporaryFile(mode="w", encoding="utf-8", dir=own, prefix=_COPIED) as file,
@@ -319,7 +319,7 @@ class SmolmachinesBackend:
             place = f"{sandbox_name(self.home, slug)}:{target}"
             self._smolvm.call("cp", "--mode", f"{mode:o}", *owned, file.name, place)
 
-    def _place_and_register(self, plan: Plan, tell: Progress) -> None:
+    def _place_and_register(self, plan: Plan, progress: Progress) -> None:
         """Install files in the home; then register our server with Claude Code's own command, as its user."""
         register = ["claude", "mcp", "add", "--scope", "user", "--transport", "http", SERVER, MCP_URL]
         place = [
@@ -339,7 +339,7 @@ class SmolmachinesBackend:
             self._smolvm.call("exec", *self._agent(plan.slug), "--", *_with_variables(register))
         except BackendError as error:
             if "already exists" not in str(error):
-                tell(
+                progress(
                     f"Warning: the supervise tools could not be registered ({error}). Do it by hand: "
                     f"bottle exec {plan.slug} -- {shlex.join(register)}"
                 )
@@ -392,7 +392,7 @@ def _sockets(plan: Plan) -> list[str]:
     return ["proxy.sock", *(["agent.sock"] if plan.supervise else [])]
 
 
-def _prepared(plan: Plan, user: User) -> dict[str, Any]:
+def _vm_setup(plan: Plan, user: User) -> dict[str, Any]:
     """The argument for vm_setup.py."""
     trusted = any(mount.target == TRUST_INSIDE for mount in plan.mounts)
     parents = sorted({str(Path(file.path).parent) for file in plan.files if not _in_home(file)})

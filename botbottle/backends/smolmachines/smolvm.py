@@ -19,7 +19,10 @@ from botbottle.core.plan_types import BackendError
 
 HINT = "Install it with: pip install smolmachines"
 SECONDS = 60.0
-_KEPT = ("SMOLVM_LIB_DIR", "SMOLVM_AGENT_ROOTFS")  # other SMOLVM_ variables would change our requests
+_PASSED = (
+    "SMOLVM_LIB_DIR",
+    "SMOLVM_AGENT_ROOTFS",
+)  # other SMOLVM_ variables would change our requests
 
 
 class Refused(BackendError):
@@ -147,13 +150,13 @@ class Smolvm:
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream:
                 stream.close()
-        status, tell = os.pipe()
+        status, report = os.pipe()
 
         def end() -> None:
             code = process.wait()
             with suppress(OSError):  # nobody waits any more
-                os.write(tell, b"%d" % (code if code >= 0 else 128 - code))
-            os.close(tell)
+                os.write(report, b"%d" % (code if code >= 0 else 128 - code))
+            os.close(report)
 
         threading.Thread(target=end, name=f"smolvm-{verb}", daemon=True).start()
         return Pipes(ends[0], ends[1], ends[2], status)
@@ -165,7 +168,7 @@ class Smolvm:
 
 def _environment() -> dict[str, str]:
     return {
-        name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("SMOLVM_")
+        name: value for name, value in os.environ.items() if name in _PASSED or not name.startswith("SMOLVM_")
     }
 
 

@@ -70,7 +70,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if self.is_in_memory_db():  # no other thread has it
             return
         turns = turns_at(str(self.settings_dict["NAME"]))
-        if not turns.take(self.settings_dict["OPTIONS"].get("timeout", DEFAULT_TIMEOUT)):
+        if not turns.acquire(self.settings_dict["OPTIONS"].get("timeout", DEFAULT_TIMEOUT)):
             raise OperationalError("database is locked")
         self._turn = turns
 
@@ -82,7 +82,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _give_turn_back(self) -> None:
         turn, self._turn = self._turn, None
         if turn is not None:
-            turn.give_back()
+            turn.release()
 
     def _is_in_transaction(self) -> bool:
         if self.connection is None or self.closed_in_transaction:

@@ -13,18 +13,18 @@ class Turns:
 
     def __init__(self) -> None:
         self._mutex = Lock()
-        self._taken = False
+        self._is_held = False
         self._waiting: deque[Lock] = deque()
 
     def __len__(self) -> int:
         """The number of waiting threads."""
         return len(self._waiting)
 
-    def take(self, patience: float) -> bool:
+    def acquire(self, patience: float) -> bool:
         """Wait for a turn; False when none came within so many seconds. Not reentrant."""
         with self._mutex:
-            if not self._taken:
-                self._taken = True
+            if not self._is_held:
+                self._is_held = True
                 return True
             place = Lock()
             place.acquire()
@@ -33,16 +33,16 @@ class Turns:
             came = place.acquire(timeout=patience)
         except BaseException:
             if not self._leave(place):
-                self.give_back()
+                self.release()
             raise
         return came or not self._leave(place)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with self._mutex:
             if self._waiting:
                 self._waiting.popleft().release()
             else:
-                self._taken = False
+                self._is_held = False
 
     def _leave(self, place: Lock) -> bool:
         """Stop waiting; False when the turn arrived at this moment."""

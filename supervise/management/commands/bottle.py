@@ -1,4 +1,4 @@
-"""manage.py bottle: bottles from their manifest to their end. What runs inside is shown, never trusted."""
+"""manage.py bottle: bottles from their manifest to their end. Output from inside is shown, never trusted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Command(OperatorCommand):
     _command: tuple[str, ...] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """What follows -- is the bottle's command, with all its own options."""
+        """Take the words after -- as the bottle's command, with all its own options."""
         verb = next((word for word in argv[2:] if not word.startswith("-")), "")
         if "--" in argv and verb in TAKE_COMMAND:
             end = argv.index("--")
@@ -85,7 +85,7 @@ class Command(OperatorCommand):
         if printed:
             self.stdout.write(printed)
 
-    # --- one method per verb; what it returns is what --json prints
+    # --- one method per verb; --json prints its result
 
     def _init(self, options: dict[str, Any]) -> Any:
         path = lifecycle.init(options["slug"])
@@ -185,7 +185,7 @@ class Command(OperatorCommand):
         return self._command or tuple(options["command"])
 
     def _progress(self, line: str) -> None:
-        self.stderr.write(sanitize.one_line(line, 400))  # a build prints what it likes
+        self.stderr.write(sanitize.one_line(line, 400))  # a build prints any text
         self.stderr.flush()
 
 

@@ -1,4 +1,4 @@
-"""manage.py up: prepare what is missing, then become the supervisor of everything else."""
+"""manage.py up: prepares what is missing, then becomes the supervisor of everything else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from egress import secrets as operators_secrets
 from egress.tables import versions
 from supervise.cli.base import add_json, address_lines, addresses
 
-PATIENCE_BEYOND_REQUESTS = 4.0  # what the proxy may take to end after its open requests
+PATIENCE_BEYOND_REQUESTS = 4.0  # for the proxy to end after its open requests
 
 
 class Command(BaseCommand):
@@ -66,12 +66,12 @@ class Command(BaseCommand):
 
 
 def plan_for(opened: list[listeners.Listener], *, as_json: bool) -> Plan:
-    told = {**addresses(opened), "bottle": f"{_python()} manage.py bottle create demo"}
+    found = {**addresses(opened), "bottle": f"{_python()} manage.py bottle create demo"}
     return Plan(
         home=str(settings.BOTTLE_HOME),
         database=str(connection.settings_dict["NAME"]) if connection.vendor == "sqlite" else "",
         program=[sys.executable, str(settings.BASE_DIR / "manage.py")],
-        announcement=address_lines(told, as_json=as_json),
+        announcement=address_lines(found, as_json=as_json),
         web_workers=settings.WEB_WORKERS,
         egress_processes=settings.EGRESS_PROCESSES if settings.EGRESS_PROXY else 0,
         egress_stop_seconds=environment.seconds("EGRESS_STOP_SECONDS", 10) + PATIENCE_BEYOND_REQUESTS,

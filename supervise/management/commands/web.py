@@ -29,7 +29,7 @@ class Command(BaseCommand):
         refuse_misconfiguration()
         inherited = listeners.inherited()
         if inherited is not None:
-            self._serve(inherited, as_json=options["json"], quietly=not options["json"])  # `up` tells
+            self._serve(inherited, as_json=options["json"], quietly=not options["json"])  # `up` prints it
         else:
             self._serve_alone(as_json=options["json"])
         _end()

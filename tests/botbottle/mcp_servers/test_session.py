@@ -174,7 +174,7 @@ async def test_a_start_that_fails_says_in_which_phase(
     box = Sandbox(Mute(refusal), "b", str(tmp_path), True, (), (), tmp_path)  # type: ignore[arg-type]
     server = Server(Spec("s", "program", startup_timeout=1), box, lambda: None)
     server.begin()
-    await asyncio.wait_for(server.settled.wait(), 30)
+    await asyncio.wait_for(server.tried.wait(), 30)
     assert (server.state.phase, server.state.condition) == (phase, condition)
     assert server.is_over == (phase is Phase.BOX_UNAVAILABLE)
     await server.stop()

@@ -301,7 +301,7 @@ def test_what_changed_since_the_page_was_shown_stops_a_rollback(olivia: Client, 
     ("fields", "says"),
     [
         ({"version": "9", "seen_version": "2"}, "has no table version 9"),
-        ({"version": "2", "seen_version": "2"}, "holds what the table holds now"),
+        ({"version": "2", "seen_version": "2"}, "is identical to the current table"),
         ({"version": "x", "seen_version": "2"}, "has no table version 0"),
         ({"version": "1"}, "changed since you looked"),
         ({}, "changed since you looked"),
