@@ -115,7 +115,7 @@ def stage(bottle: Bottle, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(lifecycle, "start", stage.start)
     monkeypatch.setattr(lifecycle, "stop", stage.stop)
     monkeypatch.setattr(canary, "check", lambda plan, tell: stage._do(f"canary {plan.image}"))
-    monkeypatch.setattr(canary, "look_at_workspace", lambda plan, archive: {"branch": "main", "changes": 0})
+    monkeypatch.setattr(canary, "inspect_workspace", lambda plan, archive: {"branch": "main", "changes": 0})
 
     def plan(slug: str, *, image: Image | None = None, **_: Any) -> tuple[manifests.Manifest, Plan]:
         manifest = manifests.load(lifecycle.manifest_path(slug))
