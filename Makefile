@@ -32,7 +32,7 @@ demo: $(VENV)/.runtime
 # work. They begin in the order of tests/conftest.py. Their place is short, because the paths of sockets must be.
 test: lint types
 	@place=$$(mktemp -d /tmp/b.XXXX) && trap 'rm -rf "$$place"' EXIT && \
-	$(BIN)/python -m pytest -q -n 4 --dist=loadfile --no-loadscope-reorder --basetemp="$$place" -p tests.support.time_table
+	$(BIN)/python -m pytest -q -n 6 --dist=loadfile --no-loadscope-reorder --basetemp="$$place" -p tests.support.time_table
 
 # Everything that starts no program of its own: the fast loop. One worker more than cores, as some tests wait.
 unit: $(VENV)/.dev

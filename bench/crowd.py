@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from subjects import Moments, Subject, Verb
-from wire import Answer, Connection, Lost
+from bench.subjects import Moments, Subject, Verb
+from bench.wire import Answer, Connection, Lost
 
 FILING_SECONDS = 30.0  # for a batch; what is not filed by then is lost, and no more are sent
 LOST_SECONDS = 60.0  # an answer that takes longer is lost

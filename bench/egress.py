@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="the page (docs/bench-egress.md if not quick)"
+        "--output", type=Path, metavar="FILE", help="the page (docs/develop/bench-egress.md if not quick)"
     )
     asked = parser.parse_args()
     plan = QUICK if asked.quick else FULL
@@ -162,7 +162,7 @@ def main() -> int:
     print(report.markdown())
     if asked.json:
         asked.json.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
-    output = asked.output or (None if asked.quick else ROOT / "docs" / "bench-egress.md")
+    output = asked.output or (None if asked.quick else ROOT / "docs" / "develop" / "bench-egress.md")
     if output:
         output.write_text(page(report))
     return 0 if asked.quick or all(bar.met for bar in report.bars()) else 1

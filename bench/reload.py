@@ -233,7 +233,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a smoke run: few reloads; measures nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="the page (docs/bench-reload.md if not quick)"
+        "--output", type=Path, metavar="FILE", help="the page (docs/develop/bench-reload.md if not quick)"
     )
     asked = parser.parse_args()
     plan = QUICK if asked.quick else FULL
@@ -241,7 +241,7 @@ def main() -> int:
     print(figures.markdown())
     if asked.json:
         asked.json.write_text(json.dumps(asdict(figures), indent=2) + "\n")
-    output = asked.output or (None if asked.quick else ROOT / "docs" / "bench-reload.md")
+    output = asked.output or (None if asked.quick else ROOT / "docs" / "develop" / "bench-reload.md")
     if output:
         output.write_text(page(figures, plan))
     return 0 if asked.quick or figures.bar().met else 1

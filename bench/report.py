@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from crowd import Sample
-from subjects import Verb
-from usage import Usage
+from bench.crowd import Sample
+from bench.subjects import Verb
+from bench.usage import Usage
 
 OURS, BASELINE = "bot-bottle", "baseline"
 BOTH = (OURS, BASELINE)

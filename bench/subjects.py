@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from wire import NO_HEADERS, Connection, request
+from bench.wire import NO_HEADERS, Connection, request
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 90.0
@@ -247,6 +247,7 @@ def environment(home: Path) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "bench.timed_settings",
         "SUPERVISE_PORT": "0",
         "CONSOLE_PORT": "0",
+        "EGRESS_PORT": "0",
         "SUPERVISE_RESPONSE_TIMEOUT_SECONDS": WAIT_SECONDS,
         "SUPERVISE_MAX_PENDING": "100000",
         "SUPERVISE_MAX_PER_MINUTE": "1000000",

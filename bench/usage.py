@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from subjects import Subject
-from wire import Connection
+from bench.subjects import Subject
+from bench.wire import Connection
 
 SETTLE_SECONDS = 2.0
 CONNECTIONS = 8

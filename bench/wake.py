@@ -34,10 +34,13 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from crowd import Crowd
-from report import Report
-from subjects import Baseline, BotBottle, Subject
-from usage import idle_usage, requests_per_second
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)  # or this file's neighbours would hide packages that have their names
+
+from bench.crowd import Crowd  # noqa: E402
+from bench.report import Report  # noqa: E402
+from bench.subjects import Baseline, BotBottle, Subject  # noqa: E402
+from bench.usage import idle_usage, requests_per_second  # noqa: E402
 
 KINDS: Sequence[type[BotBottle | Baseline]] = (BotBottle, Baseline)
 

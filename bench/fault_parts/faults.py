@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .installation import Installation
+from bench.fault_parts.installation import Installation
 
 
 @dataclass(frozen=True)

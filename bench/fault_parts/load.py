@@ -13,9 +13,8 @@ from typing import Any
 
 import httpx
 
+from bench.fault_parts.installation import ORIGINS, Installation
 from tests.support.agent import Agent
-
-from .installation import ORIGINS, Installation
 
 AWAY = (httpx.HTTPError, OSError, ValueError, KeyError, AssertionError)
 TIMEOUT = httpx.Timeout(20)
@@ -54,8 +53,8 @@ class Load:
         async with asyncio.TaskGroup() as group:
             for bottle in self._bottles:
                 group.create_task(self._agent(bottle, random.Random(f"{self._seed} {bottle['slug']}")))
-            for key in self._keys:
-                group.create_task(self._operator(key, random.Random(f"{self._seed} {key}")))
+            for number, key in enumerate(self._keys):
+                group.create_task(self._operator(key, random.Random(f"{self._seed} operator {number}")))
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlencode
 
 import websockets
-from subjects import ROOT, BotBottle, environment
-from wire import Connection, request
+
+from bench.subjects import ROOT, BotBottle, environment
+from bench.wire import Connection, request
 
 LOOK_SECONDS = 0.7  # after an event, as REFRESH_MS in queue.js
 SESSIONS = """

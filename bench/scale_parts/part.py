@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Bar:
-    """A limit, as a number of the run itself: a ratio, or a difference."""
+    """A limit that a number of the run itself must not exceed."""
 
     what: str
     value: float
@@ -19,7 +19,7 @@ class Bar:
         return self.value <= self.at_most
 
     def __str__(self) -> str:
-        word = "met" if self.is_met else "**not met**"
+        word = "met" if self.is_met else "**NOT MET**"
         return f"{self.what}: {self.value:.2f} (bar {self.at_most:g}): {word}"
 
 

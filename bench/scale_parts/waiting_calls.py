@@ -1,96 +1,97 @@
 """1,000 and 10,000 waiting calls: what they cost while nothing happens, and whether a stop answers all.
 
-Run `.venv/bin/python bench/scale_parts/waiting_calls.py` (`--quick` for a smoke run). Each size has a fresh
-bot-bottle on SQLite. Every call has its own connection and proposal. SIGTERM goes to `manage.py up`; a call
-is answered when its client has read a whole answer that says `pending`, with the id of a proposal that no
-other answer has.
+Every call has its own connection and its own proposal. SIGTERM goes to `manage.py up`; a call is answered
+when its client has read a whole answer that says `pending`, with the id of a proposal that no other answer
+has.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import resource
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from report import table
-from subjects import BotBottle
-from usage import idle_usage
-from wire import Answer, Connection, Lost
+from bench.report import table
+from bench.scale_parts.part import Bar, Section
+from bench.subjects import BotBottle
+from bench.usage import idle_usage
+from bench.wire import Answer, Connection, Lost
+from tests.support.server import is_running
 
 BATCH = 100
 FILING_SECONDS = 120.0  # for a batch: what is not filed by then is lost
-STOP_SECONDS = 60.0
+PATIENCE = 60.0  # after the stop
 MOST_KILOBYTES = 50.0  # each
+MOST_STOP_SECONDS = 5.0
+ABOUT = """Each size has a `manage.py up` of its own on SQLite. Each call has a connection and a proposal of
+its own, and comes from one of a hundred bottles. When all wait and a while has passed, `up` gets SIGTERM.
+What counts is an answer that says `pending` with the id of a proposal that no other answer names."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    sizes: Sequence[int] = (1000, 10_000)
-    idle_seconds: float = 10.0
-    bottles: int = 100
+    sizes: Sequence[int]
+    idle_seconds: float
+    bottles: int
 
 
+FULL = Plan(sizes=(1000, 10_000), idle_seconds=10.0, bottles=100)
 QUICK = Plan(sizes=(4, 8), idle_seconds=0.2, bottles=2)
 
 
 @dataclass(frozen=True)
 class Row:
     calls: int
+    filed: int
     kilobytes_each: float
     idle_percent: float  # of one core, of all processes
-    lost_while_waiting: int
-    answered_at_stop: int
-    stop_seconds: float  # until the last answer
-    left_behind: int  # processes, after the stop
-
-    @property
-    def met(self) -> bool:
-        none_lost = self.lost_while_waiting == 0 and self.answered_at_stop == self.calls
-        return none_lost and self.kilobytes_each <= MOST_KILOBYTES and self.left_behind == 0
+    lost: int  # while they waited
+    answered: int  # at the stop
+    answered_seconds: float  # from SIGTERM to the last answer
+    stopped_seconds: float  # from SIGTERM to the end of the last process
 
 
-@dataclass(frozen=True)
-class Measured:
-    rows: list[Row]
+def run(*, quick: bool, directory: Path) -> Section:
+    plan = QUICK if quick else FULL
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    rows = []
+    for size in plan.sizes:
+        print(f"waiting calls: {size:,}", file=sys.stderr, flush=True)
+        with BotBottle.start(directory / str(size), plan.bottles) as subject:
+            rows.append(asyncio.run(_measure(plan, size, subject)))
+    return Section(
+        "Waiting calls",
+        f"{ABOUT}\n\n{_table(rows)}",
+        bars=[bar for row in rows for bar in _bars(row)],
+        numbers={"rows": [asdict(row) for row in rows]},
+    )
 
-    def ratios(self) -> dict[str, float]:
-        few, many = min(self.rows, key=_calls), max(self.rows, key=_calls)
-        sizes = f"{many.calls} calls to {few.calls}"
-        found = {
-            f"answered at the stop, of {row.calls}": row.answered_at_stop / row.calls for row in self.rows
-        }
-        found[f"memory of a call to {MOST_KILOBYTES:.0f} KB, {many.calls} calls"] = (
-            many.kilobytes_each / MOST_KILOBYTES
-        )
-        found[f"idle processor time, {sizes}"] = many.idle_percent / max(few.idle_percent, 0.01)
-        return found
 
-    def all_bars_met(self) -> bool:
-        return all(row.met for row in self.rows)
+def _table(rows: Sequence[Row]) -> str:
+    head = ["waiting calls", "filed", "memory each", "idle CPU (of one core)", "lost"]
+    head += ["answered at SIGTERM", "last answer after", "last process gone after"]
+    return table(head, map(_cells, rows))
 
-    def markdown(self) -> str:
-        head = ["waiting calls", "memory each", "idle CPU (of one core)", "lost", "answered at SIGTERM"]
-        head += ["last answer after", "processes left", "bars"]
-        lines = [
-            [
-                row.calls, f"{row.kilobytes_each:.1f} KB", f"{row.idle_percent:.2f} %",
-                row.lost_while_waiting, f"{row.answered_at_stop} of {row.calls}", f"{row.stop_seconds:.1f} s",
-                row.left_behind, "met" if row.met else "not met",
-            ]
-            for row in self.rows
-        ]  # fmt: skip
-        ratios = [f"- {what}: {ratio:.2f}" for what, ratio in self.ratios().items()]
-        return "\n\n".join([table(head, lines), "\n".join(ratios)])
+
+def _cells(row: Row) -> list[object]:
+    costs = [f"{row.kilobytes_each:.1f} KB", f"{row.idle_percent:.1f} %"]
+    times = [f"{seconds:.2f} s" for seconds in (row.answered_seconds, row.stopped_seconds)]
+    return [f"{row.calls:,}", f"{row.filed:,}", *costs, row.lost, f"{row.answered:,}", *times]
+
+
+def _bars(row: Row) -> Iterator[Bar]:
+    calls = f"{row.calls:,} calls"
+    yield Bar(f"{calls}: not filed, or lost while they waited", row.calls - row.filed + row.lost, 0)
+    yield Bar(f"{calls}: not answered at SIGTERM", row.calls - row.answered, 0)
+    yield Bar(f"{calls}: KB of memory each", row.kilobytes_each, MOST_KILOBYTES)
+    yield Bar(f"{calls}: seconds from SIGTERM to the last process", row.stopped_seconds, MOST_STOP_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -99,28 +100,30 @@ class _Call:
     answer: asyncio.Future[Answer]
 
 
-async def measure(plan: Plan, size: int, subject: BotBottle) -> Row:
-    await _begin(subject, min(plan.bottles, size))  # what a first call loads is not the cost of one
+async def _measure(plan: Plan, size: int, subject: BotBottle) -> Row:
+    warm = await _begin(subject, min(plan.bottles, size))  # what a first call loads is not the cost of one
     before = await idle_usage(subject, plan.idle_seconds / 4)
     calls = await _begin(subject, size)
     usage = await idle_usage(subject, plan.idle_seconds)
     lost = sum(call.answer.done() for call in calls)
-    hosts = subject.pending()
+    own = set(subject.pending().values())
     processes = subject.processes()
     began = time.monotonic()
     os.kill(processes[0], signal.SIGTERM)
-    answers = await asyncio.gather(*(_answered(call, began + STOP_SECONDS) for call in calls))
-    took = max((at - began for at, _ in answers), default=0.0)
-    own = set(hosts.values())
-    told = [proposal_id for _, proposal_id in answers if proposal_id in own]
+    stopped = asyncio.create_task(_gone(processes, began + PATIENCE))
+    answers = await asyncio.gather(*(_answered(call, began + PATIENCE) for call in calls))
+    told = {proposal_id for _, proposal_id in answers} & own
+    for call in warm:
+        call.connection.close()
     return Row(
         calls=size,
+        filed=len(own) - len(warm),
         kilobytes_each=1024 * (usage.megabytes - before.megabytes) / size,
         idle_percent=usage.cpu_percent,
-        lost_while_waiting=lost,
-        answered_at_stop=len(set(told)),
-        stop_seconds=took,
-        left_behind=await _left(processes),
+        lost=lost,
+        answered=len(told),
+        answered_seconds=max((at - began for at, _ in answers), default=0.0),
+        stopped_seconds=await stopped - began,
     )
 
 
@@ -151,49 +154,8 @@ async def _answered(call: _Call, deadline: float) -> tuple[float, str]:
     return time.monotonic(), told["proposal_id"] if told["status"] == "pending" else ""
 
 
-async def _left(processes: Sequence[int]) -> int:
-    """Zombies are gone: only who started them has to look."""
-    left: list[int] = []
-    for _ in range(100):
-        left = [pid for pid in processes if _is_alive(pid)]
-        if not left:
-            break
-        await asyncio.sleep(0.1)
-    return len(left)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def _calls(row: Row) -> int:
-    return row.calls
-
-
-def run(plan: Plan) -> Measured:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="waiting-") as directory:
-        for size in plan.sizes:
-            print(f"{size} waiting calls", file=sys.stderr, flush=True)
-            with BotBottle.start(Path(directory) / str(size), plan.bottles) as subject:
-                rows.append(asyncio.run(measure(plan, size, subject)))
-    return Measured(rows)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="What waiting calls cost, and how a stop answers them.")
-    parser.add_argument("--quick", action="store_true", help="a few calls only: shows that it runs")
-    options = parser.parse_args()
-    measured = run(QUICK if options.quick else Plan())
-    print(measured.markdown())
-    return 0 if options.quick or measured.all_bars_met() else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+async def _gone(processes: Sequence[int], deadline: float) -> float:
+    """When none of them was left, or the deadline."""
+    while any(map(is_running, processes)) and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    return time.monotonic()

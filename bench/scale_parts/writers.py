@@ -1,36 +1,35 @@
 """Filings and decisions per second, with several writers at a time and with several open consoles.
 
-Run `.venv/bin/python bench/scale_parts/writers.py` (`--quick` for a smoke run). One bot-bottle on SQLite
-serves all rows; rows are measured in turn, in several rounds, and each column is the median of its rounds. A
-filing is a call whose client takes a task for an answer, so that it ends when the proposal is committed. A
-decision is what an operator's script does: look at the proposal, then decide it, by turns yes and no; the
-times are those of the second request alone. The cost of a filing is the processor time of all processes for
-one filing on an otherwise idle server, until all open pages have taken it in.
+A filing is a call whose client takes a task for an answer, so that it ends when the proposal is committed. A
+decision is what an operator's script does: look at the proposal, then decide it, by turns yes and no.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from report import percentile, table
-from subjects import BotBottle, Verb
-from usage import cpu_seconds
-from wire import Connection
-
-from scale_parts.consoles import Console, open_consoles
+from bench.report import percentile, table
+from bench.scale_parts.consoles import Console, open_consoles
+from bench.scale_parts.part import Bar, Section
+from bench.subjects import BotBottle, Verb
+from bench.usage import cpu_seconds
+from bench.wire import Connection
 
 NUMBERS = count()
+MOST_COST = 2.0  # each open page has to ask once; the answer is computed once
+MOST_SPREAD = 5.0  # writers take turns: none waits for many times as long as another
+MOST_LOSS = 1.0  # many writers together do not write less than one alone
+ABOUT = """One `manage.py up` on SQLite serves all rows. They are measured in turn, in several rounds, and
+each column is the median of its rounds. A filing ends when its proposal is committed; a decision is the
+second of two requests, after the look at the proposal. The cost of a filing is the processor time of all
+processes for one filing on an otherwise idle server, until all open pages have taken it in."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,7 @@ class Plan:
     bottles: int = 32
 
 
+FULL = Plan()
 QUICK = Plan(writers=(1, 2), consoles=(0, 1), rounds=1, seconds=0.2, decisions=4, filings=1, bottles=2)
 
 
@@ -76,38 +76,55 @@ class Measured:
     cost_ms: dict[int, float]  # of one filing, by open consoles
     looks: dict[int, float]  # that follow it
 
-    def ratios(self) -> dict[str, float]:
-        """What the bars are about: how much more it costs with many."""
-        few, many = min(self.cost_ms), max(self.cost_ms)
-        found = {f"cost of a filing, {many} open consoles to {few}": self.cost_ms[many] / self.cost_ms[few]}
-        for consoles in self.cost_ms:
-            rows = {row.writers: row for row in self.rows if row.consoles == consoles}
-            one, most = rows[min(rows)], rows[max(rows)]
-            with_them = f"{most.writers} writers to {one.writers}, {consoles} consoles"
-            for what in ("filings", "decisions"):
-                speeds = getattr(most, what), getattr(one, what)
-                found[f"{what} per second, {with_them}"] = speeds[0].per_second / speeds[1].per_second
-                found[f"p99 of {what} to p50, {most.writers} writers, {consoles} consoles"] = (
-                    speeds[0].p99_ms / speeds[0].p50_ms
-                )
-        return found
 
-    def markdown(self) -> str:
-        head = ["writers", "open consoles", "filings/s", "p50", "p99", "worst"]
-        head += ["decisions/s", "p50", "p99", "worst"]
-        lines = [
-            [row.writers, row.consoles, *_cells(row.filings), *_cells(row.decisions)] for row in self.rows
-        ]
-        costs = [
-            [consoles, f"{cost:.0f} ms", f"{self.looks[consoles]:.1f}"]
-            for consoles, cost in self.cost_ms.items()
-        ]
-        ratios = [f"- {what}: {ratio:.2f}" for what, ratio in self.ratios().items()]
-        cost_head = ["open consoles", "processor time of one filing", "looks that follow"]
-        return "\n\n".join([table(head, lines), table(cost_head, costs), "\n".join(ratios)])
+def run(*, quick: bool, directory: Path) -> Section:
+    plan = QUICK if quick else FULL
+    with BotBottle.start(directory / "home", plan.bottles) as subject:
+        measured = asyncio.run(_measure(plan, subject))
+    return Section(
+        "Writers",
+        "\n\n".join([ABOUT, _speed_table(measured.rows), _cost_table(measured)]),
+        bars=list(_bars(measured)),
+        numbers={"rows": [asdict(row) for row in measured.rows], "cost_ms": measured.cost_ms},
+    )
 
 
-async def measure(plan: Plan, subject: BotBottle) -> Measured:
+def _speed_table(rows: Sequence[Row]) -> str:
+    head = ["writers", "open consoles", "filings/s", "p50", "p99", "worst"]
+    head += ["decisions/s", "p50", "p99", "worst"]
+    return table(
+        head, [[row.writers, row.consoles, *_cells(row.filings), *_cells(row.decisions)] for row in rows]
+    )
+
+
+def _cost_table(measured: Measured) -> str:
+    rows = [
+        [consoles, f"{cost:.0f} ms", f"{measured.looks[consoles]:.1f}"]
+        for consoles, cost in measured.cost_ms.items()
+    ]
+    return table(["open consoles", "processor time of one filing", "looks that follow"], rows)
+
+
+def _bars(measured: Measured) -> Iterator[Bar]:
+    few, many = min(measured.cost_ms), max(measured.cost_ms)
+    costs = measured.cost_ms
+    yield Bar(f"cost of a filing, {many} open consoles to {few}", costs[many] / costs[few], MOST_COST)
+    for consoles in costs:
+        rows = {row.writers: row for row in measured.rows if row.consoles == consoles}
+        one, most = rows[min(rows)], rows[max(rows)]
+        for what in ("filings", "decisions"):
+            alone, together = getattr(one, what), getattr(most, what)
+            yield Bar(
+                f"p99 to p50 of {what}, {most.writers} writers, {consoles} open consoles",
+                together.p99_ms / together.p50_ms, MOST_SPREAD,
+            )  # fmt: skip
+            yield Bar(
+                f"{what} per second, {one.writers} writer to {most.writers}, {consoles} open consoles",
+                alone.per_second / together.per_second, MOST_LOSS,
+            )  # fmt: skip
+
+
+async def _measure(plan: Plan, subject: BotBottle) -> Measured:
     speeds: dict[tuple[int, int], list[tuple[Speed, Speed]]] = {}
     costs: dict[int, list[tuple[float, float]]] = {consoles: [] for consoles in plan.consoles}
     for _ in range(plan.rounds):
@@ -214,22 +231,3 @@ def _cells(speed: Speed) -> list[str]:
 
 def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def run(plan: Plan) -> Measured:
-    with (
-        tempfile.TemporaryDirectory(prefix="writers-") as directory,
-        BotBottle.start(Path(directory) / "home", plan.bottles) as subject,
-    ):
-        return asyncio.run(measure(plan, subject))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Filings and decisions per second.")
-    parser.add_argument("--quick", action="store_true", help="a few only: shows that it runs")
-    print(run(QUICK if parser.parse_args().quick else Plan()).markdown())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

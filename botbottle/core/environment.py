@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 SQLITE = "botbottle.database.sqlite"  # Django's backend, with turns for its writers
+CONNECT_SECONDS = "5"  # a PostgreSQL server that accepts and says nothing would hold each thread for minutes
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
@@ -99,7 +100,7 @@ def database(name: str, sqlite_path: Path) -> dict[str, object]:
     database_name = unquote(parts.path.lstrip("/"))
     if parts.scheme not in {"postgres", "postgresql"} or not database_name:
         raise BadSetting(f"{name} must look like postgres://user:password@host:5432/database.")
-    options = dict(parse_qsl(parts.query))
+    options = {"connect_timeout": CONNECT_SECONDS, **dict(parse_qsl(parts.query))}
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": database_name,

@@ -4,7 +4,7 @@ from typing import Final
 
 EXAMPLE: Final = """\
 # What this bottle is. Everything has a default: an idle sandbox on this host that reaches nothing.
-# 'bottle plan SLUG' shows what a manifest means before anything runs. docs/manifest.md explains each key.
+# 'bottle plan SLUG' shows what a manifest means before anything runs. docs/use/manifest.md explains each key.
 
 # Where it runs: local (bubblewrap, this host's programs, read-only), docker or smolmachines.
 backend: local

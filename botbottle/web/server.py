@@ -23,7 +23,7 @@ from twisted.internet.task import LoopingCall
 from twisted.web.http import HTTPChannel
 
 from botbottle.web.connections import Connections, Place, for_planes
-from botbottle.web.listeners import Listener
+from botbottle.web.listeners import BACKLOG, Listener
 from botbottle.web.overload import BEGUN, TOO_MANY, refusal_body
 from botbottle.web.owners import Owner, owner_of
 from botbottle.web.planes import Plane
@@ -351,6 +351,7 @@ class SharedUnixPort(BoundedPort, unix.Port):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.mode = 0o600
+        self.backlog = BACKLOG  # Twisted sets that of a Unix listener again, by itself to 50
 
     def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
         tcp.Port.connectionLost(self, reason)

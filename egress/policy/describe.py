@@ -6,6 +6,8 @@ Pure. Hosts, paths and methods in these sentences are canonical, so they are saf
 
 from __future__ import annotations
 
+from typing import Any
+
 from egress.policy.decide import RouteTable
 from egress.policy.hostnames import WILDCARD, mixed_script, pattern_matches
 from egress.policy.paths import prefix_allows
@@ -114,6 +116,29 @@ def new_methods(base: Route, merged: Route) -> tuple[str, ...] | None:
     if not merged.methods:
         return ()
     return tuple(method for method in merged.methods if method not in base.methods) or None
+
+
+def table_text(table: RouteTable) -> str:
+    """A route table as text with one fact on each line, so that a line diff shows exactly what changes."""
+    lines: list[str] = []
+    for route in table.as_dict()["routes"]:
+        lines.append(f"route {route['host']}")
+        lines += [f"  {key}: {value}" for key, value in _facts(route)]
+    lines += [f"gate {host}" for host in table.gate_hosts]
+    return "\n".join(lines)
+
+
+def _facts(route: dict[str, Any]) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [("path", path) for path in route.get("path_allowlist") or ["(all)"]]
+    facts += [("method", method) for method in route.get("methods") or ["(all)"]]
+    for key, value in sorted(route.items()):
+        if key in {"host", "path_allowlist", "methods"} or not value:
+            continue
+        if isinstance(value, dict):
+            facts += [(f"{key}.{name}", value[name]) for name in sorted(value) if value[name] is not None]
+        else:
+            facts += [(key, item) for item in value]
+    return facts
 
 
 def _new_reach(base: Route, merged: Route) -> list[str]:

@@ -24,8 +24,20 @@ from supervise.console.cards import summary_of
 from supervise.errors import SuperviseError
 from supervise.models import ApiKey, AuditEvent, Decision, Proposal
 from supervise.proposals import decisions, queries
+from supervise.proposals.kind import kind_of, names
 
 MOST_AT_ONCE = 200
+
+
+class ToolFilter(admin.SimpleListFilter):
+    title = "tool"
+    parameter_name = "tool"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in names()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Proposal]) -> QuerySet[Proposal]:
+        return queryset.filter(tool=self.value()) if self.value() else queryset
 
 
 @admin.register(Proposal)
@@ -33,7 +45,7 @@ class ProposalAdmin(HistoryAdmin):
     when_empty = "No proposals yet. Whatever an agent asks for is kept here, whether or not it was granted."
     list_display = ["short_id", "status", "bottle", "ask", "created_at"]
     list_select_related = ["bottle"]
-    list_filter = ["status", "tool", "created_at"]
+    list_filter = ["status", ToolFilter, "created_at"]
     search_fields = ["id", "bottle__slug", "justification"]
     exact_id = "pk"
     fields = [
@@ -67,8 +79,8 @@ class ProposalAdmin(HistoryAdmin):
 
     @admin.display(description="Payload (from the agent, unverified)")
     def shown_payload(self, proposal: Proposal) -> str:
-        dockerfile = proposal.payload.get("dockerfile")
-        return hostile_json(proposal.payload) if dockerfile is None else hostile(dockerfile)
+        text = kind_of(proposal).asked_text(proposal.payload)
+        return hostile_json(proposal.payload) if text is None else hostile(text)
 
     @admin.display(description="Justification (from the agent, unverified)")
     def shown_justification(self, proposal: Proposal) -> str:

@@ -18,6 +18,7 @@ from supervise.api import serializers as api_shapes
 from supervise.api import views as api
 from supervise.api.serializers import ErrorShape, ProposalShape, RoutesShape
 from supervise.models import Proposal
+from supervise.proposals.kind import names
 
 
 class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
@@ -39,7 +40,7 @@ def describe(endpoints: list[Any]) -> list[Any]:
 def _describe_once() -> None:
     _describe_fields()
     bottle = OpenApiParameter("bottle", str, description="The bottle's slug.")
-    tool = OpenApiParameter("tool", str, enum=Proposal.Tool.values)
+    tool = OpenApiParameter("tool", str, enum=list(names()))
     status = OpenApiParameter("status", str, enum=Proposal.Status.values)
     for listing in (api.ProposalList, api.History):
         extend_schema(parameters=[status, bottle, tool])(listing.get)

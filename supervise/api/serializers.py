@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from rest_framework import serializers
 
 from botbottle.models import Bottle
 from supervise.models import Decision, Proposal
-from supervise.proposals import queries
+from supervise.proposals import queries, quorum
+from supervise.proposals.kind import Review
 from supervise.proposals.outcomes import outcome_of
+from supervise.proposals.risk import Level
 
 
 class RiskShape(serializers.Serializer[Any]):
@@ -22,7 +23,7 @@ class RiskShape(serializers.Serializer[Any]):
 
 
 class ReviewShape(serializers.Serializer[Any]):
-    """The change that a yes would make now. `seen_digest` goes back with the decision."""
+    """The change that an approval would make now. `seen_digest` goes back with the decision."""
 
     table_version = serializers.IntegerField()
     before = serializers.CharField()
@@ -102,10 +103,19 @@ class ProposalShape(serializers.ModelSerializer[Proposal]):
         return [approval.actor.get_username() for approval in proposal.approvals.select_related("actor")]
 
     def get_approvals_needed(self, proposal: Proposal) -> int:
-        return int(settings.SUPERVISE_QUORUM)
+        review = self._review(proposal)
+        level = review.risk.level if review else Level(proposal.risk_when_filed)
+        return quorum.operators_needed(level)
 
     def get_review(self, proposal: Proposal) -> Any:
-        return ReviewShape(queries.review_of(proposal)).data if proposal.is_pending else None
+        review = self._review(proposal)
+        return ReviewShape(review).data if review else None
+
+    def _review(self, proposal: Proposal) -> Review | None:
+        """Made once: two fields need it."""
+        if not hasattr(self, "_reviewed"):
+            self._reviewed = queries.review_of(proposal) if proposal.is_pending else None
+        return self._reviewed
 
     def get_decision(self, proposal: Proposal) -> Any:
         decision = queries.decision_of(proposal)

@@ -7,7 +7,7 @@ Answers are ASCII JSON in which nothing an agent wrote is active, in a browser o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.contrib.auth.models import User
@@ -40,6 +40,7 @@ from supervise.api.serializers import (
 from supervise.bottles import records as bottles
 from supervise.models import ApiKey, Approval, Decision, Proposal
 from supervise.proposals import decisions, queries
+from supervise.proposals.kind import names
 from supervise.sanitize import escape_html_json
 
 log = logging.getLogger(__name__)
@@ -93,13 +94,13 @@ class ProposalList(OperatorView, generics.ListAPIView[Proposal]):
         return super().get(request, *args, **kwargs)
 
     def get_queryset(self) -> QuerySet[Proposal]:
-        wanted = _wanted(self.request, status=Proposal.Status.values, tool=Proposal.Tool.values, bottle=None)
+        wanted = _wanted(self.request, status=Proposal.Status.values, tool=names(), bottle=None)
         return queries.proposal_lines(**wanted)
 
 
 class ProposalDetail(OperatorView):
     def get(self, request: Request, proposal_id: str) -> Response:
-        """One proposal with its review: the change a yes would make now, and the digest to decide with."""
+        """One proposal with its review: what an approval would change now, and the digest to decide with."""
         return Response(ProposalShape(queries.get_proposal(proposal_id)).data)
 
 
@@ -116,7 +117,7 @@ class Decide(OperatorView):
         if self.grants:
             _refuse_self_approval(request, proposal_id)
         made = type(self).verb(proposal_id, actor=request.user, **body.validated_data)
-        # 202: this operator's yes is recorded, and others must follow.
+        # 202: this operator's approval is recorded, and others must follow.
         return Response(
             ProposalShape(queries.get_proposal(proposal_id)).data, 202 if isinstance(made, Approval) else 200
         )
@@ -130,7 +131,7 @@ class Approve(Decide):
 
 
 class Modify(Decide):
-    """Grant something else for the same host, usually less."""
+    """Grant something else for the same target, usually less."""
 
     body = ModifyBody
     verb = staticmethod(decisions.modify)
@@ -145,7 +146,7 @@ class Reject(Decide):
 
 
 def _refuse_self_approval(request: Request, proposal_id: str) -> None:
-    """A program with a key never says yes to what was filed in its own name: a person has to."""
+    """A program with a key never approves what was filed in its own name: a person has to."""
     mine = queries.get_proposal(proposal_id).filed_by == request.user.get_username()
     if mine and isinstance(request.auth, ApiKey):
         raise errors.NotPermitted("This was filed in your name: it is approved at the console, not by a key.")
@@ -177,12 +178,12 @@ class History(OperatorView, generics.ListAPIView[Decision]):
         return super().get(request, *args, **kwargs)
 
     def get_queryset(self) -> QuerySet[Decision]:
-        wanted = _wanted(self.request, status=Proposal.Status.values, tool=Proposal.Tool.values, bottle=None)
+        wanted = _wanted(self.request, status=Proposal.Status.values, tool=names(), bottle=None)
         return queries.history(**wanted)
 
 
-def _wanted(request: Request, **allowed: list[str] | None) -> dict[str, str]:
-    """The filters that were given. A word we do not know is refused, not answered with an empty list."""
+def _wanted(request: Request, **allowed: Sequence[str] | None) -> dict[str, str]:
+    """The filters that were given. An unknown value is refused, not answered with an empty list."""
     wanted = {}
     for name, choices in allowed.items():
         value = request.query_params.get(name, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
@@ -17,7 +16,8 @@ from supervise.bottles import lifecycle
 from supervise.bottles import records as bottles
 from supervise.bottles.records import Credentials
 from supervise.errors import BadAsk, NotPermitted, StaleReview, TooRisky
-from supervise.proposals.risk import Level, assess
+from supervise.proposals import quorum
+from supervise.proposals.risk import Level, route_risk
 
 
 def rollback(slug: str, version: int, *, actor: User, seen_version: int) -> RouteTableVersion:
@@ -69,17 +69,18 @@ def begin(verb: str, slug: str, *, actor: User) -> None:
 
 
 def check_quorum(newest: RouteTable, wanted: RouteTable) -> None:
-    """Raises TooRisky for a change that needs the approval of several operators."""
-    if settings.SUPERVISE_QUORUM < 2:
+    """One operator alone does not open what needs several operators. Raises TooRisky."""
+    if not quorum.needs_several(Level.HIGH):
         return
-    known = versions.hosts_reached()
+    known_hosts = versions.hosts_reached()
     for change in diff_tables(newest, wanted):
         if change.part != "route" or not change.after:
             continue
-        if assess("egress-block", change.after, newest, (), known=known).level is Level.HIGH:
+        level = route_risk(change.after, newest, (), known_hosts=known_hosts).level
+        if quorum.needs_several(level):
             raise TooRisky(
                 f"It would open {change.host} further, which is high risk and needs "
-                f"{settings.SUPERVISE_QUORUM} operators. Let the agent ask for it."
+                f"{quorum.operators_needed(level)} operators. Let the agent ask for it."
             )
 
 

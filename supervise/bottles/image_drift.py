@@ -1,7 +1,7 @@
-"""What the engine has under the names in Dockerfiles that wait for a decision: moved tags, missing images.
+"""Compare the image names in pending Dockerfiles with the engine: moved tags, missing images.
 
 An operator's page never waits long for it: answers are kept for a while, an engine that does not answer is
-left alone for a while, and what could not be compared is said to be so. Never call it inside a transaction.
+left alone for a while, and a note says what could not be compared. Never call it inside a transaction.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from botbottle.backends import image_builders
 from botbottle.backends.base import Unavailable
 from botbottle.core.plan_types import BackendError
 from botbottle.dockerfiles.parse import digest_of
+from botbottle.models import Bottle
 from egress.tables import versions
 from supervise.bottles import images
 from supervise.models import Proposal
@@ -40,7 +41,7 @@ TOO_LATE = "it did not answer in time"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Of one text for one bottle. The notes say why they could not be compared."""
+    """The findings for one text of one bottle. The notes say why names could not be compared."""
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ ImageFindings = Mapping[tuple[int, str], Names]  # by bottle and text
 
 
 class _Engine:
-    """What it said, and whether it can be asked again. One round of questions at a time."""
+    """The engine's answers, and whether it can be asked again. One round of questions at a time."""
 
     def __init__(self) -> None:
         self._said: dict[_Question, tuple[float, Names]] = {}
@@ -66,7 +67,7 @@ class _Engine:
         self._rests_until, self._reason = 0.0, ""
 
     def answers(self, questions: Mapping[_Question, str], *, again: bool) -> dict[_Question, Names]:
-        """As many as there are in time. `again`: what was said before counts only if it does not answer."""
+        """The answers that arrive in time. `again`: earlier ones count only if the engine does not answer."""
         begun = monotonic()
         self._ask(questions, begun if again else begun - FRESH_SECONDS, again=again)
         oldest = begun - (KEPT_SECONDS if again else FRESH_SECONDS)
@@ -82,7 +83,7 @@ class _Engine:
         return monotonic() < self._rests_until
 
     def _ask(self, questions: Mapping[_Question, str], since: float, *, again: bool) -> None:
-        """Returns when all is known, or time is up: the engine is asked in another thread."""
+        """Ask the engine in another thread; return when everything is known, or time is up."""
         patience = DECISION_SECONDS if again else PAGE_SECONDS
         deadline = monotonic() + patience
         if not self._open(questions, since) or not self._asking.acquire(timeout=patience):
@@ -129,12 +130,12 @@ class _Engine:
 _engine = _Engine()
 
 
-def look(proposals: Iterable[Proposal], *, edited: str = "", again: bool = False) -> ImageFindings:
-    """Of all that wait for a decision about an image; `edited` is a text that an operator has in its place.
+def check_images(proposals: Iterable[Proposal], *, edited: str = "", again: bool = False) -> ImageFindings:
+    """Compare the images named in these Dockerfiles, and in an operator's `edited` text, with the engine's.
 
-    With `again`, as it is at this moment: for who is about to decide.
+    With `again`, as they are at this moment: for a decision.
     """
-    asked = [each for each in proposals if _is_asked(each)]
+    asked = [each for each in proposals if _is_comparable(each.bottle)]
     if not asked:
         return {}
     present = images.present_of(each.bottle for each in asked)
@@ -152,10 +153,8 @@ def look(proposals: Iterable[Proposal], *, edited: str = "", again: bool = False
     return found | {(each.bottle, questions[each]): names for each, names in answers.items()}
 
 
-def _is_asked(proposal: Proposal) -> bool:
-    bottle = proposal.bottle
-    is_image = proposal.is_pending and proposal.tool == Proposal.Tool.CAPABILITY
-    return is_image and images.can_be_rebuilt(bottle) and image_builders.is_built(bottle.backend)
+def _is_comparable(bottle: Bottle) -> bool:
+    return images.can_be_rebuilt(bottle) and image_builders.is_built(bottle.backend)
 
 
 def _texts(proposals: Sequence[Proposal], edited: str) -> list[tuple[Proposal, str]]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
@@ -17,6 +16,7 @@ from django.utils import timezone
 from egress.models import RouteTableVersion
 from egress.policy import merge
 from egress.policy.decide import RouteTable
+from egress.policy.describe import table_text
 from egress.policy.errors import PolicyError
 from egress.policy.merge import Revision
 from egress.tables import versions
@@ -24,9 +24,9 @@ from supervise import audit, events
 from supervise.bottles import records as bottles
 from supervise.bottles.actions import check_quorum, lock_as_seen
 from supervise.errors import BadAsk, TooRisky
-from supervise.models import Proposal
-from supervise.proposals.review import Review, table_text
-from supervise.proposals.risk import Level, Risk, assess
+from supervise.proposals import quorum
+from supervise.proposals.kind import Preview
+from supervise.proposals.risk import Level, Risk, route_risk
 from supervise.sanitize import without_nul_json
 
 CAUSE = 200  # characters that a version keeps of why it was made
@@ -59,7 +59,7 @@ def change_route(
     return _revise(slug, host, changed, "route changed", actor=actor, seen_version=seen_version)
 
 
-def look(version: RouteTableVersion, host: str, fields: Mapping[str, Any] | None = None) -> Review:
+def look(version: RouteTableVersion, host: str, fields: Mapping[str, Any] | None = None) -> Preview:
     """What the change would do, or without fields the withdrawal. Changes nothing. Raises BadAsk."""
     now, table = timezone.now(), version.table
     try:
@@ -69,17 +69,12 @@ def look(version: RouteTableVersion, host: str, fields: Mapping[str, Any] | None
             made = merge.change_route(table, host, _without_nul(fields), now=now)
     except PolicyError as error:
         raise BadAsk(str(error)) from error
-    payload = (made.after or made.before).as_dict()
-    return Review(
-        proposal=Proposal(bottle=version.bottle, tool=Proposal.Tool.EGRESS, payload=payload),
-        table_version=version.version,
-        at=now,
+    return Preview(
         before=table_text(table),
         after=table_text(made.table),
         effects=made.effects,
         warnings=made.warnings,
         risk=_risk(made, table),
-        seen_digest="",
         table_after=made.table,
     )
 
@@ -120,13 +115,13 @@ def _revise(
 
 
 def _check_quorum(table: RouteTable, made: Revision) -> None:
-    """Less needs nobody else's yes."""
+    """Less needs no other operator's approval."""
     if not made.widens:
         return
-    if made.after is None and settings.SUPERVISE_QUORUM > 1:
+    if made.after is None and quorum.needs_several(Level.HIGH):
         raise TooRisky(
             f"Without a route of its own, {made.before.host} would be left to a wider one above it, which "
-            f"needs {settings.SUPERVISE_QUORUM} operators. Withdraw or narrow that one first."
+            f"needs {quorum.operators_needed(Level.HIGH)} operators. Withdraw or narrow that one first."
         )
     check_quorum(table, made.table)
 
@@ -134,8 +129,8 @@ def _check_quorum(table: RouteTable, made: Revision) -> None:
 def _risk(made: Revision, table: RouteTable) -> Risk:
     """Of what is new: less than before is none, but for what could be overlooked."""
     if made.widens and made.after:
-        known = versions.hosts_reached()
-        return assess("egress-block", made.after.as_dict(), table, made.warnings, known=known)
+        known_hosts = versions.hosts_reached()
+        return route_risk(made.after.as_dict(), table, made.warnings, known_hosts=known_hosts)
     level = Level.MEDIUM if made.warnings else Level.LOW
     return Risk(level, tuple((level, warning) for warning in made.warnings))
 

@@ -19,7 +19,7 @@ from django.db import OperationalError, ProgrammingError
 from botbottle.web import listeners
 from supervise.diffs import line_diff
 from supervise.errors import AlreadyDecided, SuperviseError
-from supervise.proposals.review import Review
+from supervise.proposals.kind import Preview
 from supervise.sanitize import escape_html_json, make_visible
 
 ALL_ROWS = 10**6
@@ -142,7 +142,7 @@ def acting_operator(username: str | None) -> User:
     return superusers[0]
 
 
-def review_lines(review: Review) -> Iterator[str]:
+def review_lines(review: Preview) -> Iterator[str]:
     """What a change would do: in sentences, then line by line. Nothing in it does anything to a terminal."""
     told = (("effect", review.effects), ("warning", review.warnings), ("note", review.notes))
     for title, sentences in told:

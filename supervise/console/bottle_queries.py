@@ -15,14 +15,13 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion, TrafficRecord
-from egress.policy.describe import operator_settings
+from egress.policy.describe import operator_settings, table_text
 from egress.policy.merge import RouteChange, diff_tables
 from egress.policy.routes import Route
 from egress.tables import versions
 from supervise.console.traffic_plot import Count, Plot, plot, slots
 from supervise.diffs import Diff, line_diff
 from supervise.proposals import queries
-from supervise.proposals.review import table_text
 
 TOP_HOSTS = 10
 MOST_ROWS = 2000

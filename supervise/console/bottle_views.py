@@ -32,7 +32,7 @@ from supervise.console import bottle_queries
 from supervise.console.bottle_queries import PERIODS, Period
 from supervise.console.views import OperatorRequest, operator_page
 from supervise.errors import NotPermitted, StaleReview, SuperviseError
-from supervise.proposals.staleness import ChangesSince
+from supervise.proposals.kind import ChangesSince
 
 BOTTLES_PAGE = 50
 VERSIONS_PAGE = 20

@@ -19,9 +19,10 @@ from supervise.console.views import OperatorRequest, operator_form, operator_pag
 from supervise.errors import StaleReview, SuperviseError
 from supervise.models import Approval, Decision, Proposal
 from supervise.proposals import decisions
+from supervise.proposals.kind import ChangesSince
 from supervise.proposals.queries import get_proposal, review_of, reviews_of
 from supervise.proposals.risk import Level
-from supervise.proposals.staleness import ChangesSince, changed_since
+from supervise.proposals.staleness import changed_since
 
 VERBS = ("approve", "reject")
 

@@ -7,30 +7,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.utils import timezone
 
 from egress.policy.hostnames import is_punycode
 from supervise.access.permissions import bottles_assigned_to_others, may_decide
-from supervise.console.edit_forms import METHODS, SCHEMES, UNITS, Edit, edit_of_proposal
 from supervise.console.queue_query import call_patience
 from supervise.diffs import Diff, Pair, line_diff, side_by_side
-from supervise.digests import digest
+from supervise.digests import digest, vote_digest
 from supervise.errors import BadAsk
-from supervise.kinds import dockerfile_review
 from supervise.models import Decision, Proposal
-from supervise.proposals import queries
+from supervise.proposals import queries, quorum
+from supervise.proposals.kind import Edit, Kind, Preview, Review, kind_of
 from supervise.proposals.precedents import Precedents, precedents_of
-from supervise.proposals.review import Review, checked_payload
+from supervise.proposals.review import checked_payload
 from supervise.proposals.risk import Level
-from supervise.proposals.staleness import note_of
+from supervise.proposals.staleness import fingerprint
 
 BRIEF = 240  # characters of one agent's text on a page with many cards
 PAGE_ROWS = 5000  # rows of a diff on a proposal's own page
@@ -41,7 +38,7 @@ _AGENT = re.compile(r"^agent:\s*['\"]?([a-z][a-z-]{0,30})", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class AgentText:
-    """Text from an agent, perhaps cut; `size` is that of all of it."""
+    """Text from an agent, perhaps cut; `size` is the length of the whole text."""
 
     text: str
     size: int
@@ -57,12 +54,16 @@ class AgentText:
 
 @dataclass(frozen=True)
 class Card:
-    """One line of the queue: enough to see what matters and to choose what to open."""
+    """One card of the queue: enough to see what matters and to choose what to open."""
 
     proposal: Proposal
     decision: Decision | None
     review: Review | None  # None once it is decided
     may_decide: bool
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.proposal)
 
     @property
     def target(self) -> str:
@@ -111,7 +112,7 @@ class Card:
 
     @property
     def call_ends_at(self) -> datetime | None:
-        """Until when a call waits for the answer; an operator's own filing has none."""
+        """When the call stops waiting for the answer; an operator's own filing has no call."""
         return None if self.proposal.filed_by else self.proposal.asked_at + call_patience()
 
     @property
@@ -125,13 +126,12 @@ class Card:
 
     @property
     def seen(self) -> str:
-        """What a form carries, so that one that came too late can be told what changed."""
-        return note_of(self.review) if self.review else ""
+        """What a form carries, so that a form that comes too late can be told what changed."""
+        return fingerprint(self.review) if self.review else ""
 
     @property
     def votes_needed(self) -> int:
-        is_high = self.review is not None and self.review.risk.level is Level.HIGH
-        return int(settings.SUPERVISE_QUORUM) if is_high else 1
+        return quorum.operators_needed(self.review.risk.level) if self.review else 1
 
     @property
     def state(self) -> str:
@@ -141,9 +141,9 @@ class Card:
 
 @dataclass(frozen=True)
 class Change:
-    """What an approval would do: of the ask, or of an operator's edit of it."""
+    """What granting the ask would do, or granting an operator's edit of it."""
 
-    review: Review
+    review: Preview
 
     @cached_property
     def diff(self) -> Diff:
@@ -152,12 +152,6 @@ class Change:
     @cached_property
     def pairs(self) -> list[Pair]:
         return side_by_side(self.diff)
-
-    @cached_property
-    def instructions(self) -> tuple[list[dockerfile_review.Change], int]:
-        if self.review.proposal.tool != Proposal.Tool.CAPABILITY:
-            return [], 0
-        return dockerfile_review.changes(self.review.before, self.review.after)
 
     @property
     def risk_icon(self) -> str:
@@ -176,36 +170,45 @@ class Detail:
     change: Change | None
     justification: AgentText
     edit: Edit | None
-    edited: Change | None  # what the edit in the form would do, once somebody asked
+    edited: Change | None  # what the edit in the form would do, once it was sent
     edit_problem: str
     precedents: Precedents
 
     @property
-    def dockerfile(self) -> AgentText | None:
-        """The Dockerfile by itself, where no diff shows all of it."""
-        text = self.card.proposal.payload.get("dockerfile")
+    def kind(self) -> Kind:
+        return self.card.kind
+
+    @cached_property
+    def instructions(self) -> tuple[Sequence[object], int]:
+        """The change instruction by instruction, and how many more there are."""
+        return self.kind.instructions(self.change.review) if self.change else ((), 0)
+
+    @property
+    def asked_text(self) -> AgentText | None:
+        """A long text of the payload by itself, where no diff shows all of it."""
+        text = self.kind.asked_text(self.card.proposal.payload)
         if text is None or (self.change and not self.change.review.before and not self.change.diff.is_cut):
             return None
         return AgentText(text, len(text))
 
     @property
+    def asked_label(self) -> str:
+        return f"The {self.kind.diff_name} as asked"
+
+    @property
     def outcome(self) -> list[tuple[str, str]]:
-        """What a decision gave and withheld, to be read in full."""
+        """What a decision granted and did not grant, in full."""
         decision = self.card.decision
         if decision is None:
             return []
         parts = (("granted", decision.granted), ("not granted", decision.not_granted))
         return [(name, json.dumps(part, indent=2, ensure_ascii=False)) for name, part in parts if part]
 
-    methods = METHODS
-    schemes = SCHEMES
-    units = tuple(UNITS)
-
 
 def card_of(
     proposal: Proposal, reader: User, *, review: Review | None = None, others: Set[int] | None = None
 ) -> Card:
-    """The card of one proposal, as it stands. `others` are the bottles that only others decide for."""
+    """The card of one proposal, as it stands. `others` are bottles that only other operators decide for."""
     if proposal.is_pending and review is None:
         review = queries.review_of(proposal)
     if others is None:
@@ -217,14 +220,14 @@ def card_of(
 
 
 def detail_of(proposal: Proposal, reader: User, *, edit: Edit | None = None) -> Detail:
-    """With `edit`, also what that would do, or what is wrong with it."""
+    """With `edit`, also what the edit would do, or what is wrong with it."""
     card = card_of(proposal, reader)
     edited, problem = (None, "") if edit is None or card.review is None else _edited(proposal, edit)
     return Detail(
         card=card,
         change=Change(card.review) if card.review else None,
         justification=AgentText(proposal.justification, len(proposal.justification)),
-        edit=edit or (edit_of_proposal(proposal) if card.review else None),
+        edit=edit or (card.kind.edit_of(proposal.payload) if card.review else None),
         edited=edited,
         edit_problem=problem,
         precedents=precedents_of(proposal, card.review),
@@ -250,46 +253,15 @@ def state_of(review: Review | None, proposal: Proposal, decision: Decision | Non
 
 
 def target_of(proposal: Proposal) -> str:
-    if proposal.tool == Proposal.Tool.MCP_TOOL:
-        return f"{proposal.payload['tool']} of {proposal.payload['server']}"
-    return str(proposal.payload.get("host", "container image"))
+    return kind_of(proposal).target(proposal.payload)
 
 
 def summary_of(proposal: Proposal) -> str:
     """The ask in one line."""
-    payload = proposal.payload
-    if proposal.tool == Proposal.Tool.GATE:
-        return f"let {payload['host']} through the gate, for {payload['failed_url']}"
-    if proposal.tool == Proposal.Tool.MCP_TOOL:
-        return f"call {payload['tool']} of {payload['server']} with {json.dumps(payload['arguments'])}"
-    if proposal.tool == Proposal.Tool.CAPABILITY:
-        lines = payload["dockerfile"].removesuffix("\n").count("\n") + 1
-        return f"rebuild the bottle from a Dockerfile of {lines} line{'s' if lines > 1 else ''}"
-    methods = ", ".join(payload.get("methods") or ["all methods"])
-    paths = payload.get("path_allowlist")
-    where = f"under {', '.join(paths)}" if paths else "on all paths"
-    return f"{methods} on {payload['host']} {where}{_credential(payload)}{_ending(payload)}"
-
-
-def _credential(payload: Mapping[str, Any]) -> str:
-    return f", carrying {payload['auth']['token_ref']}" if payload.get("auth") else ""
-
-
-def _ending(payload: Mapping[str, Any]) -> str:
-    lease = payload.get("lease") or {}
-    ending = ""
-    if seconds := lease.get("ttl_seconds"):
-        unit = next(name for name, size in UNITS.items() if seconds % size == 0)
-        count = seconds // UNITS[unit]
-        ending += f", for {count} {unit if count > 1 else unit.removesuffix('s')}"
-    if uses := lease.get("max_uses"):
-        ending += f", at most {uses} times"
-    return ending
+    return kind_of(proposal).summary(proposal.payload)
 
 
 def _votes(review: Review) -> tuple[str, ...]:
-    """Who already said yes to exactly this, as it stands now."""
-    wanted = digest([Proposal.Status.APPROVED, review.seen_digest, review.proposal.payload])
-    return tuple(
-        vote.actor.get_username() for vote in review.proposal.approvals.all() if vote.granted_digest == wanted
-    )
+    """The operators who approved exactly this, as it stands now."""
+    wanted = vote_digest(Proposal.Status.APPROVED, review.seen_digest, review.proposal.payload)
+    return tuple(vote.actor.get_username() for vote in quorum.votes_for(review.proposal, wanted))

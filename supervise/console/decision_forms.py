@@ -1,7 +1,7 @@
 """The forms of a proposal's page: approve, modify, preview, reject, snooze, wake; and lifting a refusal.
 
-Every change goes through a verb, which checks the permission and the digest of what was shown. The answer is
-a redirect, or, for the page's script, the part of the page that tells what happened.
+Every change goes through a function of `proposals`, which checks the permission and the digest of what was
+shown. The answer is a redirect or, for the page's script, the part of the page that says what happened.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.utils import timezone
 
 from supervise.console.cards import detail_of, target_of
-from supervise.console.edit_forms import Edit, edit_of_form
 from supervise.console.views import OperatorRequest, get_proposal, is_fragment, operator_form, proposal_page
 from supervise.errors import AlreadyDecided, BadAsk, MissingReason, NoSuchProposal, NotPermitted, StaleReview
 from supervise.models import Approval, Decision, Proposal
-from supervise.proposals import decisions, standing_refusals
+from supervise.proposals import decisions, quorum, standing_refusals
 from supervise.proposals import snooze as snoozing
+from supervise.proposals.kind import Edit, kind_of
 from supervise.proposals.queries import review_of
+from supervise.proposals.risk import Level
 from supervise.proposals.staleness import changed_since
 
 SNOOZES = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1)}
@@ -46,7 +46,7 @@ def reject(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
 def modify(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
     edit: Edit | None = None
     try:
-        edit = edit_of_form(get_proposal(proposal_id), request.POST)
+        edit = kind_of(get_proposal(proposal_id)).edit_of_form(request.POST)
         payload = edit.payload()
     except BadAsk as error:
         return _refused(request, proposal_id, 400, error.message, opened="modify", edit=edit)
@@ -55,10 +55,10 @@ def modify(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
 
 @operator_form
 def preview(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
-    """What the form's edit would do. Changes nothing; a POST because an edit can be long."""
+    """Show what the form's edit would do. Changes nothing; a POST because an edit can be long."""
     current = get_proposal(proposal_id)
     try:
-        edit = edit_of_form(current, request.POST)
+        edit = kind_of(current).edit_of_form(request.POST)
     except BadAsk as error:
         return _refused(request, proposal_id, 400, error.message)
     if is_fragment(request):
@@ -72,10 +72,10 @@ def preview(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
 def snooze(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
     try:
         until = _snooze_end(request.POST)
-        put_aside = snoozing.snooze(proposal_id, actor=request.user, until=until)
+        snoozed = snoozing.snooze(proposal_id, actor=request.user, until=until)
     except (NoSuchProposal, NotPermitted, AlreadyDecided, BadAsk) as error:
         return _refused_by(request, proposal_id, error)
-    text = f"Put aside until {until:%Y-%m-%d %H:%M} UTC, for everybody: {_what(put_aside)}."
+    text = f"Snoozed for everyone until {until:%Y-%m-%d %H:%M} UTC: {_what(snoozed)}."
     return _done(request, messages.INFO, text)
 
 
@@ -149,7 +149,7 @@ def _refused(
     edit: Edit | None = None,
     is_stale: bool = False,
 ) -> HttpResponse:
-    """The proposal as it is now, with what was typed, and why nothing was decided."""
+    """Show the proposal as it is now, with what was typed, and why nothing was decided."""
     current = get_proposal(proposal_id)
     return proposal_page(
         request,
@@ -172,32 +172,18 @@ def _done(request: OperatorRequest, level: int, text: str) -> HttpResponse:
 
 
 def told(result: Decision | Approval) -> tuple[int, str]:
-    """What became of it, in one sentence for the operator, and how that is to be marked."""
+    """The result in one sentence for the operator, and the level of the message."""
     what = _what(result.proposal)
     if isinstance(result, Approval):
-        agreeing = Approval.objects.filter(proposal=result.proposal, granted_digest=result.granted_digest)
-        said, needed = agreeing.count(), settings.SUPERVISE_QUORUM
-        return messages.INFO, f"Your yes to {what} counts: {said} of {needed}. Another operator must agree."
+        said = len(quorum.votes_for(result.proposal, result.granted_digest))
+        needed = quorum.operators_needed(Level.HIGH)
+        text = f"Your approval of {what} was recorded ({said} of {needed}). Another operator must agree."
+        return messages.INFO, text
     status = result.status.capitalize()
     if result.applied == Decision.Applied.FAILED:
         text = f"{status}, not live: {what}. The reason: {result.apply_error}. It is retried."
         return messages.WARNING, text
-    return messages.SUCCESS, f"{status}: {what}{_applied(result)}"
-
-
-def _applied(decision: Decision) -> str:
-    if decision.proposal.tool == Proposal.Tool.MCP_TOOL and decision.status == Proposal.Status.APPROVED:
-        is_made = decision.applied == Decision.Applied.LIVE
-        return ", and called." if is_made else ". The agent may make this call once, within an hour."
-    match decision.applied:
-        case Decision.Applied.LIVE:
-            took = decision.live_at - decision.created_at if decision.live_at else timedelta()
-            return f" → live v{decision.live_version} in {max(1, round(took.total_seconds() * 1000))} ms."
-        case Decision.Applied.RECORDED:
-            return ". The Dockerfile is recorded; the bottle runs its present image until it is rebuilt."
-        case Decision.Applied.WAITING:
-            return ", and being applied."
-    return ". The agent reads your reason."
+    return messages.SUCCESS, f"{status}: {what}{kind_of(result.proposal).confirmation(result)}"
 
 
 def _what(asked: Proposal) -> str:
@@ -209,7 +195,7 @@ def _snooze_end(form: QueryDict) -> datetime:
     if wanted in SNOOZES:
         return now + SNOOZES[wanted]
     if wanted != "tomorrow":
-        raise BadAsk("Choose how long to put it aside: 15 minutes, an hour or until tomorrow.")
+        raise BadAsk("Choose how long to snooze it: 15 minutes, an hour or until tomorrow.")
     offset = form.get("utc_offset", "0")
     is_known = offset.removeprefix("-").isdigit() and offset.isascii() and abs(int(offset)) <= FURTHEST_OFFSET
     return snoozing.tomorrow(now, utc_offset=timedelta(minutes=int(offset) if is_known else 0))

@@ -1,4 +1,4 @@
-"""The page of one draft: what a bottle was refused, what allowing it would change, and the form that does."""
+"""The page of one draft: what a bottle was refused, what allowing it would change, and the form for that."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from supervise.errors import SuperviseError
 from supervise.proposals import drafts
 from supervise.proposals.drafts import Draft
 from supervise.proposals.precedents import MOST_REFUSED, would_allow
-from supervise.proposals.staleness import changed_since, note_of
+from supervise.proposals.staleness import changed_since, fingerprint
 
 
 @operator_page
 def queue_drafts(request: OperatorRequest) -> HttpResponse:
-    """The queue's list of drafts by itself, for an open page to take in."""
+    """The queue's list of drafts by itself, for an open page to put in its place."""
     return render(request, "supervise/queue/_drafts.html", {"drafts": draft_lines()})
 
 
 @operator_page
 def draft(request: OperatorRequest) -> HttpResponse:
-    """Of one bottle, host and tool, as the newest refusals make it."""
+    """The draft of one bottle, host and tool, as the newest refusals make it."""
     wanted = {name: request.GET.get(name, "") for name in ("bottle", "host")}
     found = drafts.drafts(**wanted) if all(wanted.values()) else []
-    shown = next((one for one in found if one.tool == request.GET.get("tool", one.tool)), None)
+    by_tool = {one.tool: one for one in reversed(found)}
+    shown = by_tool.get(request.GET["tool"]) if "tool" in request.GET else next(iter(found), None)
     if shown is None:
-        messages.info(request, "Nothing of this is refused any more, or somebody asked for it.")
+        messages.info(request, "None of this is refused any more, or somebody asked for it.")
         return redirect("queue")
     return _page(request, shown)
 
@@ -71,20 +72,21 @@ def _draft_of_form(request: OperatorRequest) -> Draft:
 def _page(
     request: OperatorRequest, shown: Draft, *, status: int = 200, problem: str = "", is_stale: bool = False
 ) -> HttpResponse:
-    change = Change(drafts.review_draft(shown))
+    review = drafts.review_draft(shown)
+    table = review.table_after
     return page(
         request,
         "supervise/proposal/draft.html",
         status=status,
         title=f"{shown.bottle.slug}: {shown.host}",
         draft=shown,
-        change=change,
+        change=Change(review),
         summary=summary_of(shown.unfiled),
         payload=json.dumps(shown.payload),
-        refused=would_allow(change.review)[:MOST_REFUSED],
-        seen=note_of(change.review),
+        refused=would_allow(shown.bottle, shown.host, table)[:MOST_REFUSED] if table else [],
+        seen=fingerprint(review),
         problem=problem,
-        changed=changed_since(request.POST.get("seen", ""), change.review) if is_stale else None,
+        changed=changed_since(request.POST.get("seen", ""), review) if is_stale else None,
         note=request.POST.get("note", ""),
         may_decide=may_decide_for(request.user, shown.bottle),
     )

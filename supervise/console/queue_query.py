@@ -23,8 +23,8 @@ from egress.tables import versions
 from egress.traffic import record_import
 from supervise import audit
 from supervise.models import AuditEvent, Proposal
+from supervise.proposals.kind import Review, names
 from supervise.proposals.queries import reviews_of
-from supervise.proposals.review import Review
 from supervise.proposals.risk import Level
 
 PAGE = 50
@@ -47,11 +47,11 @@ class Filter:
 
     @classmethod
     def of_query(cls, query: QueryDict) -> Filter:
-        page = query.get("page", "")
+        page, kind = query.get("page", ""), query.get("tool", "")
         return cls(
             show="snoozed" if query.get("show") == "snoozed" else "pending",
             risk=query.get("risk", "") if query.get("risk") in RISKS else "",
-            tool=query.get("tool", "") if query.get("tool") in Proposal.Tool.values else "",
+            tool=kind if kind in names() else "",
             bottle=query.get("bottle", "").strip()[:40],
             text=query.get("q", "").replace("\0", "").strip()[:200],
             page=min(int(page), MOST_PAGES) if page.isascii() and page.isdigit() and page.strip("0") else 1,

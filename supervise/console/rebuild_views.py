@@ -1,6 +1,6 @@
-"""A rebuild on the console: how far it is, its log as it grows, and the buttons to go back or to try again.
+"""A rebuild on the console: its progress, its log as it grows, and the buttons to go back or to try again.
 
-Trust boundary: log, file names and branch came out of an agent's build or workspace: shown as such.
+Trust boundary: log, file names and branch come from an agent's build or workspace, and are shown as such.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from supervise.console.views import OperatorRequest, get_proposal, operator_form
 from supervise.errors import SuperviseError
 from supervise.models import Decision, Proposal, Rebuild
 from supervise.proposals import queries
+from supervise.proposals.kind import kind_of
 
 LOG_SHOWN = 40_000  # characters: its end
 STEPS = (
@@ -42,7 +43,7 @@ class Panel:
 
     @property
     def steps(self) -> list[tuple[str, str]]:
-        """Each with a word: done, now, failed or later."""
+        """Each step with its state: done, now, failed or later."""
         if self.rebuild.phase == Phase.LIVE:
             return [("done", name) for _, name in STEPS]
         order = [phase for phase, _ in STEPS]
@@ -56,7 +57,7 @@ class Panel:
 
     @property
     def _reached(self) -> Phase:
-        """A failed one remembers how far it came by what it has."""
+        """A failed rebuild shows by its columns how far it came."""
         rebuild = self.rebuild
         if rebuild.phase != Phase.FAILED:
             return Phase(rebuild.phase)
@@ -68,7 +69,7 @@ class Panel:
 
     @cached_property
     def log(self) -> build_log.Part:
-        """Its end; a script goes on from there."""
+        """The end of the log; a script continues from there."""
         return build_log.end(images.log_path(self.rebuild), LOG_SHOWN)
 
     @property
@@ -103,7 +104,7 @@ def panel_of(decision: Decision, reader: User) -> Panel | None:
 
 @operator_page
 def panel(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
-    """By itself, for the open page to put in its place."""
+    """The panel by itself, for the open page to put in its place."""
     decision = _decision(proposal_id)
     return render(request, "supervise/rebuild/_rebuild.html", {"panel": panel_of(decision, request.user)})
 
@@ -141,6 +142,6 @@ def again(request: OperatorRequest, proposal_id: UUID) -> HttpResponse:
 
 def _decision(proposal_id: UUID) -> Decision:
     decision = queries.decision_of(get_proposal(proposal_id))
-    if decision is None or decision.proposal.tool != Proposal.Tool.CAPABILITY:
+    if decision is None or not kind_of(decision.proposal).builds_image:
         raise Http404("This proposal has no rebuild.")
     return decision

@@ -30,9 +30,9 @@ from supervise.console.bottle_views import (
     tell,
 )
 from supervise.console.cards import Change
-from supervise.console.edit_forms import SCHEMES, UNITS, RouteEdit
 from supervise.console.views import OperatorRequest, is_fragment, operator_page, page
 from supervise.errors import BadAsk, StaleReview, SuperviseError
+from supervise.kinds.route_edit import RouteEdit
 
 PANELS = ("change", "withdraw")
 
@@ -46,9 +46,6 @@ class RouteDetail:
     edit: RouteEdit
     edited: Change | None  # what the edit would do, once somebody asked
     edit_problem: str
-
-    schemes = SCHEMES
-    units = tuple(UNITS)
 
 
 @operator_page

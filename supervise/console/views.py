@@ -24,7 +24,6 @@ from django.views.decorators.http import require_POST, require_safe
 from supervise import keyset
 from supervise.access.permissions import bottles_assigned_to_others, may_decide, may_view
 from supervise.console.cards import Card, card_of, detail_of, state_of, summary_of, target_of
-from supervise.console.edit_forms import Edit
 from supervise.console.overview import bottles_overview
 from supervise.console.queue_query import PAGE, RISKS, Filter, QueuePage, Since, arrived, page_of, proxy_state
 from supervise.console.shared_reads import shared
@@ -33,7 +32,7 @@ from supervise.models import Proposal
 from supervise.proposals import queries
 from supervise.proposals import standing_refusals as refusals
 from supervise.proposals.drafts import Draft, drafts
-from supervise.proposals.review import Review
+from supervise.proposals.kind import Edit, Review, names
 
 HISTORY_PAGE = 50
 PANELS = ("approve", "modify", "reject", "snooze")
@@ -109,7 +108,7 @@ def queue(request: OperatorRequest) -> HttpResponse:
         proxy_news=queries.proxy_news(),
         bottles=bottles_overview(),
         drafts=draft_lines(),
-        tools=Proposal.Tool.values,
+        tools=names(),
         risks=list(RISKS),
         may_decide=may_decide(request.user),
         **_list_context(request, wanted),

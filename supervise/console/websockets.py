@@ -17,6 +17,7 @@ from django.contrib import auth
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 
+from botbottle.web.websockets import UNAVAILABLE
 from supervise import events
 from supervise.access.permissions import may_view
 from supervise.console.shared_reads import SharedLook
@@ -106,7 +107,15 @@ class QueueConsumer(Watcher):
     def _hear(self, of: str) -> None:
         self._news.add(of)
         if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell())
+            self._telling = asyncio.create_task(self._tell_or_close())
+
+    async def _tell_or_close(self) -> None:
+        """Close the connection when the counts cannot be read: the page connects again and reads its state."""
+        try:
+            await self._tell()
+        except Exception:
+            log.exception("an open page could not be told of changes")
+            await self.close(UNAVAILABLE)
 
     async def _tell(self) -> None:
         """The first news at once; then, however many come, one message of a kind in a while."""

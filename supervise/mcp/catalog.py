@@ -1,14 +1,16 @@
 """The tool table as agents read it: names, schemas, and descriptions that say what to do next.
 
-Pure. The order is fixed, so that clients can cache the list.
+The tools that file a proposal are described by their kinds. The order is fixed, so that clients can cache the
+list.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
-from botbottle.dockerfiles.parse import MOST_BYTES, MOST_INSTRUCTIONS
+from supervise.proposals.kind import Kind, kind_named, kinds, names
 
 Json = dict[str, Any]
 
@@ -22,12 +24,6 @@ INSTRUCTIONS: Final = (
     "Nothing you write here is an approval, and asking twice makes no second proposal."
 )
 
-_WAITS: Final = (
-    "The call waits for a human operator and returns a status. approved: it is applied, go on. modified: the "
-    "operator changed it; read 'granted' and 'not_granted'. rejected: read 'notes', then do without it or "
-    "ask for less. pending: not decided yet, still queued; do other work and call check-proposal with the "
-    "proposal_id, or make the same call again to wait for it (it joins the open proposal)."
-)
 _JUSTIFICATION: Final[Json] = {
     "type": "string",
     "minLength": 1,
@@ -48,7 +44,7 @@ class Tool:
     properties: Json
     required: tuple[str, ...]
     output_schema: Json
-    asks: bool = False  # files a proposal that a human decides
+    kind: Kind | None = None  # of the proposal that it files
     reads_only: bool = False
 
     def as_json(self) -> Json:
@@ -121,59 +117,6 @@ _ROUTES_SCHEMA: Final[Json] = {
     "required": ["routes"],
 }
 
-EGRESS: Final = Tool(
-    name="egress-block",
-    title="Ask to reach a host",
-    description=(
-        "Ask to reach a host that the egress proxy refuses. Use it after a 403 from the proxy, with the "
-        "arguments its refusal suggests; ask for the narrowest paths and methods that do the job, they are "
-        f"approved sooner. {_WAITS} After approval retry the refused request: the route is live."
-    ),
-    properties={
-        "host": {
-            "type": "string",
-            "minLength": 1,
-            "description": "A public hostname such as api.example.com: no scheme, no port, no IP address.",
-        },
-        "justification": _JUSTIFICATION,
-        "path_allowlist": {
-            "type": "array",
-            "items": {"type": "string", "pattern": "^/"},
-            "description": "Path prefixes, each starting with '/'; '/repos' allows /repos and /repos/x. "
-            "Leave it out to ask for all paths.",
-        },
-        "methods": {
-            "type": "array",
-            "items": {"type": "string"},
-            "description": "HTTP methods such as GET. Leave it out to ask for all.",
-        },
-        "auth": {
-            "type": "object",
-            "properties": {
-                "scheme": {"type": "string", "enum": ["Bearer", "token"]},
-                "token_ref": {
-                    "type": "string",
-                    "description": "The name of a credential the operator keeps. Never put a secret here.",
-                },
-            },
-            "required": ["scheme", "token_ref"],
-            "additionalProperties": False,
-            "description": "Ask that the proxy adds an Authorization header for you.",
-        },
-        "lease": {
-            "type": "object",
-            "properties": {
-                "ttl_seconds": {"type": "integer", "minimum": 1},
-                "max_uses": {"type": "integer", "minimum": 1},
-            },
-            "additionalProperties": False,
-            "description": "Ask only for a time or a number of requests.",
-        },
-    },
-    required=("host", "justification"),
-    output_schema=_OUTCOME_SCHEMA,
-    asks=True,
-)
 LIST_ROUTES: Final = Tool(
     name="list-egress-routes",
     title="List what this bottle may reach",
@@ -186,54 +129,6 @@ LIST_ROUTES: Final = Tool(
     required=(),
     output_schema=_ROUTES_SCHEMA,
     reads_only=True,
-)
-GATE: Final = Tool(
-    name="pipelock-block",
-    title="Ask the gate to allow a host",
-    description=(
-        "Ask to add a hostname to the gate's allowlist. Use it only when a request has a route (see "
-        "list-egress-routes) and was refused by the gate (pipelock) because of its hostname; for a host with "
-        f"no route use egress-block, which opens the gate as well. {_WAITS}"
-    ),
-    properties={
-        "failed_url": {
-            "type": "string",
-            "minLength": 1,
-            "description": "The http or https URL that was refused. Its hostname is what you ask for; the "
-            "rest helps the operator to understand.",
-        },
-        "justification": _JUSTIFICATION,
-    },
-    required=("failed_url", "justification"),
-    output_schema=_OUTCOME_SCHEMA,
-    asks=True,
-)
-CAPABILITY: Final = Tool(
-    name="capability-block",
-    title="Ask for a changed image",
-    description=(
-        "Ask for another image for this bottle, when a program or library you need is not installed and "
-        "cannot be had otherwise. Send the whole new Dockerfile, starting from the present one in "
-        "/etc/bot-bottle/current-config/Dockerfile. It is built from its text alone, with this bottle's "
-        "routes as its only network: fetch with RUN, through them. Not taken are ADD, ONBUILD, VOLUME, "
-        "heredocs (<<), escape and check directives, flags other than COPY --from= and --chown=, and base "
-        f"images that are not on the host yet. {_WAITS} The answer says what was done with the approved "
-        "Dockerfile; commit your work before you ask."
-    ),
-    properties={
-        "dockerfile": {
-            "type": "string",
-            "minLength": 1,
-            "description": (
-                f"The complete text of the new Dockerfile: at most {MOST_BYTES // 1024} KiB and "
-                f"{MOST_INSTRUCTIONS} instructions."
-            ),
-        },
-        "justification": _JUSTIFICATION,
-    },
-    required=("dockerfile", "justification"),
-    output_schema=_OUTCOME_SCHEMA,
-    asks=True,
 )
 CHECK: Final = Tool(
     name="check-proposal",
@@ -260,5 +155,30 @@ WITHDRAW: Final = Tool(
     output_schema=_OUTCOME_SCHEMA,
 )
 
-TOOLS: Final = (EGRESS, LIST_ROUTES, GATE, CAPABILITY, CHECK, WITHDRAW)
-BY_NAME: Final = {tool.name: tool for tool in TOOLS}
+OWN: Final = {tool.name: tool for tool in (LIST_ROUTES, CHECK, WITHDRAW)}
+
+
+def tools() -> tuple[Tool, ...]:
+    """Every tool. The list of routes stands after the first kind, whose asks it makes unnecessary."""
+    first, *others = (_asking(kind) for kind in kinds() if kind.description)
+    return (first, LIST_ROUTES, *others, CHECK, WITHDRAW)
+
+
+def find(name: str) -> Tool | None:
+    if name in names() and kind_named(name).description:
+        return _asking(kind_named(name))
+    return OWN.get(name)
+
+
+@cache
+def _asking(kind: Kind) -> Tool:
+    """The tool that files a proposal of this kind, and waits for what an operator decides."""
+    return Tool(
+        name=kind.name,
+        title=kind.title,
+        description=kind.description,
+        properties={**kind.properties, "justification": _JUSTIFICATION},
+        required=(*kind.required, "justification"),
+        output_schema=_OUTCOME_SCHEMA,
+        kind=kind,
+    )

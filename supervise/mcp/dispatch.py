@@ -26,6 +26,7 @@ from supervise.mcp.versions import (
     server_info,
     shape_result,
 )
+from supervise.proposals import kind
 from supervise.proposals.outcomes import Outcome
 
 SESSION_CONTEXT = "session/context"  # ours; MCP has no method for what a host asks before there is a model
@@ -99,13 +100,13 @@ def _ping(call: Call) -> Json:
 def _list_tools(call: Call) -> Json:
     if call.params.get("cursor") is not None:
         raise ProtocolError(INVALID_PARAMS, "The list has one page: leave out the cursor.")
-    return _tool_list(call.version)
+    return _tool_list(call.version, kind.names())
 
 
 @cache
-def _tool_list(version: str) -> Prepared:
-    """The same for every bottle; clients ask for it at each start."""
-    tools = {"tools": [tool.as_json() for tool in catalog.TOOLS]}
+def _tool_list(version: str, names: tuple[str, ...]) -> Prepared:
+    """The same for every bottle; clients ask for it at each start. `names` are those of the kinds."""
+    tools = {"tools": [tool.as_json() for tool in catalog.tools()]}
     return Prepared(shape_result("tools/list", tools, version))
 
 
@@ -113,9 +114,9 @@ def _call_tool(call: Call) -> Json | Wait:
     name, arguments = call.params.get("name"), call.params.get("arguments")
     if name is None:
         raise ProtocolError(INVALID_PARAMS, "params.name is missing: it says which tool to call.")
-    tool = catalog.BY_NAME.get(name) if isinstance(name, str) else None
+    tool = catalog.find(name) if isinstance(name, str) else None
     if tool is None:
-        known = ", ".join(catalog.BY_NAME)
+        known = ", ".join(tool.name for tool in catalog.tools())
         raise ProtocolError(INVALID_PARAMS, f"Unknown tool {ascii(name)[:62]}. The tools are: {known}.")
     if arguments is None:
         arguments = {}

@@ -10,6 +10,8 @@ UNKNOWN = (
     "otherwise ask again: the same ask is not queued twice."
 )
 
+QUEUED = "The proposal stays as it is. Call check-proposal to see where it stands."  # to a call that waits
+
 
 class Unavailable(ProtocolError):
     """Nothing is wrong with the request. `retry_after` is in seconds."""
@@ -19,9 +21,14 @@ class Unavailable(ProtocolError):
         self.retry_after = retry_after
 
 
-def unavailable(error: BaseException, changes: Changes | None) -> Unavailable | None:
-    """The refusal for a database fault, or None: the error is something else."""
+def unavailable(
+    error: BaseException, changes: Changes | None, *, unknown: str = UNKNOWN
+) -> Unavailable | None:
+    """The refusal for a database fault, or None: the error is something else.
+
+    `unknown` says how to find out what became of the request, unless it certainly changed nothing.
+    """
     fault = fault_of(error)
     if fault is None:
         return None
-    return Unavailable(fault.message(changes, unknown=UNKNOWN), fault.cause.retry_after)
+    return Unavailable(fault.message(changes, unknown=unknown), fault.cause.retry_after)

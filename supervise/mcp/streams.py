@@ -26,6 +26,7 @@ from supervise.mcp.jsonrpc import (
     notification,
     result_response,
 )
+from supervise.mcp.outage import QUEUED, unavailable
 from supervise.mcp.protocol import McpRequest
 from supervise.mcp.versions import PROGRESS_FIELDS_SINCE, keep_known
 from supervise.proposals import queries
@@ -155,11 +156,13 @@ async def one_call(call: WaitingCall) -> AsyncGenerator[Frame]:
         async with aclosing(_wait(call)) as frames:
             async for frame in frames:
                 yield frame
-    except Exception:
+    except Exception as error:
         log.exception("A waiting call failed; its proposal %s stays as it is.", call.proposal_id)
-        error = ProtocolError(INTERNAL_ERROR, "Internal error. Call check-proposal to see where it stands.")
-        error.request_id = call.request_id
-        yield error.as_response()
+        failure = unavailable(error, None, unknown=QUEUED) or ProtocolError(
+            INTERNAL_ERROR, "Internal error. Call check-proposal to see where it stands."
+        )
+        failure.request_id = call.request_id
+        yield failure.as_response()
 
 
 async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:

@@ -1,4 +1,4 @@
-"""Tool results: what became of a proposal, in words for the model and as data for its client. Pure."""
+"""Tool results: the outcome of a proposal, in words for the model and as data for its client. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Json = dict[str, Any]
 
 
 def outcome_result(outcome: Outcome) -> Json:
-    """The text tells everything the data does: clients before 2025-06-18 pass on only the text."""
+    """The text says everything that the data says: clients before 2025-06-18 pass on only the text."""
     lines = [
-        f"status: {outcome.told_status}",
+        f"status: {outcome.status_for_agent}",
         f"notes: {outcome.notes or 'none'}",
         outcome.explanation,
         f"proposal_id: {outcome.proposal_id}",
@@ -25,7 +25,7 @@ def outcome_result(outcome: Outcome) -> Json:
     if outcome.not_granted is not None:
         lines.append(f"not_granted: {json.dumps(outcome.not_granted)}")
     structured = {
-        "status": outcome.told_status,
+        "status": outcome.status_for_agent,
         "proposal_id": outcome.proposal_id,
         "notes": outcome.notes,
         "granted": outcome.granted,

@@ -138,7 +138,7 @@ class Migration(migrations.Migration):
             name='Proposal',
             fields=[
                 ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('tool', models.CharField(choices=[('egress-block', 'Egress'), ('pipelock-block', 'Gate'), ('capability-block', 'Capability'), ('mcp-tool', 'Mcp Tool')], max_length=20)),
+                ('tool', models.CharField(max_length=20)),
                 ('payload', models.JSONField()),
                 ('justification', models.TextField()),
                 ('ask_digest', models.CharField(help_text='Equal for equal asks, whatever the justification.', max_length=64)),
@@ -163,7 +163,7 @@ class Migration(migrations.Migration):
             name='Decision',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('tool', models.CharField(choices=[('egress-block', 'Egress'), ('pipelock-block', 'Gate'), ('capability-block', 'Capability'), ('mcp-tool', 'Mcp Tool')], editable=False, max_length=20)),
+                ('tool', models.CharField(editable=False, max_length=20)),
                 ('status', models.CharField(choices=[('pending', 'Pending'), ('approved', 'Approved'), ('modified', 'Modified'), ('rejected', 'Rejected'), ('withdrawn', 'Withdrawn'), ('expired', 'Expired')], max_length=10)),
                 ('actor_name', models.CharField(max_length=150)),
                 ('notes', models.TextField(blank=True)),

@@ -14,13 +14,7 @@ from egress.models import RouteTableVersion
 
 
 class Proposal(models.Model):
-    """An agent's ask. What it asks never changes; its status changes only in `proposals.decisions`."""
-
-    class Tool(models.TextChoices):
-        EGRESS = "egress-block"
-        GATE = "pipelock-block"
-        CAPABILITY = "capability-block"
-        MCP_TOOL = "mcp-tool"
+    """An agent's ask. The ask never changes; its status changes only in `proposals.decisions`."""
 
     class Status(models.TextChoices):
         PENDING = "pending"
@@ -32,7 +26,7 @@ class Proposal(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     bottle = models.ForeignKey(Bottle, on_delete=models.PROTECT, related_name="proposals")
-    tool = models.CharField(max_length=20, choices=Tool)
+    tool = models.CharField(max_length=20)  # the name of a kind: a new kind needs no migration
     payload = models.JSONField()
     justification = models.TextField()
     ask_digest = models.CharField(
@@ -95,11 +89,11 @@ class Decision(models.Model):
         RECORDED = "recorded"  # kept for an operator to carry out; nothing more happens by itself
 
     proposal = models.OneToOneField(Proposal, on_delete=models.PROTECT, related_name="decision")
-    # The proposal's own, so that the history of a bottle or a tool is one stretch of an index.
+    # Copied from the proposal, so that the history of a bottle or a tool is one stretch of an index.
     bottle = models.ForeignKey(
         Bottle, on_delete=models.PROTECT, related_name="decisions", editable=False, db_index=False
     )
-    tool = models.CharField(max_length=20, choices=Proposal.Tool, editable=False)
+    tool = models.CharField(max_length=20, editable=False)
     status = models.CharField(max_length=10, choices=Proposal.Status)
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
@@ -135,7 +129,7 @@ class Decision(models.Model):
 
 
 class Approval(models.Model):
-    """One operator's yes to a high-risk proposal that needs several (SUPERVISE_QUORUM)."""
+    """One operator's approval of a high-risk proposal that needs several (SUPERVISE_QUORUM)."""
 
     proposal = models.ForeignKey(Proposal, on_delete=models.PROTECT, related_name="approvals")
     actor = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

@@ -1,4 +1,4 @@
-"""Carrying a committed decision to the data plane: publish, mark live, wake the call. Safe to repeat."""
+"""Carry committed decisions to the data plane: publish, mark live, wake the call. Safe to repeat."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress.tables import versions
 from supervise import audit, events
-from supervise.bottles import images
-from supervise.models import Decision, Proposal
+from supervise.models import Decision
+from supervise.proposals.kind import kinds
 from supervise.proposals.outcomes import outcome_of
 from supervise.proposals.waiting import hub
 
@@ -22,30 +22,24 @@ UNFINISHED = (Decision.Applied.WAITING, Decision.Applied.FAILED)
 GRACE = timedelta(seconds=2)
 
 
-def apply(decision: Decision) -> Decision:
-    """Publish the bottle's newest table. A failure is kept, told to the agent and retried.
+def publish(decision: Decision) -> None:
+    """Publish the bottle's newest table. A failure is recorded, reported to the agent and retried.
 
-    Another home's bottle is left to its caretaker, and the call waits on. A new image is made by a process of
-    its own, which settles the decision when it is done.
+    A bottle of another home is left to that home's background job, and the call keeps waiting.
     """
-    if decision.proposal.tool == Proposal.Tool.CAPABILITY:
-        rebuild = images.newest_of(decision)
-        if rebuild is not None:
-            images.launch(rebuild)
-        return decision
     try:
         _go_live([decision], versions.publish(decision.proposal.bottle))
     except versions.PublishedElsewhere:
         pass
     except versions.NotPublished as error:
         _fail([decision], str(error))
-    return decision
 
 
 def retry_unfinished(*, at_once: bool = False) -> int:
-    """Apply again what failed, or was left waiting: by a process that died or, `at_once`, by another home.
+    """Publish again for decisions that failed or were left waiting; returns how many are live now.
 
-    One try a bottle: its newest table holds what all of them granted. Returns how many are live now.
+    A process that died leaves decisions waiting; so does another home, and then there is no need to wait
+    (`at_once`). One try for each bottle: its newest table has what all its decisions granted.
     """
     live = 0
     away: dict[int, str] = {}
@@ -64,12 +58,13 @@ def retry_unfinished(*, at_once: bool = False) -> int:
 
 
 def _unfinished(grace: timedelta) -> dict[Bottle, list[Decision]]:
-    """Of this home's bottles; the decider itself applies at once, so the youngest are left to it."""
+    """Those of this home's bottles. The process that decided applies at once: the youngest are left to it."""
+    published = [kind.name for kind in kinds() if kind.changes_table]
     unfinished = (
-        Decision.objects.filter(applied__in=UNFINISHED, created_at__lt=timezone.now() - grace)
+        Decision.objects.filter(applied__in=UNFINISHED, tool__in=published)
+        .filter(created_at__lt=timezone.now() - grace)
         .filter(proposal__bottle__publication__home=versions.home_id())
         .exclude(proposal__bottle__state=Bottle.State.DELETED)
-        .exclude(proposal__tool=Proposal.Tool.CAPABILITY)  # looked after by supervise.bottles.rebuild
         .order_by("created_at")
     )
     found: dict[Bottle, list[Decision]] = {}
@@ -86,7 +81,7 @@ def _go_live(decisions: Sequence[Decision], live_version: int) -> int:
 
 
 def _fail(decisions: Sequence[Decision], problem: str) -> None:
-    """A retry that fails in the same way is no news."""
+    """A retry that fails in the same way is not recorded again."""
     for decision in decisions:
         if decision.applied != Decision.Applied.FAILED or decision.apply_error != problem:
             log.error("Proposal %s is approved but not live: %s", decision.proposal_id, problem)
@@ -94,7 +89,7 @@ def _fail(decisions: Sequence[Decision], problem: str) -> None:
 
 
 def reopen(decision: Decision, *, author: str) -> None:
-    """What failed is tried once more. Call inside the transaction that queues the new try."""
+    """Let a failed decision wait again. Call inside the transaction that queues the new try."""
     Decision.objects.filter(pk=decision.pk, applied=Decision.Applied.FAILED).update(
         applied=Decision.Applied.WAITING, apply_error=""
     )
@@ -105,7 +100,7 @@ def reopen(decision: Decision, *, author: str) -> None:
 
 
 def mark_applied(decision: Decision, applied: str, **columns: object) -> Decision:
-    """It is live, or failed: keep that, and wake the call. Whoever finds it live already changes nothing."""
+    """Record that a decision is live, or failed, and wake the call. Changes nothing if it is live already."""
     before = decision.applied
     with transaction.atomic():
         claimed = Decision.objects.filter(pk=decision.pk, applied__in=UNFINISHED)

@@ -1,16 +1,14 @@
 """The only place that changes a proposal's status.
 
-Each verb checks permission, claims the row, writes decision, table version and audit row in one transaction,
-and on commit applies the change and wakes whoever waits. Exactly one caller wins.
+Each function checks the permission, claims the row, and writes the decision, its change and its audit row in
+one transaction. On commit it applies the change and wakes the calls that wait. Exactly one caller wins.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -19,12 +17,10 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
-from egress.policy.merge import Merge
 from egress.tables import versions
 from supervise import audit, events
 from supervise.access.permissions import may_decide, may_decide_for
-from supervise.bottles import image_drift, images
-from supervise.digests import digest
+from supervise.digests import vote_digest
 from supervise.errors import (
     AlreadyDecided,
     BadAsk,
@@ -35,9 +31,10 @@ from supervise.errors import (
     TooRisky,
 )
 from supervise.models import Approval, Decision, Proposal
-from supervise.proposals import apply, standing_refusals, submit
-from supervise.proposals.outcomes import not_granted, outcome_of
-from supervise.proposals.review import Review, checked_payload, preview, review
+from supervise.proposals import quorum, standing_refusals, submit
+from supervise.proposals.kind import Review, kind_of
+from supervise.proposals.outcomes import outcome_of
+from supervise.proposals.review import checked_payload, look_up, review
 from supervise.proposals.risk import Level
 from supervise.proposals.waiting import hub
 from supervise.sanitize import without_nul
@@ -53,9 +50,9 @@ def approve(
     note: str = "",
     at_most: Level = Level.HIGH,
 ) -> Decision | Approval:
-    """Grant what was asked. An Approval instead of a Decision means: more operators must say yes.
+    """Grant what was asked. Returns an Approval instead of a Decision while more operators must approve.
 
-    Raises NotPermitted, NoSuchProposal, AlreadyDecided, StaleReview; TooRisky when it is above `at_most`.
+    Raises NotPermitted, NoSuchProposal, AlreadyDecided, StaleReview, and TooRisky above `at_most`.
     """
     return _grant(
         proposal_id, Status.APPROVED, None, actor=actor, seen_digest=seen_digest, note=note, at_most=at_most
@@ -65,7 +62,7 @@ def approve(
 def modify(
     proposal_id: UUID | str, *, actor: User, seen_digest: str, payload: dict[str, Any], note: str = ""
 ) -> Decision | Approval:
-    """Grant something else than was asked, usually less. Raises as `approve`, and BadAsk for the payload."""
+    """Grant something else, usually less than was asked. Raises as `approve`, and BadAsk for the payload."""
     if not isinstance(payload, dict):
         raise BadAsk("The payload must be a JSON object with the keys of the proposal's payload.")
     return _grant(proposal_id, Status.MODIFIED, payload, actor=actor, seen_digest=seen_digest, note=note)
@@ -82,11 +79,11 @@ def reject(
     if not note.strip():
         raise MissingReason("Say why: the agent reads the reason and acts on it.")
     proposal = _find(proposal_id)
-    named = image_drift.look([proposal], again=True)
+    findings = look_up([proposal], again=True)
     with transaction.atomic():
         version = _lock(proposal)
         _check_assignment(actor, proposal.bottle)
-        _as_seen(review(proposal, version, named=named), seen_digest)
+        _as_seen(review(proposal, version, findings=findings), seen_digest)
         decision = _record(proposal, Status.REJECTED, actor=actor, notes=note, seen_digest=seen_digest)
         if stop_asking:
             standing_refusals.stand(decision)
@@ -94,7 +91,7 @@ def reject(
 
 
 def withdraw(proposal_id: UUID | str, *, bottle: Bottle) -> Decision:
-    """The agent takes its own ask back.
+    """Take an ask back, for the agent that filed it.
 
     Raises NoSuchProposal (also for another bottle's), AlreadyDecided, and NoRoom while the disk is short.
     """
@@ -106,7 +103,7 @@ def withdraw(proposal_id: UUID | str, *, bottle: Bottle) -> Decision:
 
 
 def expire(proposal_id: UUID | str, *, reason: str) -> Decision:
-    """Time, or the bottle, ran out before anybody decided."""
+    """End a proposal that nobody decided in time, or whose bottle is gone."""
     proposal = _find(proposal_id)
     with transaction.atomic():
         _lock(proposal)
@@ -125,60 +122,30 @@ def _grant(
 ) -> Decision | Approval:
     _check_permission(actor)
     proposal = _find(proposal_id)
-    named = image_drift.look([proposal], again=True)  # it may wait for the engine, so before any row is held
+    findings = look_up([proposal], again=True)  # may take a while, so before any row is locked
     with transaction.atomic():
         version = _lock(proposal)
         _check_assignment(actor, proposal.bottle)
         now = timezone.now()
         edited = None if payload is None else checked_payload(proposal, payload)
         final = edited or proposal.payload
-        seen = _as_seen(review(proposal, version, now=now, edited=edited, named=named), seen_digest)
+        seen = _as_seen(review(proposal, version, now=now, edited=edited, findings=findings), seen_digest)
         if seen.risk.level > at_most:
             raise TooRisky(f"It is {seen.risk.level.word} risk: decide it on its own page.")
         # The risk of what would be granted: an operator's edit can add a credential, or drop one.
-        if seen.risk.level is Level.HIGH and settings.SUPERVISE_QUORUM > 1:
-            vote = _vote(proposal, actor, digest([status, seen_digest, final]), note)
-            if not _completes_quorum(vote):
+        if quorum.needs_several(seen.risk.level):
+            vote = _vote(proposal, actor, vote_digest(status, seen_digest, final), note)
+            if not quorum.is_complete(vote):
                 return vote
+        author = actor.get_username()
         if proposal.filed_by:  # by an operator: the only way past a standing refusal
-            standing_refusals.supersede(proposal, actor.get_username())
-        changes = _change(proposal, final, version, actor, now=now, by_operator=edited is not None)
+            standing_refusals.supersede(proposal, author)
+        changes = kind_of(proposal).change(
+            proposal, final, version, author=author, now=now, by_operator=edited is not None
+        )
         return _record(
             proposal, status, actor=actor, notes=note, seen_digest=seen_digest, final_payload=final, **changes
         )
-
-
-def _change(
-    proposal: Proposal,
-    final: dict[str, Any],
-    version: RouteTableVersion,
-    actor: User,
-    *,
-    now: datetime,
-    by_operator: bool,
-) -> dict[str, Any]:
-    """Make the change in the database and say what it grants. Applying it comes after the commit."""
-    if proposal.tool == Proposal.Tool.MCP_TOOL:
-        return {"granted": final, "applied": Decision.Applied.RECORDED}  # the call itself uses it up
-    if proposal.tool == Proposal.Tool.CAPABILITY:
-        granted = {"granted": final, "not_granted": not_granted(proposal.payload, final)}
-        if images.can_be_rebuilt(proposal.bottle):
-            return {**granted, "applied": Decision.Applied.WAITING}
-        Bottle.objects.filter(pk=proposal.bottle_id).update(dockerfile=final["dockerfile"])
-        return {**granted, "applied": Decision.Applied.RECORDED}
-    merged = preview(proposal, final, version.table, now=now, by_operator=by_operator)
-    if merged.changed:
-        version = versions.append(
-            version, merged.table, author=actor.get_username(), cause=f"proposal {proposal.pk}"
-        )
-    return {
-        "granted": merged.granted,
-        "not_granted": not_granted(
-            proposal.payload, {**final, **_effective_scope(merged)}, ignored=merged.ignored
-        ),
-        "table_version": version,
-        "applied": Decision.Applied.WAITING,
-    }
 
 
 def _record(
@@ -213,12 +180,12 @@ def _record(
         proposal_id=proposal.pk,
         details=audit.details_of(decision),
     )
-    if decision.applied == Decision.Applied.WAITING and proposal.tool == Proposal.Tool.CAPABILITY:
-        images.queue(decision)
     # Lambdas: Django's handling of a failing robust callback needs its __qualname__.
     if decision.applied == Decision.Applied.WAITING:
-        events.announce("decided", proposal, wake=False)  # the call waits on, until it is live
-        transaction.on_commit(lambda: apply.apply(decision), robust=True)
+        kind = kind_of(proposal)
+        kind.enqueue(decision)
+        events.announce("decided", proposal, wake=False)  # the call keeps waiting until it is live
+        transaction.on_commit(lambda: kind.apply(decision), robust=True)
     else:
         outcome = outcome_of(proposal, decision)
         transaction.on_commit(lambda: hub.tell(outcome), robust=True)
@@ -227,7 +194,7 @@ def _record(
 
 
 def _find(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Proposal:
-    """The proposal and its bottle. What it asks never changes; how it stands, `_lock` reads.
+    """The proposal and its bottle. The ask never changes; `_lock` reads the status.
 
     For a bottle, another bottle's proposal does not exist, decided or not.
     """
@@ -241,7 +208,7 @@ def _find(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Proposal:
 
 
 def _lock(proposal: Proposal) -> RouteTableVersion:
-    """The bottle's newest table, held against other deciders until commit. The bottle is read again with it.
+    """Lock the bottle's newest table against other deciders until commit, and read the bottle again with it.
 
     Raises AlreadyDecided.
     """
@@ -260,7 +227,7 @@ def _as_seen(present: Review, seen_digest: str) -> Review:
 
 
 def _vote(proposal: Proposal, actor: User, granted_digest: str, note: str) -> Approval:
-    """Record one yes. An operator has one: a new yes to something else replaces the old one."""
+    """Record one approval. An operator has one: approving something else replaces the earlier one."""
     vote, _ = Approval.objects.update_or_create(
         proposal=proposal, actor=actor, defaults={"granted_digest": granted_digest}
     )
@@ -271,7 +238,7 @@ def _vote(proposal: Proposal, actor: User, granted_digest: str, note: str) -> Ap
         proposal_id=proposal.pk,
         details={
             "granted_digest": granted_digest,
-            "needed": settings.SUPERVISE_QUORUM,
+            "needed": quorum.operators_needed(Level.HIGH),
             "notes": without_nul(note).strip(),
         },
     )
@@ -279,23 +246,9 @@ def _vote(proposal: Proposal, actor: User, granted_digest: str, note: str) -> Ap
     return vote
 
 
-def _completes_quorum(vote: Approval) -> bool:
-    """Only a yes to exactly this counts, and only of those who may still decide."""
-    agreeing = Approval.objects.filter(proposal=vote.proposal, granted_digest=vote.granted_digest)
-    voters = [approval.actor for approval in agreeing.select_related("actor")]
-    return sum(may_decide_for(voter, vote.proposal.bottle) for voter in voters) >= settings.SUPERVISE_QUORUM
-
-
-def _effective_scope(merged: Merge) -> dict[str, Any]:
-    """What the bottle has after the merge, which can be more than this proposal gave."""
-    granted = merged.granted
-    reach: dict[str, Any] = {key: granted[key] for key in ("path_allowlist", "methods") if key in granted}
-    return reach if granted.get("lease") else {**reach, "lease": None}
-
-
 def _check_permission(actor: User) -> None:
     if not may_decide(actor):
-        raise NotPermitted("You may look, but deciding needs the permission 'decide_proposal'.")
+        raise NotPermitted("You can view proposals, but you need 'decide_proposal' to decide.")
 
 
 def _check_assignment(actor: User, bottle: Bottle) -> None:

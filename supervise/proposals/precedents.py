@@ -1,6 +1,6 @@
 """What an operator should know before deciding: earlier answers, and refused requests that this would allow.
 
-The read side of a proposal's page. A fixed number of queries, each bounded.
+Part of a proposal's page. A fixed number of queries, each bounded.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet
 from django.utils import timezone
 
+from botbottle.models import Bottle
 from egress.models import TrafficRecord
 from egress.policy.decide import PORTS, Request, Route, RouteTable, Snapshot, decide
 from egress.policy.hostnames import WILDCARD
 from supervise.models import Decision, Proposal, StandingRefusal
-from supervise.proposals.review import Review
+from supervise.proposals.kind import Review, kind_of
 
 MOST = 8
 MOST_REFUSED = 12
@@ -39,7 +40,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Precedents:
-    earlier: list[Decision]  # of this bottle, about this host
+    earlier: list[Decision]  # of this bottle, about the same target
     elsewhere: list[Decision]  # of other bottles, about the same ask
     would_allow: list[Refused]
     would_allow_more: int
@@ -47,7 +48,8 @@ class Precedents:
 
 
 def precedents_of(proposal: Proposal, review: Review | None) -> Precedents:
-    refused = would_allow(review) if review is not None else []
+    after = review.table_after if review is not None else None
+    refused = [] if after is None else would_allow(proposal.bottle, proposal.payload["host"], after)
     return Precedents(
         earlier=list(_earlier(proposal)[:MOST]),
         elsewhere=list(_elsewhere(proposal)[:MOST]),
@@ -57,13 +59,10 @@ def precedents_of(proposal: Proposal, review: Review | None) -> Precedents:
     )
 
 
-def would_allow(review: Review) -> list[Refused]:
-    """The bottle's recently refused requests that would pass with the table as it would be."""
-    proposal = review.proposal
-    if review.table_after is None or "host" not in proposal.payload:
-        return []
-    records = refusals_of(proposal.bottle_id).filter(_about(proposal.payload["host"]))
-    after = _snapshot(proposal, review.table_after)
+def would_allow(bottle: Bottle, host: str, table: RouteTable) -> list[Refused]:
+    """The bottle's recently refused requests to this host that the table would let pass."""
+    records = refusals_of(bottle).filter(_about(host))
+    after = Snapshot(bottle=bottle.slug, version=0, table=table, written_at="")
     now, found = timezone.now(), dict[tuple[str, str, str], Refused]()
     for record in records[:LOOKED_AT]:
         if not is_allowed_by(after, record, now):
@@ -77,10 +76,13 @@ def would_allow(review: Review) -> list[Refused]:
     return list(found.values())
 
 
-def refusals_of(bottle_id: int) -> QuerySet[TrafficRecord]:
-    """What the policy refused lately, newest first. What asking cannot help is no matter of routes."""
+def refusals_of(bottle: Bottle | OuterRef) -> QuerySet[TrafficRecord]:
+    """The bottle's requests that the policy refused lately and that an ask can help, newest first.
+
+    An index has just these.
+    """
     return TrafficRecord.objects.filter(
-        bottle_id=bottle_id, verdict="refused", ask__isnull=False, finding__isnull=True,
+        bottle=bottle, verdict="refused", ask__isnull=False, finding__isnull=True,
         at__gt=timezone.now() - REFUSED_AGE,
     ).order_by("-at", "-pk")  # fmt: skip
 
@@ -96,15 +98,11 @@ def is_allowed_by(snapshot: Snapshot, record: TrafficRecord, now: datetime) -> b
 
 
 def _used_up(route: Route, record: TrafficRecord) -> bool:
-    """Only the proxy counts uses: a lease that it found used up is so until it is granted anew."""
+    """Only the proxy counts uses: a lease that it found used up stays so until it is granted again."""
     lease = route.lease
     if record.reason != "used-up" or lease is None or lease.max_uses is None:
         return False
     return lease.granted_at is None or lease.granted_at <= record.at
-
-
-def _snapshot(proposal: Proposal, table: RouteTable) -> Snapshot:
-    return Snapshot(bottle=proposal.bottle.slug, version=0, table=table, written_at="")
 
 
 def _about(host: str) -> Q:
@@ -112,7 +110,7 @@ def _about(host: str) -> Q:
 
 
 def _decisions(keys: Iterable[int]) -> QuerySet[Decision]:
-    """Found by their keys alone: with a status beside them, SQLite reads all that have it."""
+    """Find them by their keys alone: with a status in the filter, SQLite reads every row that has it."""
     return (
         Decision.objects.filter(pk__in=list(keys))
         .select_related("proposal__bottle")
@@ -131,12 +129,7 @@ def _earlier(proposal: Proposal) -> QuerySet[Decision]:
     newest = Decision.objects.filter(bottle=proposal.bottle_id).order_by("-created_at", "-pk")
     looked_at = newest.values_list("pk", "status")[:ANSWERS_LOOKED_AT]
     mine = _decisions(pk for pk, status in looked_at if status in ANSWERS).exclude(proposal=proposal)
-    if proposal.tool == Proposal.Tool.MCP_TOOL:
-        called = {"proposal__payload__server": proposal.payload["server"]}
-        return mine.filter(**called, proposal__payload__tool=proposal.payload["tool"])
-    if proposal.tool == Proposal.Tool.CAPABILITY:
-        return mine.filter(proposal__tool=proposal.tool)
-    return mine.filter(proposal__payload__host=proposal.payload["host"])
+    return mine.filter(kind_of(proposal).precedents(proposal.payload))
 
 
 def _elsewhere(proposal: Proposal) -> QuerySet[Decision]:

@@ -21,11 +21,11 @@ from egress.models import ProxyEvent, Publication, RouteTableVersion
 from egress.tables import versions as store
 from egress.tables.proxy_client import ProxyDown
 from egress.traffic import record_import
-from supervise.bottles import image_drift
 from supervise.errors import BadAsk, NoSuchProposal
 from supervise.models import Decision, Proposal
+from supervise.proposals.kind import Review
 from supervise.proposals.outcomes import Outcome, outcome_of
-from supervise.proposals.review import Review, review
+from supervise.proposals.review import look_up, review
 from supervise.proposals.risk import Level
 
 PROXY_NEWS_AGE = timedelta(hours=1)
@@ -98,10 +98,10 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
 
 
 def proxy_news() -> ProxyEvent | None:
-    """The latest word about the egress proxy, while operators should still see it; an absence comes first.
+    """The latest event of the egress proxy, while operators should still see it; an absence comes first.
 
-    A bottle's problem is no news: it is shown with the bottle, for as long as it lasts. What a flood makes
-    comes last: nobody hides other news by making one.
+    A bottle's problem is not among them: it is shown with the bottle, as long as it lasts. Events that a
+    flood makes come last, so that nobody hides others by making one.
     """
     if not (settings.EGRESS_PROXY or store.other_homes()):
         return None
@@ -125,20 +125,23 @@ def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> Que
 
 
 def review_of(proposal: Proposal, *, edited: dict[str, Any] | None = None) -> Review:
-    """What is shown of it now; with an operator's checked payload, what that one would do instead.
+    """What is shown of a proposal now; with an operator's checked payload, what that would do instead.
 
-    May wait for the engine: not for use in a transaction.
+    May take a while (`look_up`): not for use in a transaction.
     """
-    named = image_drift.look([proposal], edited=(edited or {}).get("dockerfile", ""))
-    return review(proposal, store.current(proposal.bottle), edited=edited, named=named)
+    findings = look_up([proposal], edited=edited)
+    return review(proposal, store.current(proposal.bottle), edited=edited, findings=findings)
 
 
 def reviews_of(proposals: Sequence[Proposal], *, now: datetime | None = None) -> list[Review]:
-    """The same for many that are pending. The number of queries does not depend on theirs."""
+    """The same for many pending proposals. The number of queries does not depend on their number."""
     versions = newest_versions({proposal.bottle_id for proposal in proposals})
-    known = store.hosts_reached() if versions else frozenset[str]()
-    named = image_drift.look(proposals)
-    return [review(one, versions[one.bottle_id], now=now, known=known, named=named) for one in proposals]
+    known_hosts = store.hosts_reached() if versions else frozenset[str]()
+    findings = look_up(proposals)
+    return [
+        review(one, versions[one.bottle_id], now=now, known_hosts=known_hosts, findings=findings)
+        for one in proposals
+    ]
 
 
 def history(*, status: str = "", tool: str = "", bottle: str = "") -> QuerySet[Decision]:
@@ -156,7 +159,7 @@ def _wanted(status: str, tool: str, bottle: str) -> dict[str, Any]:
 
 
 def counts() -> dict[str, int]:
-    """The numbers of the live header. Cards that were put aside count apart."""
+    """The numbers of the live header. Snoozed cards count apart."""
     now = timezone.now()
     pending = Q(status=Proposal.Status.PENDING)
     asleep = Q(snoozed_until__gt=now)

@@ -1,17 +1,15 @@
-"""How much a yes would give away, in one word and with the reasons. Pure."""
+"""The risk of an approval: one level, and the reasons for it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from botbottle.dockerfiles.parse import BadDockerfile
 from egress.policy.decide import RouteTable
 from egress.policy.hostnames import is_forbidden_address, is_punycode, mixed_script
 from egress.policy.lookalikes import resembles
-from supervise.kinds.dockerfile_review import flags_of
 
 READING_METHODS = {"GET", "HEAD", "OPTIONS"}
 
@@ -26,12 +24,21 @@ class Level(IntEnum):
         return self.name.lower()
 
 
+Finding = tuple[Level, str]  # the level that a reason gives by itself, and the reason
+
+
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """`findings` are the reasons with the level that each gives by itself, the gravest first."""
+    """`findings` are the reasons, each with the level that it gives by itself, the gravest first."""
 
     level: Level
-    findings: tuple[tuple[Level, str], ...]
+    findings: tuple[Finding, ...]
+
+    @classmethod
+    def of(cls, findings: Iterable[Finding]) -> Risk:
+        """The level of the gravest finding. Equal findings count once."""
+        once = tuple(sorted(dict.fromkeys(findings), key=lambda finding: -finding[0]))
+        return cls(once[0][0] if once else Level.LOW, once)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -39,89 +46,62 @@ class Risk:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What an operator must not overlook."""
+        """The reasons that an operator must not overlook."""
         return tuple(reason for level, reason in self.findings if level > Level.LOW)
 
 
-def assess(
-    tool: str,
+def route_risk(
     payload: Mapping[str, Any],
     table: RouteTable,
     warnings: Sequence[str],
     *,
-    known: Set[str] = frozenset(),
+    known_hosts: Set[str] = frozenset(),
 ) -> Risk:
-    """High risk: credentials, wildcards, a new image. Medium: anything that can carry data out freely.
+    """The risk of opening a route. High: credentials, wildcards. Medium: anything that can carry data out.
 
-    `known` are hosts that other bottles reach: operators may take a look-alike for one of them.
+    `known_hosts` are those that other bottles reach: operators may mistake a look-alike for one of them.
     """
-    if tool == "capability-block":
-        changed = [(Level.HIGH, warning) for warning in ("changes the image the agent runs in", *warnings)]
-        return Risk(Level.HIGH, (*changed, *_image(payload)))
-    if tool == "mcp-tool":
-        reason = (
-            f"calls {payload['tool']} of {payload['server']}, which the manifest lets nobody call unasked"
-        )
-        return Risk(Level.MEDIUM, ((Level.MEDIUM, reason),))
-    found = list(_host_reasons(payload["host"], table, known))
-    if tool == "egress-block":
-        found += _route_reasons(payload)
-    # At the gate a warning tells that the host stays unreachable, which is no risk.
-    found += [(Level.MEDIUM if tool == "egress-block" else Level.LOW, warning) for warning in warnings]
-    level = max((level for level, _ in found), default=Level.LOW)
-    once = dict.fromkeys(found)  # a route that exists and the payload may say the same
-    return Risk(level, tuple(sorted(once, key=lambda item: -item[0])))
+    found = [*host_findings(payload["host"], table, known_hosts), *_route_findings(payload)]
+    return Risk.of([*found, *((Level.MEDIUM, warning) for warning in warnings)])
 
 
-def _image(payload: Mapping[str, Any]) -> tuple[tuple[Level, str], ...]:
-    try:
-        return tuple((Level.HIGH, flag) for flag in flags_of(payload["dockerfile"]))
-    except BadDockerfile:  # it passed once: only an old record can be out of date
-        return ()
-
-
-def _host_reasons(host: str, table: RouteTable, known: Set[str]) -> list[tuple[Level, str]]:
-    reasons = []
+def host_findings(host: str, table: RouteTable, known_hosts: Set[str]) -> list[Finding]:
+    """What there is to say about letting a bottle reach this name."""
+    found: list[Finding] = []
     if host.startswith("*."):
-        reasons.append((Level.HIGH, f"wildcard: every name below {host[2:]}"))
+        found.append((Level.HIGH, f"wildcard: every name below {host[2:]}"))
     if mixed_script(host):
-        reasons.append((Level.HIGH, "the name mixes scripts, as look-alikes do"))
+        found.append((Level.HIGH, "the name mixes scripts, as look-alikes do"))
     elif is_punycode(host):
-        reasons.append((Level.MEDIUM, "the name is not plain ASCII (punycode)"))
-    # The bottle's own by themselves: that others reach the look-alike too must not hide it.
+        found.append((Level.MEDIUM, "the name is not plain ASCII (punycode)"))
+    # First the bottle's own hosts alone: a look-alike that others reach too must not hide them.
     own = {route.host for route in table.routes}
-    original = resembles(host, own) or resembles(host, own | known)
+    original = resembles(host, own) or resembles(host, own | known_hosts)
     if original:
-        reasons.append((Level.HIGH, f"look-alike: it could be taken for {original}"))
+        found.append((Level.HIGH, f"look-alike: it could be taken for {original}"))
     route = next(table.serving(host), None)
     if route is None:
-        reasons.append((Level.LOW, "first route to this host for this bottle"))
-    elif route.auth:
-        reasons.append(
-            (
-                Level.HIGH,
-                f"new credential reach: the host's route carries the credential {route.auth.token_ref}",
-            )
-        )
-    if route is not None:
-        reasons += _private(route.pinned_addresses)
-    return reasons
+        return [*found, (Level.LOW, "first route to this host for this bottle")]
+    if route.auth:
+        reach = f"new credential reach: the host's route carries the credential {route.auth.token_ref}"
+        found.append((Level.HIGH, reach))
+    return found + _private(route.pinned_addresses)
 
 
-def _private(pinned: Sequence[str]) -> list[tuple[Level, str]]:
+def _private(pinned: Sequence[str]) -> list[Finding]:
     inner = [address for address in pinned if is_forbidden_address(address)]
     return [(Level.HIGH, f"private address: the route is pinned to {', '.join(inner)}")] if inner else []
 
 
-def _route_reasons(payload: Mapping[str, Any]) -> list[tuple[Level, str]]:
-    reasons = _private(payload.get("pinned_addresses") or ())
+def _route_findings(payload: Mapping[str, Any]) -> list[Finding]:
+    found = _private(payload.get("pinned_addresses") or ())
     if payload.get("auth"):
-        reasons.append((Level.HIGH, f"carries the credential {payload['auth']['token_ref']}"))
+        found.append((Level.HIGH, f"carries the credential {payload['auth']['token_ref']}"))
     if not payload.get("path_allowlist"):
-        reasons.append((Level.MEDIUM, "all paths"))
+        found.append((Level.MEDIUM, "all paths"))
     methods = payload.get("methods") or []
     if not methods or set(methods) - READING_METHODS:
-        reasons.append((Level.MEDIUM, "can send data out (" + (", ".join(methods) or "all methods") + ")"))
+        found.append((Level.MEDIUM, "can send data out (" + (", ".join(methods) or "all methods") + ")"))
     if not payload.get("lease"):
-        reasons.append((Level.LOW, "no end: the route stays until an operator removes it"))
-    return reasons
+        found.append((Level.LOW, "no end: the route stays until an operator removes it"))
+    return found

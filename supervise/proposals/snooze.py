@@ -1,4 +1,4 @@
-"""Putting a card aside for a while, for everybody. The proposal stays pending and its call waits on."""
+"""Snooze a card: hide it for a while, for everyone. The proposal stays pending and its call keeps waiting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MORNING = 8  # the hour at which "tomorrow" begins
 def snooze(proposal_id: UUID | str, *, actor: User, until: datetime) -> Proposal:
     """Hide the card until then. Raises NotPermitted, NoSuchProposal, AlreadyDecided, BadAsk."""
     if not timezone.now() < until <= timezone.now() + LONGEST:
-        raise BadAsk(f"A card can be put aside for at most {LONGEST.days} days.")
+        raise BadAsk(f"A card can be snoozed for at most {LONGEST.days} days.")
     return _set(proposal_id, actor, until)
 
 
@@ -33,7 +33,7 @@ def wake(proposal_id: UUID | str, *, actor: User) -> Proposal:
 
 
 def tomorrow(now: datetime, *, utc_offset: timedelta = timedelta()) -> datetime:
-    """The next day's morning, where clocks are so far from UTC."""
+    """The next morning, where the local time has this offset from UTC."""
     local = now + utc_offset
     morning = (local + timedelta(days=1)).replace(hour=MORNING, minute=0, second=0, microsecond=0)
     return morning - utc_offset
@@ -45,10 +45,12 @@ def _set(proposal_id: UUID | str, actor: User, until: datetime | None) -> Propos
     except (Proposal.DoesNotExist, ValidationError):
         raise NoSuchProposal(f"There is no proposal {str(proposal_id)[:64]!r} here.") from None
     if not may_decide_for(actor, proposal.bottle):
-        raise NotPermitted("You may look, but only who may decide for this bottle puts its cards aside.")
+        raise NotPermitted(
+            "You can view this card, but only operators who may decide for this bottle can snooze it."
+        )
     name = actor.get_username()
     with transaction.atomic():
-        versions.lock(proposal.bottle)  # as whoever decides does, and in the same order
+        versions.lock(proposal.bottle)  # as deciding does, and in the same order
         pending = Proposal.objects.filter(pk=proposal.pk, status=Proposal.Status.PENDING)
         if pending.update(snoozed_until=until, snoozed_by=name if until else "") != 1:
             raise AlreadyDecided(Decision.objects.get(proposal=proposal))

@@ -19,7 +19,7 @@ from supervise.models import Decision, Proposal, StandingRefusal
 
 
 def standing() -> QuerySet[StandingRefusal]:
-    """All that still answer, newest first."""
+    """The refusals that still answer, newest first."""
     return StandingRefusal.objects.filter(lifted_at=None).exclude(bottle__state=Bottle.State.DELETED)
 
 
@@ -35,7 +35,7 @@ def stand(decision: Decision) -> StandingRefusal:
 
 
 def answer(bottle: Bottle, ask_digest: str) -> Proposal | None:
-    """The proposal whose rejection answers this ask, if one does. Repeats are counted, not recorded."""
+    """The proposal whose rejection answers this ask, if there is one. Repeats are counted, not recorded."""
     refusal = standing().filter(bottle=bottle, ask_digest=ask_digest).select_related("decision").first()
     if refusal is None:
         return None
@@ -46,13 +46,15 @@ def answer(bottle: Bottle, ask_digest: str) -> Proposal | None:
 
 
 def lift(refusal_id: int, *, actor: User) -> StandingRefusal:
-    """The ask makes a card again. Raises NotPermitted, and NoSuchProposal when nothing stands."""
+    """Let the ask make a card again. Raises NotPermitted, and NoSuchProposal when no refusal stands."""
     with transaction.atomic():
         refusal = standing().select_related("decision__proposal__bottle").filter(pk=refusal_id).first()
         if refusal is not None and not may_decide_for(actor, refusal.decision.proposal.bottle):
-            raise NotPermitted("You may look, but only who may decide for this bottle lifts its refusals.")
+            raise NotPermitted(
+                "You can view this, but only operators who may decide for this bottle can lift its refusals."
+            )
         if refusal is not None:
-            versions.lock(refusal.decision.proposal.bottle)  # as whoever decides does, and in the same order
+            versions.lock(refusal.decision.proposal.bottle)  # as deciding does, and in the same order
         if refusal is None or not _claim(refusal, actor.get_username()):
             raise NoSuchProposal("This refusal was already lifted.")
         _audit("refusal lifted", refusal, actor.get_username())
@@ -61,7 +63,7 @@ def lift(refusal_id: int, *, actor: User) -> StandingRefusal:
 
 
 def supersede(proposal: Proposal, actor_name: str) -> None:
-    """A newer word about the same ask ends an older refusal. Call inside the transaction of that word."""
+    """End an older refusal of the same ask. Call inside the transaction of the newer answer."""
     for refusal in standing().filter(bottle=proposal.bottle, ask_digest=proposal.ask_digest):
         if _claim(refusal, actor_name):
             _audit("refusal lifted", refusal, actor_name)

@@ -1,6 +1,6 @@
-"""Filing an ask: one pending card for equal asks, within the bottle's limits.
+"""Submit an ask: equal asks share one pending card, within the bottle's limits.
 
-An ask that an operator refused for good makes no card: it is answered with the earlier decision.
+An ask that an operator refused for good does not make a card: it gets the earlier decision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from botbottle.database import reserve
 from botbottle.models import Bottle
 from egress.tables import versions
 from supervise import audit, events
-from supervise.digests import digest
+from supervise.digests import ask_digest, digest
 from supervise.errors import AskedTooOften, BadAsk, NoRoom, TooManyPending
 from supervise.models import Proposal
 from supervise.proposals import standing_refusals
@@ -34,7 +34,7 @@ NO_ROOM = (
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """`proposal` may be an earlier one: a pending one that was joined, or one that was refused for good."""
+    """`proposal` may be an earlier one: pending and joined, or refused for good."""
 
     proposal: Proposal
     joined: bool
@@ -43,9 +43,9 @@ class Filed:
 def submit_proposal(
     bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, *, operator: str = ""
 ) -> Filed:
-    """Queue an ask that was already checked; an equal pending one is joined instead.
+    """Queue an ask that was already checked, or join an equal pending one.
 
-    With `operator`, that one files it for the bottle, whatever was refused or asked too often before.
+    With `operator`, that operator files it for the bottle, whatever was refused or asked too often before.
 
     Raises TooManyPending, AskedTooOften, NoRoom, or BadAsk when the bottle was deleted; then nothing was
     queued.
@@ -53,40 +53,40 @@ def submit_proposal(
     if not operator:
         check_room()
     payload = without_nul_json(payload)
-    ask_digest = digest([tool, payload])
-    equal = Proposal.objects.filter(bottle=bottle, ask_digest=ask_digest)
+    key = ask_digest(tool, payload)
+    equal = Proposal.objects.filter(bottle=bottle, ask_digest=key)
     for _ in range(3):  # each round loses only to a decision or an equal ask made in the same instant
         proposal = _join(equal.filter(status=Proposal.Status.PENDING))
         if proposal is not None:
             events.announce("joined", proposal, wake=False)  # nothing was decided
             return Filed(proposal, joined=True)
         try:
-            return _insert(bottle, tool, payload, justification, ask_digest, operator=operator)
+            return _insert(bottle, tool, payload, justification, key, operator=operator)
         except IntegrityError:
             continue
     raise AskedTooOften("This ask was filed and decided several times in one instant. Ask again.")
 
 
 def _join(pending: QuerySet[Proposal]) -> Proposal | None:
-    """The equal ask that is pending, if there is one. The usual case is none, and then nothing is written."""
+    """Join the equal ask that is pending. Usually there is none, and then nothing is written."""
     if pending.exists() and pending.update(joined=F("joined") + 1, asked_at=timezone.now()):
         return pending.select_related("bottle").first()
     return None
 
 
 def _insert(
-    bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, ask_digest: str, *, operator: str
+    bottle: Bottle, tool: str, payload: dict[str, Any], justification: str, key: str, *, operator: str
 ) -> Filed:
-    # Before the lock: reading a long ask must not hold up everybody else's. The queue only sorts by it.
+    # Before the lock: reviewing a long ask must not delay others. The queue only sorts by this level.
     asked = Proposal(bottle=bottle, tool=tool, payload=payload)
     risk_when_filed = review(asked, versions.current(bottle)).risk.level
     with transaction.atomic():
-        # Locked, so that neither the limits nor the bottle's end can be passed by two at once.
+        # Locked, so that two calls at once cannot pass a limit or the end of the bottle.
         version = versions.lock(bottle)
         if version.bottle.state == Bottle.State.DELETED:
             raise BadAsk("This bottle was deleted. Stop here: nobody will decide for it any more.")
         if not operator:
-            refused = standing_refusals.answer(bottle, ask_digest)
+            refused = standing_refusals.answer(bottle, key)
             if refused is not None:
                 return Filed(refused, joined=True)
             _check_limits(bottle)
@@ -96,7 +96,7 @@ def _insert(
             tool=tool,
             payload=payload,
             justification=without_nul(justification),
-            ask_digest=ask_digest,
+            ask_digest=key,
             base_version=version.version,
             filed_by=operator,
             risk_when_filed=risk_when_filed,
@@ -117,7 +117,7 @@ def _insert(
 
 
 def check_room() -> None:
-    """For what agents have written. Raises NoRoom while only what operators decide is."""
+    """Before agents' asks are written. Raises NoRoom while the rest of the disk is kept for decisions."""
     if reserve.is_needed():
         raise NoRoom(NO_ROOM)
 

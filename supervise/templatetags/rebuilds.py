@@ -8,13 +8,14 @@ from django import template
 
 from supervise.console.rebuild_views import panel_of
 from supervise.models import Decision, Proposal
+from supervise.proposals.kind import kind_of
 
 register = template.Library()
 
 
 @register.inclusion_tag("supervise/rebuild/_rebuild.html", takes_context=True)
 def rebuild_of(context: dict[str, Any], decision: Decision, proposal: Proposal) -> dict[str, Any]:
-    if proposal.tool != Proposal.Tool.CAPABILITY:
+    if not kind_of(proposal).builds_image:
         return {}
     request = context["request"]
     return {

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from supervise.proposals.kind import kind_named
 from supervise.sanitize import one_line
 
 Facts = Mapping[str, Any]
@@ -51,10 +52,7 @@ def plain(text: str) -> str:
 
 def sentence(facts: Facts) -> Parts:
     """What happened, with the names kept apart so that each chat can quote them."""
-    host, bottle = (
-        (facts.get("host") or ("an MCP tool" if facts.get("tool") == "mcp-tool" else "container image"),),
-        (facts.get("bottle") or "",),
-    )
+    host, bottle = (_target(facts),), (facts.get("bottle") or "",)
     match facts["event"]:
         case "filed":
             risk = f"{facts['risk']}-risk".capitalize()
@@ -67,6 +65,13 @@ def sentence(facts: Facts) -> Parts:
             code = "" if facts.get("exit_code") is None else f" with exit code {facts['exit_code']}"
             return ["Bottle ", bottle, f" {facts['what']}{code}"]
     return ["This is a test"]
+
+
+def _target(facts: Facts) -> str:
+    """Only a host leaves by its name."""
+    if facts.get("host") or not facts.get("tool"):
+        return facts.get("host") or ""
+    return kind_named(facts["tool"]).noun
 
 
 def _generic(facts: Facts, link: str) -> dict[str, Any]:

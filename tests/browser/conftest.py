@@ -27,13 +27,13 @@ viewer.groups.add(Group.objects.get(name="viewer"))
 FILE = """
 from django.db import transaction
 from egress.policy.asks import parse_egress_ask
-from supervise import bottles
-from supervise.proposals.submit import file_proposal
+from supervise.bottles import records as bottles
+from supervise.proposals.submit import submit_proposal
 bottle = bottles.get(given["slug"])
 with transaction.atomic():
     for number in range(given["count"]):
         ask = {"host": f"{given['name']}{number}.example.com", "path_allowlist": ["/x"], "methods": ["GET"]}
-        file_proposal(bottle, "egress-block", parse_egress_ask(ask | given["more"]), "filed by a test")
+        submit_proposal(bottle, "egress-block", parse_egress_ask(ask | given["more"]), "filed by a test")
 """
 # Chromium calls these errors; for a form that was refused they are the answer.
 REFUSED_FORM = ("status of 400 (Bad Request)", "status of 409 (Conflict)")

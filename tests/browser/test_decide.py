@@ -122,10 +122,10 @@ def test_a_snoozed_card_goes_and_comes_back(
     page, others = window(look=look), window("otto") if look.script else None
     page.goto(f"{island.server.console_url}/?bottle={slug}")
     open_panel(card_about(page, "nap0"), "Snooze").get_by_role("button", name="until tomorrow").click()
-    assert "Put aside until" in said(page)
+    assert "Snoozed for everyone until" in said(page)
     if others:  # on every open page
         for shown in (page, others):
-            shown.locator("article.card.is-snoozed", has_text="put aside by operator").wait_for()
+            shown.locator("article.card.is-snoozed", has_text="snoozed by operator").wait_for()
     page.goto(f"{island.server.console_url}/?bottle={slug}")
     assert page.locator("article.card").count() == 0
     page.goto(f"{island.server.console_url}/?show=snoozed&bottle={slug}")

@@ -128,7 +128,7 @@ class World:
     def _approve(self) -> None:
         proposal = self._filed.pop()
         decision = decisions.approve(proposal.pk, actor=self._root, seen_digest=seen(proposal))
-        apply.apply(decision)
+        apply.publish(decision)
 
     @staticmethod
     def _get(client: Client, path: str, headers: dict[str, str] | None = None) -> Callable[[], None]:

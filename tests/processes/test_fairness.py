@@ -105,13 +105,14 @@ def test_a_bottle_whose_calls_all_wait_leaves_places_to_others(bounded: RunningS
 
 
 def test_agents_who_take_all_their_places_leave_the_console_open(bounded: RunningServer) -> None:
-    """Who comes later waits in the kernel's queue, and is served when a place is free."""
-    for number in range(3):
-        bounded.create_bottle(f"crowd-{number}")
-    bounded.create_bottle("late")
+    """More calls than the process has descriptors. The rest waits in the kernel's queue for a free place."""
+    crowds = [f"crowd-{number}" for number in range(5)]
+    for slug in (*crowds, "late"):
+        bounded.create_bottle(slug)
     with ExitStack() as held:
-        for number in range(3):
-            waiting_calls(bounded, f"crowd-{number}", 250, held)
+        for slug in crowds:
+            waiting_calls(bounded, slug, 250, held)
+        wait_until(lambda: descriptors(bounded) > LIMIT // 2, what="the agents' places to be taken")
         assert all(console_answers(bounded) for _ in range(10))
         assert descriptors(bounded) < LIMIT - 128
     assert asyncio.run(one_call(bounded, "late")) == 200

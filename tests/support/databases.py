@@ -85,13 +85,19 @@ class Postgres:
         }
 
 
+def require_postgres() -> Path:
+    """Where its programs are."""
+    binaries = _postgres_binaries()
+    require(binaries, "PostgreSQL", "apt-get install postgresql")
+    return Path(str(binaries))
+
+
 @contextmanager
 def postgres_cluster(directory: Path) -> Iterator[Postgres]:
     """A running cluster with an empty database."""
-    binaries = _postgres_binaries()
-    require(binaries, "PostgreSQL", "apt-get install postgresql")
+    binaries = require_postgres()
     directory.mkdir(parents=True)
-    cluster = Postgres(Path(str(binaries)), directory, _unprivileged(directory))
+    cluster = Postgres(binaries, directory, _unprivileged(directory))
     sockets = directory / "s"
     sockets.mkdir()
     if cluster.owner:

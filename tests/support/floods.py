@@ -208,8 +208,11 @@ def flood(setting: Setting) -> Iterator[UnderWay]:
 
 
 def open_unix(path: str) -> socket.socket:
+    """A blocking connection. Raises BlockingIOError when the listener's queue is full."""
     connection = socket.socket(socket.AF_UNIX)
+    connection.setblocking(False)
     connection.connect(path)
+    connection.setblocking(True)
     return connection
 
 

@@ -17,7 +17,8 @@ import json, sys
 from django.contrib.auth.models import User
 from django.utils import timezone
 from botbottle.models import Bottle
-from supervise import decisions, images
+from supervise.bottles import images
+from supervise.proposals import decisions
 from supervise.bottles.build_log import Log
 from supervise.models import Rebuild
 from tests.support.proposals import ask_image, seen

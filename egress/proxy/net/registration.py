@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 _BETWEEN_COMPLAINTS = 60.0
-_HELP = "A bottle may have used up what it watches for this account: stop that one (docs/bottles-local.md)."
+_HELP = "A bottle may have used up this account's epoll watches: stop it (docs/use/bottles-local.md)."
 
 
 class Registry:

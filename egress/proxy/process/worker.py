@@ -24,7 +24,7 @@ from egress.proxy.process.prefork import Sockets
 from egress.proxy.state.proxy import Proxy
 
 log = logging.getLogger(__name__)
-_REMEDY = "install newuidmap, and give this account a range in /etc/subuid (docs/bottles-local.md)"
+_REMEDY = "install newuidmap, and give this account a range in /etc/subuid (docs/use/bottles-local.md)"
 _LAST_MOMENT_SECONDS = 1.0  # for records to be read: nobody can ask for them afterwards
 
 

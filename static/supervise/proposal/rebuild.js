@@ -1,6 +1,6 @@
 // A rebuild at work. Its log comes by a websocket, as text, from where the page has it; when anything else about it
 // changes, the server makes the panel anew and the log stays where it is. Without this, reloading shows the same.
-import { BACKGROUND, SignedOut, fetchPart } from "./forms.js";
+import { BACKGROUND, SignedOut, fetchPart } from "../shared/forms.js";
 
 const RETRY_MS = [500, 1000, 2000, 5000];
 const MOST_SHOWN = 400000; // characters: what is older stays in the file

@@ -1,7 +1,7 @@
 // Refused, and nobody asked yet: kept true on an open page. Closed, the list is simply made anew. Open, its lines
 // stay where they are: what is new waits behind a button, what is over greys out.
-import { BACKGROUND, fetchPart } from "./forms.js";
-import { refreshTimes } from "./times.js";
+import { BACKGROUND, fetchPart } from "../shared/forms.js";
+import { refreshTimes } from "../shared/times.js";
 
 const AT_MOST_EVERY_MS = 1000;
 const place = document.getElementById("drafts");

@@ -2,10 +2,10 @@
 // permissions are checked and all text is escaped. Rows never move by themselves: what is new waits behind a pill.
 import { showPending } from "./attention.js";
 import * as drafts from "./drafts.js";
-import { BACKGROUND, SignedOut, fetchParts } from "./forms.js";
+import { BACKGROUND, SignedOut, fetchParts } from "../shared/forms.js";
 import "./keys.js";
 import * as sheet from "./sheet.js";
-import { refreshTimes, setServerClock } from "./times.js";
+import { refreshTimes, setServerClock } from "../shared/times.js";
 
 const RETRY_MS = [500, 1000, 2000, 5000, 10000];
 const REFRESH_MS = 700; // between two looks at the state, however much happens

@@ -1,5 +1,5 @@
 // The dialog on the queue: one proposal with its forms. What it shows and what it answers comes from the server.
-import { SignedOut, fetchParts, prepare, sendable } from "./forms.js";
+import { SignedOut, fetchParts, prepare, sendable } from "../shared/forms.js";
 
 const sheet = document.getElementById("sheet");
 const content = document.getElementById("sheet-content");

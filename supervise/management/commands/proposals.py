@@ -11,7 +11,8 @@ from supervise.api.serializers import ProposalLine, ProposalShape
 from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
 from supervise.models import Approval, Proposal
 from supervise.proposals import decisions, queries
-from supervise.proposals.review import Review, checked_payload
+from supervise.proposals.kind import Review, kind_named, names
+from supervise.proposals.review import checked_payload
 from supervise.sanitize import make_visible, one_line
 
 
@@ -24,7 +25,7 @@ class Command(OperatorCommand):
         listing.add_argument("--all", action="store_true", help="also the decided ones")
         listing.add_argument("--status", choices=Proposal.Status.values)
         listing.add_argument("--bottle", default="", metavar="SLUG")
-        listing.add_argument("--tool", default="", choices=Proposal.Tool.values)
+        listing.add_argument("--tool", default="", choices=names())
         _with_id(verbs.add("show", "everything about one proposal"))
         _decision(verbs.add("approve", "grant what was asked"))
         modify = verbs.add("modify", "grant something else for the same host, usually less")
@@ -129,7 +130,7 @@ def _everything(proposal: Proposal) -> dict[str, Any]:
 
 
 def _line(line: dict[str, Any]) -> str:
-    what = line["host"] or ("an MCP tool" if line["tool"] == "mcp-tool" else "a new image")
+    what = line["host"] or kind_named(line["tool"]).noun
     why = one_line(line["justification_start"], 60)
     return f"{line['id'][:8]}  {line['status']:9}  {line['bottle']:20}  {line['tool']:16}  {what}  {why}"
 

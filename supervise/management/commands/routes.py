@@ -7,11 +7,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from egress.models import Publication, RouteTableVersion
+from egress.policy.describe import table_text
 from egress.tables import versions
 from supervise.bottles import records as bottles
 from supervise.bottles import route_actions
 from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
-from supervise.proposals.review import table_text
 from supervise.sanitize import make_visible
 
 VERBS = {

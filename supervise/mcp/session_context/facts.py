@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -24,6 +24,7 @@ from botbottle.models import Bottle
 from supervise.errors import BadAsk
 from supervise.models import Decision, Proposal
 from supervise.proposals import queries
+from supervise.proposals.kind import kind_of
 
 Json = dict[str, Any]
 
@@ -40,9 +41,6 @@ MAX_NOTES = 2000
 MAX_VALUE = 1000  # one text inside an ask
 _MAX_PAYLOAD = 16_000  # a longer ask is not even read
 _SESSION_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
-_SHOWN_KEYS = (
-    "host", "path_allowlist", "methods", "lease", "dockerfile", "ignored", "server", "tool", "arguments",
-)  # fmt: skip
 
 
 class Depth(StrEnum):
@@ -158,7 +156,7 @@ def _line(proposal: Any) -> Json:
     return {
         "proposal_id": str(proposal.pk),
         "tool": proposal.tool,
-        "target": _cut(proposal.host or _hostless(proposal.tool), 255),
+        "target": _cut(proposal.host or kind_of(proposal).noun, 255),
         "filed_at": _stamp(proposal.created_at),
         "justification": _cut(proposal.justification_start, MAX_JUSTIFICATION),
     }
@@ -168,7 +166,7 @@ def _decided(proposal: Any) -> Json:
     return {
         "proposal_id": str(proposal.pk),
         "tool": proposal.tool,
-        "target": _cut(proposal.host or _hostless(proposal.tool), 255),
+        "target": _cut(proposal.host or kind_of(proposal).noun, 255),
         "status": proposal.status,
         "decided_at": _stamp(proposal.decided_at),
         "applied": proposal.applied,
@@ -179,16 +177,17 @@ def _decided(proposal: Any) -> Json:
 
 
 def _episode(proposal: Any) -> Json:
+    keys = (*kind_of(proposal).shown_keys, "ignored")
     return {
         **_line(proposal),
         **_decided(proposal),
-        "asked": _shown(proposal.asked_text),
-        "granted": _shown(proposal.granted_text),
-        "not_granted": _shown(proposal.not_granted_text),
+        "asked": _shown(proposal.asked_text, keys),
+        "granted": _shown(proposal.granted_text, keys),
+        "not_granted": _shown(proposal.not_granted_text, keys),
     }
 
 
-def _shown(text: str | None) -> Json | None:
+def _shown(text: str | None, keys: Sequence[str]) -> Json | None:
     """What may be told of an ask. Of a credential only that there is one: its name is the operator's."""
     if text is None or text == "null":
         return None
@@ -197,7 +196,7 @@ def _shown(text: str | None) -> Json | None:
     value = json.loads(text)
     if value.get("arguments"):  # of any shape: as one text they can be cut
         value["arguments"] = json.dumps(value["arguments"], ensure_ascii=False, sort_keys=True)
-    shown = _bounded({key: value[key] for key in _SHOWN_KEYS if value.get(key)})
+    shown = _bounded({key: value[key] for key in keys if value.get(key)})
     if value.get("auth") or value.get("auth_injected"):
         shown["auth"] = True
     return shown
@@ -253,10 +252,6 @@ def _bounded(fields: Mapping[str, Any]) -> Json:
         else:
             bounded[key] = _cut(value, MAX_VALUE) if isinstance(value, str) else value
     return bounded
-
-
-def _hostless(tool: str) -> str:
-    return "a call of an MCP server's tool" if tool == Proposal.Tool.MCP_TOOL else "the image"
 
 
 def _cut(text: str | None, limit: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from supervise.proposals.kind import kind_named
 from supervise.sanitize import make_visible, one_line
 
 # Characters. Claude Code takes 10,000 from a hook, so what hosts fetch by default has to stay below.
@@ -165,20 +166,9 @@ def _title(proposal: Mapping[str, Any]) -> str:
 
 
 def _verdict(decided: Mapping[str, Any]) -> str:
-    match decided["tool"], decided["applied"]:
-        case _, "nothing":
-            state = ""
-        case "mcp-tool", "live":
-            state = ", and the call was made"
-        case "mcp-tool", _:
-            state = ", and not called yet"
-        case _, "live":  # an image is in no table
-            version = decided["live_version"]
-            state = ", live" if version is None else f", live in table version {version}"
-        case _, "failed":
-            state = f", not live yet: {_name(decided['apply_error'])}"
-        case _, other:
-            state = f", {other}"
+    kind, problem = kind_named(decided["tool"]), _name(decided["apply_error"])
+    words = kind.applied_words(decided["applied"], decided["live_version"], problem)
+    state = f", {words}" if words else ""
     return f"- {_title(decided)}: {decided['status']}{state} ({decided['decided_at']})"
 
 

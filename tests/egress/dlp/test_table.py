@@ -233,7 +233,7 @@ def test_it_is_documented_as_not_found(name: str, what: str) -> None:
     assert scan(NOT_FOUND[name](WHAT[what][0].encode())) is None
 
 
-DOCUMENT = (ROOT / "docs" / "egress.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "use" / "egress.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

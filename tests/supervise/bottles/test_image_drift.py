@@ -27,7 +27,8 @@ from supervise.console.queue_query import Filter
 from supervise.errors import StaleReview
 from supervise.models import Proposal, Rebuild
 from supervise.proposals import decisions, queries
-from supervise.proposals.staleness import changed_since, note_of
+from supervise.proposals.review import look_up
+from supervise.proposals.staleness import changed_since, fingerprint
 from tests.support.proposals import ask, ask_image, seen
 from tests.support.threads import together
 from tests.support.timeouts import wait_until
@@ -176,9 +177,9 @@ def test_what_is_kept_is_bounded(bottle: Bottle, engine: Engine, monkeypatch: py
     proposal = ask_image(bottle, TEXT)
     for number in range(6):
         proposal.payload = {"dockerfile": f"FROM agents:{number}\n"}
-        image_drift.look([proposal])
+        image_drift.check_images([proposal])
     assert len(image_drift._engine._said) == 3
-    image_drift.look([proposal])
+    image_drift.check_images([proposal])
     assert len(engine.asked) == 6, "the newest are kept"
 
 
@@ -237,7 +238,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_bottles(
 ) -> None:
     proposals = [ask_image(each, TEXT) for each in (bottle, runnable(agent_b))]
     with django_assert_num_queries(2):
-        image_drift.look(proposals)
+        image_drift.check_images(proposals)
     assert [slug for slug, _, _ in engine.asked] == [bottle.slug, agent_b.slug]
 
 
@@ -263,7 +264,7 @@ def test_the_engine_is_asked_for_pending_images_alone(agent_b: Bottle, engine: E
         Bottle.objects.update(manifest="")
     if case == "decided":
         Proposal.objects.update(status="rejected")
-    assert image_drift.look([queries.get_proposal(proposal.pk)]) == {}
+    assert not any(look_up([queries.get_proposal(proposal.pk)]).values())
     assert engine.asked == []
 
 
@@ -288,7 +289,7 @@ def test_a_tag_that_moves_after_the_look_makes_the_answer_stale(
     with pytest.raises(StaleReview):
         decide(proposal.pk, actor=operator, seen_digest=before.seen_digest, **more)
     now = looked(proposal)
-    changed = changed_since(note_of(before), now)
+    changed = changed_since(fingerprint(before), now)
     assert changed is not None and MOVED in changed.sentences[0]
     decide(proposal.pk, actor=operator, seen_digest=now.seen_digest, **more)
     assert len(engine.asked) == 3, "a look and two tries: the second look has what the first try was told"
@@ -330,12 +331,12 @@ def test_the_engine_is_asked_before_anything_is_locked(
 
         monkeypatch.setattr(module, name, call)
 
-    noted(image_drift, "look")
+    noted(image_drift, "check_images")
     noted(decisions, "_lock")
     proposal = ask_image(bottle, TEXT)
     assert order == [], "filing asks no engine"
     decisions.approve(proposal.pk, actor=operator, seen_digest=seen(proposal))
-    assert order == ["look", "look", "_lock"]
+    assert order == ["check_images", "check_images", "_lock"]
 
 
 def test_open_pages_learn_of_a_note(

@@ -68,7 +68,7 @@ class Stage:
     def verify(self, image: str, digest: str) -> None:
         self._do("verify")
 
-    def keep(self, plan: Plan) -> str:
+    def retain(self, plan: Plan) -> str:
         return f"kept:{plan.image}"
 
     def prune(self, kept: set[str]) -> None:
@@ -163,7 +163,7 @@ def test_for_the_agent_it_is_pending_until_the_replacement_is_live(rebuild: Rebu
     assert rebuild.decision is not None
 
     def status() -> str:
-        return queries.outcome(rebuild.decision.proposal_id).told_status
+        return queries.outcome(rebuild.decision.proposal_id).status_for_agent
 
     assert status() == "pending"
     performed(rebuild)

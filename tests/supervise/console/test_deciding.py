@@ -210,17 +210,14 @@ FROM_THE_MANIFEST = "backend: docker\nimage: debian:12\n"
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ({"manifest": FROM_THE_MANIFEST, "dockerfile": "FROM debian:12\n"}, {"dockerfile": "FROM other:1\n"},
-         ["FROM debian:12", "FROM other:1"]),
-        ({"dockerfile": "FROM lost:1\n"}, {"dockerfile": "FROM b:1\n"}, ["the one you saw is kept nowhere"]),
-        ({}, {"manifest": FROM_THE_MANIFEST}, ["it can be rebuilt now, and would be"]),
-        ({"manifest": FROM_THE_MANIFEST}, {"manifest": ""}, ["can no longer be rebuilt"]),
-        ({"manifest": "no manifest", "dockerfile": "FROM lost:1\n"}, {"dockerfile": ""}, ["is kept nowhere"]),
+        ({"dockerfile": "FROM a:1\n"}, {"dockerfile": "FROM b:1\n"}, "has another Dockerfile now"),
+        ({}, {"manifest": FROM_THE_MANIFEST}, "now it would be rebuilt"),
+        ({"manifest": FROM_THE_MANIFEST}, {"manifest": ""}, "can no longer be rebuilt"),
     ],
-    ids=["the manifest's", "a lost one", "rebuilt now", "rebuilt no more", "a manifest that cannot be read"],
+    ids=["another Dockerfile", "rebuilt now", "rebuilt no more"],
 )  # fmt: skip
 def test_another_image_is_told_as_what_changed(
-    olivia: Client, agent_a: Bottle, before: dict[str, str], after: dict[str, str], told: list[str]
+    olivia: Client, agent_a: Bottle, before: dict[str, str], after: dict[str, str], told: str
 ) -> None:
     bottle = Bottle.objects.filter(pk=agent_a.pk)
     bottle.update(**before)
@@ -229,12 +226,12 @@ def test_another_image_is_told_as_what_changed(
     bottle.update(**after)
     answer = decide(olivia, proposal, "approve", form=form)
     assert answer.status_code == 409
-    for words in told:
-        assert words in since_looking(answer.text)
+    assert told in since_looking(answer.text)
 
 
 @pytest.mark.parametrize(
-    "note", ["", "junk", "٣ 1.000000 0 1 0", "1 99999999999.000000 " + "0" * 16 + " 1 " + "f" * 16]
+    "note",
+    ["", "junk", "f" * 16, "f" * 16 + " ٣ 1.000000", "f" * 16 + " 9 9999999999.000000", "f" * 16 + " 1"],
 )
 def test_a_junk_note_of_what_was_seen_harms_nothing(olivia: Client, agent_a: Bottle, note: str) -> None:
     proposal = ask(agent_a)
@@ -298,11 +295,11 @@ def test_an_unknown_proposal_is_404(olivia: Client) -> None:
 def test_a_quorum_counts_and_says_so(olivia: Client, otto: Client, agent_a: Bottle, settings: Any) -> None:
     settings.SUPERVISE_QUORUM = 2
     proposal = ask(agent_a, auth={"scheme": "Bearer", "token_ref": "TOKEN"})
-    assert "0 of 2 said yes" in olivia.get("/").text
+    assert "0 of 2 approved" in olivia.get("/").text
     first = decide(olivia, proposal, "approve")
     assert "1 of 2" in said(olivia, first)
     assert status(proposal) == "pending"
-    assert "1 of 2 said yes (olivia)" in otto.get("/").text
+    assert "1 of 2 approved (olivia)" in otto.get("/").text
     assert "live v2 in" in said(otto, decide(otto, proposal, "approve"))
 
 
@@ -315,7 +312,7 @@ def test_a_yes_to_what_it_was_before_no_longer_counts_on_the_card(
     settings.SUPERVISE_QUORUM = 1
     decide(otto, ask(agent_a, path_allowlist=["/two"]), "approve")
     settings.SUPERVISE_QUORUM = 2
-    assert "0 of 2 said yes" in otto.get("/").text
+    assert "0 of 2 approved" in otto.get("/").text
 
 
 def test_the_decision_is_the_verbs_and_only_the_verbs(

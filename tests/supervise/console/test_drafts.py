@@ -21,7 +21,7 @@ from egress.models import TrafficRecord
 from egress.policy.decide import Lease, Route, RouteTable
 from egress.tables import versions
 from supervise.models import Assignment, AuditEvent, Proposal
-from supervise.proposals import decisions, drafts
+from supervise.proposals import decisions, drafts, precedents
 from tests.support.proposals import ask, seen
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -219,4 +219,4 @@ def test_no_bottle_pushes_out_what_another_was_refused(agent_a: Bottle, agent_b:
 
 
 def test_refusals_are_found_without_reading_what_else_a_bottle_did(agent_a: Bottle) -> None:
-    assert "refusals_to_ask_for" in drafts.refusals_of(agent_a, "").explain()
+    assert "refusals_to_ask_for" in precedents.refusals_of(agent_a).explain()

@@ -10,8 +10,8 @@ from django.http import QueryDict
 
 from egress.policy.asks import parse_operator_route
 from egress.policy.routes import Auth, Dlp, Lease, Route
-from supervise.console.edit_forms import RouteEdit
 from supervise.errors import BadAsk
+from supervise.kinds.route_edit import RouteEdit
 
 FORM = {
     "host": "api.example.com", "paths_are": "some", "paths": "/a\r\n /b \r\n\r\n", "methods_are": "some",

@@ -116,9 +116,9 @@ def test_a_snoozed_card_leaves_the_queue_for_everybody_and_can_be_woken(
     answer = send(olivia, proposal, "snooze", **{"for": length, "utc_offset": "-480"})
     assert answer.status_code == 302
     queue = otto.get("/").text
-    assert "api.example.com" not in queue and "put aside (1)" in queue and "Nothing waits for you." in queue
+    assert "api.example.com" not in queue and "snoozed (1)" in queue and "Nothing waits for you." in queue
     aside = otto.get("/?show=snoozed").text
-    assert "api.example.com" in aside and "put aside by <strong>olivia</strong>" in aside
+    assert "api.example.com" in aside and "snoozed by <strong>olivia</strong>" in aside
     assert status(proposal) == "pending"
     send(otto, proposal, "wake")
     assert "api.example.com" in olivia.get("/").text
@@ -370,7 +370,7 @@ def test_a_bottle_of_other_operators_has_no_forms(
     proposal = ask(agent_a)
     Assignment.objects.create(bottle=agent_a, operator=second_operator)
     assert "open=approve" not in olivia.get("/").text
-    assert "to be one of their operators" in olivia.get(f"/proposals/{proposal.pk}/").text
+    assert "have operators of their own" in olivia.get(f"/proposals/{proposal.pk}/").text
 
 
 def test_every_choice_leaves_its_audit_row(olivia: Client, agent_a: Bottle) -> None:

@@ -90,7 +90,7 @@ def test_a_proposals_page_says_everything(olivia: Client, agent_a: Bottle) -> No
         "newly reachable: GET on api.example.com under /docs", "first route to this host",
         "to fetch the docs", "text from the agent, unverified",
         "route api.example.com", "gate api.example.com", "Side by side",
-        'name="seen_digest"', "First time: nothing was decided about it for this bottle before.",
+        'name="seen_digest"', "First time: nothing about it was decided for this bottle before.",
     ):  # fmt: skip
         assert words in page, words
 
@@ -162,7 +162,7 @@ def test_a_viewer_looks_and_has_no_forms(vera: Client, agent_a: Bottle) -> None:
         page = vera.get(path).text
         assert "api.example.com" in page
         assert "/approve" not in page and "open=approve" not in page and 'class="pick"' not in page
-    assert "deciding needs the permission" in vera.get(f"/proposals/{proposal.pk}/").text
+    assert "you need “decide_proposal” to decide" in vera.get(f"/proposals/{proposal.pk}/").text
 
 
 @pytest.mark.parametrize("is_staff", [True, False])

@@ -112,6 +112,19 @@ def test_no_script_makes_elements_from_text() -> None:
     assert [path.name for path in SCRIPTS if found(FORBIDDEN_IN_SCRIPTS, path)] == []
 
 
+def test_a_script_imports_only_scripts_that_are_there() -> None:
+    """A browser says nothing of one that is missing: the page just does not come alive."""
+    imported = [
+        (path.parent / name).resolve()
+        for path in SCRIPTS
+        for name in re.findall(
+            r"^import [^\"]*\"(\.[^\"]+)\"", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
+    assert len(imported) > 5
+    assert [path for path in imported if path not in SCRIPTS] == []
+
+
 def test_these_checks_find_what_they_look_for(tmp_path: Path) -> None:
     bad = {
         "a.html": (FORBIDDEN_IN_TEMPLATES, ["{{ x|safe }}", "<p style='x'>", "<script>", "<a onclick=x>"]),

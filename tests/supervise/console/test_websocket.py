@@ -16,6 +16,7 @@ from django.test import Client
 
 from botbottle.asgi import websocket_application
 from botbottle.models import Bottle
+from botbottle.web.websockets import UNAVAILABLE
 from supervise import events
 from supervise.console import websockets
 from supervise.console.shared_reads import SharedLook
@@ -134,6 +135,19 @@ async def test_one_event_is_counted_once_for_all_open_pages(
         told = [await socket.receive_json_from() for socket in sockets]
     assert [message["counts"]["pending"] for message in told] == [1] * 20
     assert len(counted) <= 2  # those who hear of it after the first read began share a second one
+
+
+async def test_a_page_whose_counts_cannot_be_read_is_closed_so_that_it_connects_again(
+    olivia: Client, agent_a: Bottle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> dict[str, int]:
+        raise OperationalError("the database restarts")
+
+    monkeypatch.setattr(websockets, "COUNTS", SharedLook(fail))
+    async with open_socket(olivia) as socket:
+        await sync_to_async(ask)(agent_a)
+        closed = await socket.receive_output()
+        assert (closed["type"], closed["code"]) == ("websocket.close", UNAVAILABLE)
 
 
 async def test_it_tells_that_a_bottle_changed(olivia: Client, agent_a: Bottle) -> None:

@@ -30,7 +30,7 @@ from tests.support import ROOT
 from tests.support.proposals import HOSTILE, ask, ask_gate, ask_image, seen
 
 GOLDEN = Path(__file__).parent / "golden"
-DOCUMENT = ROOT / "docs" / "session-context.md"
+DOCUMENT = ROOT / "docs" / "use" / "session-context.md"
 REWRITE = "REWRITE_GOLDEN"  # set it to write the golden files and the document's block anew
 DEPTHS = ["minimal", "standard", "deep"]
 PATHS = ["/session-context", "/memory/session-context"]

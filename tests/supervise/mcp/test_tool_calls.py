@@ -9,9 +9,9 @@ import pytest
 from mcp_types import methods
 
 from botbottle.models import Bottle
-from supervise.mcp import catalog
 from supervise.mcp.versions import HANDSHAKE_VERSIONS, VERSIONS
 from supervise.models import Proposal
+from supervise.proposals.kind import kind_named
 from tests.supervise.mcp.conftest import MODERN, TASKS, Agent, message, modern_message
 
 pytestmark = pytest.mark.django_db
@@ -115,7 +115,7 @@ def test_a_dockerfile_that_could_never_be_built_is_refused_before_anybody_reads_
 
 def test_the_rules_for_dockerfiles_are_in_the_tools_description() -> None:
     for rule in ("ADD", "ONBUILD", "VOLUME", "heredocs", "base images that are not on the host"):
-        assert rule in catalog.CAPABILITY.description
+        assert rule in kind_named("capability-block").description
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from tests.supervise.mcp.conftest import (
     read_all,
     someone_waits,
 )
+from tests.support.database_fault import away
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -380,6 +381,22 @@ async def test_a_fault_while_waiting_tells_nothing_but_where_to_look(
     assert "check-proposal" in answer["error"]["message"]
     assert b"hunter2" not in raw
     assert "hunter2" in caplog.text
+
+
+async def test_a_database_fault_while_waiting_says_the_cause_and_that_the_proposal_stays(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(proposal_id: str) -> None:
+        raise away()
+
+    monkeypatch.setattr(queries, "aoutcome", broken)
+    (answer,) = events(await read_all(await agent.apost(ask(request_id="x"))))
+    assert (answer["id"], answer["error"]["code"]) == ("x", -32010)
+    assert answer["error"]["message"] == (
+        "The database cannot be reached. The proposal stays as it is. "
+        "Call check-proposal to see where it stands. Try again in 5 s."
+    )
+    assert await Proposal.objects.filter(status="pending").aexists()
 
 
 async def test_a_waited_call_is_logged_once_at_its_end(

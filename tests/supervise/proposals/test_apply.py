@@ -117,7 +117,7 @@ def test_what_a_dead_process_left_waiting_is_applied(
     agent_a: Bottle, approve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(apply, "apply", lambda pk: None)
+        dying.setattr(apply, "publish", lambda decision: None)
         decision = approve(ask(agent_a))
     assert not queries.outcome(decision.proposal_id).settled
     assert apply.retry_unfinished() == 0  # its own process may still be at it
@@ -134,9 +134,10 @@ def test_what_is_live_is_not_set_back_nor_recorded_twice(
 
     decision = approve(ask(agent_a))
     rows = AuditEvent.objects.count()
-    apply.apply(decision)
+    apply.publish(decision)
     monkeypatch.setattr(versions, "publish", fail)
-    assert apply.apply(decision).applied == "live"
+    apply.publish(decision)
+    assert decision.applied == "live"
     assert AuditEvent.objects.count() == rows
 
 
@@ -144,9 +145,9 @@ def test_applying_the_same_decision_at_one_moment_records_it_once(
     agent_a: Bottle, approve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(apply, "apply", lambda pk: None)
+        dying.setattr(apply, "publish", lambda decision: None)
         decision = approve(ask(agent_a))
-    together([partial(apply.apply, decision)] * 4)
+    together([partial(apply.publish, decision)] * 4)
     assert AuditEvent.objects.filter(action="live").count() == 1
 
 
@@ -171,12 +172,12 @@ def test_a_decision_for_a_deleted_bottle_is_never_published(
     agent_a: Bottle, approve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as dying:
-        dying.setattr(apply, "apply", lambda pk: None)
+        dying.setattr(apply, "publish", lambda decision: None)
         decision = approve(ask(agent_a))
     bottles.delete("agent-a", author="tests")
     heir = bottles.create("agent-a", author="tests").bottle
-    settled = apply.apply(decision)
-    assert (settled.applied, settled.apply_error) == ("failed", "the bottle was deleted")
+    apply.publish(decision)
+    assert (decision.applied, decision.apply_error) == ("failed", "the bottle was deleted")
     assert files_of(heir).table.routes == ()
     pass_the_grace()
     assert apply.retry_unfinished() == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import transaction
 
 from botbottle.models import Bottle
 from egress.tables import versions
@@ -64,6 +65,16 @@ def test_of_every_kind_of_ending_exactly_one_happens(
     decision = Decision.objects.get()
     assert Proposal.objects.get().status == decision.status
     assert AuditEvent.objects.filter(proposal_id=proposal.pk, action=decision.status).count() == 1
+
+
+def test_a_claim_alone_is_won_once(agent_a: Bottle, operator: User) -> None:
+    """Also by a caller that looked before the lock and still takes the proposal for pending."""
+    proposal = ask(agent_a)
+    stale = Proposal.objects.select_related("bottle").get(pk=proposal.pk)
+    decisions.approve(proposal.pk, actor=operator, seen_digest=seen(proposal))
+    with pytest.raises(AlreadyDecided), transaction.atomic():
+        decisions._record(stale, Proposal.Status.REJECTED, actor=operator, notes="No.")
+    assert Proposal.objects.get().status == "approved"
 
 
 def test_two_asks_for_one_host_are_merged_or_looked_at_again(

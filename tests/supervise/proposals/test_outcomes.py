@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from supervise.kinds.egress_block import not_granted
 from supervise.models import Decision, Proposal
-from supervise.proposals.outcomes import not_granted, outcome_of
+from supervise.proposals.outcomes import outcome_of
 
 HOST = {"host": "api.example.com"}
 
@@ -35,8 +36,6 @@ HOST = {"host": "api.example.com"}
         ),
         ({"auth": {"scheme": "Bearer"}}, {}, {"auth": {"scheme": "Bearer"}}),
         ({"host": "*.example.com"}, HOST, {"host": "*.example.com"}),
-        ({"dockerfile": "FROM a"}, {"dockerfile": "FROM b"}, {"dockerfile": "FROM a"}),
-        ({"failed_url": "https://a.example/x", **HOST}, {"failed_url": "https://a.example/", **HOST}, None),
     ],
 )
 def test_what_was_left_out(

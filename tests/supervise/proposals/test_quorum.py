@@ -70,6 +70,17 @@ def test_a_yes_to_something_else_does_not_count(
     assert decision.status == "modified"
 
 
+def test_two_operators_who_edit_differently_have_not_agreed(
+    agent_a: Bottle, second_operator: User, modify: Any
+) -> None:
+    proposal = ask(agent_a, auth=AUTH, path_allowlist=["/a", "/b"])
+    edited = {"host": "api.example.com", "auth": AUTH}
+    assert isinstance(modify(proposal, path_allowlist=["/a"], **edited), Approval)
+    assert isinstance(modify(proposal, actor=second_operator, path_allowlist=["/b"], **edited), Approval)
+    assert Proposal.objects.get(pk=proposal.pk).is_pending
+    assert isinstance(modify(proposal, path_allowlist=["/b"], **edited), Decision)
+
+
 def test_a_yes_before_the_state_changed_does_not_count(
     agent_a: Bottle, second_operator: User, approve: Any
 ) -> None:

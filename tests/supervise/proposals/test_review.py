@@ -11,11 +11,12 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.policy.decide import RouteTable
+from egress.policy.describe import table_text
 from egress.tables import versions
 from supervise.errors import StaleReview
 from supervise.models import Rebuild
 from supervise.proposals import decisions, queries
-from supervise.proposals.review import review, table_text
+from supervise.proposals.review import review
 from supervise.proposals.risk import Level
 from tests.support.proposals import ask, ask_image, seen
 

@@ -1,6 +1,6 @@
-"""An operator's edits of a proposal or a route: between the fields of the form and a payload.
+"""An operator's edit of a route: the fields of the form, and the payload that they make.
 
-Only the form's own contradictions are refused here; `decisions` and `route_actions` check the payload itself.
+Only contradictions of the form's fields are refused here; `decisions` and `route_actions` check the payload.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from django.http import QueryDict
 
 from egress.policy.routes import OPERATOR_SCHEMES, Route
 from supervise.errors import BadAsk
-from supervise.models import Proposal
 
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
-SCHEMES = OPERATOR_SCHEMES
-SEARCHES = {"": None, "yes": True, "no": False}  # of what leaves; unset, what the proxy can read anyway
+SEARCHES = {"": None, "yes": True, "no": False}  # of outgoing data; unset: what the proxy can read anyway
 
 
 @dataclass(frozen=True, slots=True)
 class RouteEdit:
-    """The fields as they stand in the form. "All" is chosen on purpose: an empty field never means it."""
+    """The form's fields. "All" has to be chosen: an empty field never means it."""
 
     host: str
     all_paths: bool
@@ -39,11 +37,11 @@ class RouteEdit:
     searches_out: str = ""
     searches_in: bool = False
     pinned: str = ""
-    keeps_lease: bool = False  # that a route has, whatever else changes
+    keeps_lease: bool = False  # the lease that the route has, whatever else changes
 
     @classmethod
     def of_route(cls, route: Route) -> RouteEdit:
-        """A lease runs on by itself: the form begins with keeping it."""
+        """A lease continues by itself: the form begins with keeping it."""
         plain = {name: value for name, value in route.as_dict().items() if name != "lease"}
         return replace(cls.of_payload(plain), keeps_lease=route.lease is not None)
 
@@ -92,6 +90,14 @@ class RouteEdit:
         )
 
     @property
+    def schemes(self) -> tuple[str, ...]:
+        return OPERATOR_SCHEMES
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        return tuple(UNITS)
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The usual methods, and the unusual ones of this proposal."""
         return (*METHODS, *(method for method in self.methods if method not in METHODS))
@@ -102,9 +108,9 @@ class RouteEdit:
         return {"host": self.host} | {key: value for part in parts for key, value in part.items()}
 
     def changes(self, start: RouteEdit) -> dict[str, Any]:
-        """The fields that differ from what the form started with; null takes one away. Raises BadAsk.
+        """The fields that differ from those the form started with; null takes one away. Raises BadAsk.
 
-        The host is none of them: a route is found by it.
+        The host is not among them: it identifies the route.
         """
         old, new = start.payload(), self.payload() | {"host": start.host}
         fields = {key: new.get(key) for key in (*old, *new) if old.get(key) != new.get(key)}
@@ -114,7 +120,7 @@ class RouteEdit:
 
     @property
     def has_settings(self) -> bool:
-        """Whether something of what only operators set is not as usual."""
+        """Whether something that only operators set differs from the default."""
         return bool(self.searches_out or self.searches_in or self.pinned.strip())
 
     def _paths(self) -> dict[str, Any]:
@@ -152,7 +158,7 @@ class RouteEdit:
 
     def _dlp(self) -> dict[str, Any]:
         if self.searches_out not in SEARCHES:
-            raise BadAsk("Choose how what leaves is searched from the list.")
+            raise BadAsk("Choose from the list how outgoing data is searched.")
         out = SEARCHES[self.searches_out]
         if out is None and not self.searches_in:
             return {}
@@ -161,41 +167,6 @@ class RouteEdit:
     def _pinned(self) -> dict[str, Any]:
         pinned = self.pinned.split()
         return {"pinned_addresses": pinned} if pinned else {}
-
-
-@dataclass(frozen=True, slots=True)
-class DockerfileEdit:
-    dockerfile: str
-
-    @classmethod
-    def of_form(cls, form: QueryDict) -> DockerfileEdit:
-        # Browsers send every line break as CRLF, whatever the text had.
-        return cls(form.get("dockerfile", "").replace("\r\n", "\n"))
-
-    def payload(self) -> dict[str, Any]:
-        return {"dockerfile": self.dockerfile}
-
-
-Edit = RouteEdit | DockerfileEdit
-
-
-def edit_of_proposal(proposal: Proposal) -> Edit | None:
-    """What the modify form starts with; None where there is nothing but yes or no."""
-    if proposal.tool == Proposal.Tool.EGRESS:
-        return RouteEdit.of_payload(proposal.payload)
-    if proposal.tool == Proposal.Tool.CAPABILITY:
-        return DockerfileEdit(proposal.payload["dockerfile"])
-    return None
-
-
-def edit_of_form(proposal: Proposal, form: QueryDict) -> Edit:
-    if proposal.tool == Proposal.Tool.EGRESS:
-        return RouteEdit.of_form(form)
-    if proposal.tool == Proposal.Tool.CAPABILITY:
-        return DockerfileEdit.of_form(form)
-    if proposal.tool == Proposal.Tool.MCP_TOOL:
-        raise BadAsk("There is nothing to modify: one call is made, or it is not. Approve or reject.")
-    raise BadAsk("There is nothing to modify: one host passes the gate, or it does not. Approve or reject.")
 
 
 def _whole(text: str, what: str) -> int:
