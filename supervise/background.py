@@ -30,7 +30,7 @@ ROUND_SECONDS = 5.0
 
 
 class RetryJob(LeaderThread):
-    name = "caretaker"
+    name = "retry-job"
     pause_seconds = ROUND_SECONDS
 
     def work(self) -> bool:
@@ -41,7 +41,7 @@ class RetryJob(LeaderThread):
 class ReconcileJob(LeaderThread):
     """Bottles apart, on a thread of their own: a container engine may take its time to answer."""
 
-    name = "keeper"
+    name = "reconcile-job"  # not the lock of `reconcile` itself
     pause_seconds = ROUND_SECONDS
 
     def work(self) -> bool:

@@ -58,7 +58,7 @@ def lock_start(run: Path, slug: str, *, lock: str) -> Iterator[None]:
         try:
             stack.enter_context(locks.lock(run / lock, wait=False))
         except BlockingIOError:
-            raise BackendError(f"The bottle {slug} is being started already. Wait for it.") from None
+            raise BackendError(f"The bottle {slug} is already being started. Wait for it.") from None
         yield
 
 

@@ -75,7 +75,7 @@ def host_names(name: str) -> list[str]:
     found = [word.lower() for word in words(name)]
     for word in found:
         if not _HOST_NAME.fullmatch(word) and not _is_address(word):
-            raise BadSetting(f"{name}={word!r} is no host name. Name hosts without scheme and port.")
+            raise BadSetting(f"{name}={word!r} is not a host name. Name hosts without scheme and port.")
     return found
 
 

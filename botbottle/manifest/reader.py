@@ -232,7 +232,7 @@ class _Reading:
         if "dockerfile" in given and not backends.traits(backend).builds_dockerfiles:
             raise self.refuse(
                 "dockerfile",
-                f"{backend} builds no image itself. Take 'backend: docker', or name a directory as image.",
+                f"{backend} does not build images. Take 'backend: docker', or name a directory as image.",
             )
         return self.file(given, "dockerfile")
 

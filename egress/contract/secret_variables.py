@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-FILE = "handed.json"  # in the bottle's `run` directory on the host: never mounted
+FILE = "secret_variables.json"  # in the bottle's `run` directory on the host: never mounted
 # Taken from the host may also be what is no secret (a region, a mode): short words turn up by chance.
 SHORTEST = 8
 LONGEST = 16 * 1024  # a longer one is known by its beginning

@@ -118,7 +118,7 @@ class _Strangers:
 class RecordImport(LeaderThread):
     """Reads for all workers, from all egress processes at once."""
 
-    name = "intake"
+    name = "record-import"
 
     def __init__(self, when_refused: Callable[[], None] = lambda: None) -> None:
         """`when_refused` is called after a batch with refusals that can be asked for is in the database."""

@@ -140,12 +140,14 @@ def test_of_all_files_only_its_own_holds_it(site: Site) -> None:
     files = [path for path in site.server.home.rglob("*") if path.is_file()]
     assert any(path.suffix == ".sqlite3" for path in files)
     holding = {path.relative_to(site.server.home) for path in files if forms_in(path.read_bytes())}
-    assert holding - {Path("bottles") / HOLDER / "run" / "handed.json"} == {Path("admin-secrets") / NAME}
+    assert holding - {Path("bottles") / HOLDER / "run" / "secret_variables.json"} == {
+        Path("admin-secrets") / NAME
+    }
 
 
 def test_of_what_a_bottle_was_handed_the_host_has_one_private_file(site: Site) -> None:
     require(shutil.which("bwrap"), "bubblewrap", "apt-get install bubblewrap")
-    told = site.server.home / "bottles" / HOLDER / "run" / "handed.json"
+    told = site.server.home / "bottles" / HOLDER / "run" / "secret_variables.json"
     assert "handed plain" in forms_in(told.read_bytes())
     assert told.stat().st_mode & 0o777 == 0o600
 

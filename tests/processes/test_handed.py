@@ -68,7 +68,7 @@ def bottles(site: Site) -> Iterator[Bottles]:
 
 
 def told(bottles: Bottles) -> Path:
-    return bottles.server.home / "bottles" / SLUG / "run" / "handed.json"
+    return bottles.server.home / "bottles" / SLUG / "run" / "secret_variables.json"
 
 
 def start(bottles: Bottles, secret: str) -> None:
@@ -97,9 +97,9 @@ def test_it_leaves_in_no_common_form_but_where_an_operator_lets_it(site: Site, b
 def test_what_it_was_handed_is_on_the_host_only_and_only_while_it_runs(bottles: Bottles) -> None:
     start(bottles, MINE)
     assert told(bottles).stat().st_mode & 0o777 == 0o600
-    look = "cat /proc/self/mountinfo; find / -name 'handed.json*' 2>/dev/null; true"
+    look = "cat /proc/self/mountinfo; find / -name 'secret_variables.json*' 2>/dev/null; true"
     seen = bottles.ok("exec", SLUG, "--", "sh", "-c", look)
-    assert "/workspace" in seen and "handed.json" not in seen and f"{SLUG}/run" not in seen
+    assert "/workspace" in seen and "secret_variables.json" not in seen and f"{SLUG}/run" not in seen
     bottles.ok("stop", SLUG)
     assert not told(bottles).exists()
 

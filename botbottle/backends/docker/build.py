@@ -271,13 +271,13 @@ def _wait_for_bridge(container: Any) -> None:
         state = container.attrs["State"]
         if not state["Running"]:
             said = container.logs(tail=5).decode(errors="replace").strip()
-            raise BackendError(f"The way from a build to the proxy could not be opened: {said}")
+            raise BackendError(f"The connection from a build to the proxy could not be opened: {said}")
         with suppress(OSError):
             # Port 9101 of 127.0.0.1 in the state LISTEN, as the kernel writes it.
             if "0100007F:238D 00000000:0000 0A" in Path(f"/proc/{state['Pid']}/net/tcp").read_text():
                 return
         time.sleep(0.05)
-    raise BackendError(f"The way from a build to the proxy did not open within {_GATE_SECONDS:.0f} s.")
+    raise BackendError(f"The connection from a build to the proxy did not open within {_GATE_SECONDS:.0f} s.")
 
 
 class _Watch:

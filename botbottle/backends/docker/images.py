@@ -75,7 +75,7 @@ def _existing(client: DockerClient, name: str) -> str:
     image = find(client, name) if name else None
     if image is None and name.startswith("bot-bottle-"):
         raise BackendError(
-            f"The image {name}, which was built for this bottle, is gone. Build it anew with: bottle rebuild "
+            f"The image {name}, which was built for this bottle, is gone. Rebuild it with: bottle rebuild "
             "SLUG, or name another image in the manifest."
         )
     if image is None:

@@ -313,7 +313,7 @@ class LocalBackend:
         if not run_dir.free_within(run, 1.0):
             run_dir.kill_supervisor(run)
             if not run_dir.free_within(run, 5.0):
-                raise BackendError(f"{slug} cannot be stopped: somebody else holds {run}/lock.")
+                raise BackendError(f"{slug} cannot be stopped: another process holds {run}/lock.")
         run_dir.tidy(run, attempts=100)
 
     def tidy(self, slug: str) -> None:

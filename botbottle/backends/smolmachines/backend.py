@@ -7,7 +7,6 @@ image is a directory or an archive of this host: nothing is fetched.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import shutil
@@ -31,43 +30,36 @@ from botbottle.backends.accounts import (
 )
 from botbottle.backends.archive import RECEIVE, pack
 from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable
+from botbottle.backends.smolmachines.machine import (
+    BUILDS_NOTHING,
+    FILES,
+    LOG,
+    PID,
+    PYTHON,
+    VARIABLES,
+    create_arguments,
+    init_command,
+    is_in_home,
+    setup_argument,
+    with_variables,
+)
 from botbottle.backends.smolmachines.smolvm import Refused, Smolvm, check_virtualization, find_program
 from botbottle.core import locks
 from botbottle.core.plan_types import (
-    HOME_INSIDE,
     INIT_INSIDE,
     PROGRAMS_INSIDE,
-    RUN_INSIDE,
-    SOCKETS_INSIDE,
-    TRUST_INSIDE,
-    USER_INSIDE,
     WORKSPACE_INSIDE,
     BackendError,
-    File,
-    Mount,
     Plan,
 )
 from botbottle.provision.agents import SERVER
 from botbottle.provision.variables import MCP_URL
 
 _SCRIPTS = ("init.py", "bridge.py", "install_files.py", "run_logged.py", "terminate.py")
-_PYTHON = ("python3", "-I", "-S")
-_FILES, _VARIABLES = f"{RUN_INSIDE}/files", f"{RUN_INSIDE}/variables.json"
-_LOG, _PID = f"{RUN_INSIDE}/log", f"{RUN_INSIDE}/main.pid"
 _COPIED, _LOCK = "copied-", "smolmachines.lock"
 _START_SECONDS = 180.0
 _SAVED_LOG_BYTES = 10_000_000
 _READ_LIMIT = 1 << 20
-_TRUST_COPIES = (
-    ("bundle.pem", "/etc/ssl/certs/ca-certificates.crt"),
-    ("bundle.pem", "/etc/pki/tls/certs/ca-bundle.crt"),
-    ("bundle.pem", "/etc/ssl/cert.pem"),
-    ("ca.pem", "/usr/local/share/ca-certificates/bot-bottle.crt"),
-)
-_BUILDS_NOTHING = (
-    "smolvm boots images and builds none. Build it elsewhere (docker build -t x . && docker save x -o "
-    "image.tar) and name the archive, or a directory, as the manifest's image."
-)
 
 
 class SmolmachinesBackend:
@@ -94,7 +86,7 @@ class SmolmachinesBackend:
 
     def build(self, plan: Plan, progress: Progress) -> str:
         if plan.dockerfile:
-            raise BackendError(_BUILDS_NOTHING)
+            raise BackendError(BUILDS_NOTHING)
         return plan.image
 
     def interpreter(self, _plan: Plan) -> str:
@@ -102,7 +94,7 @@ class SmolmachinesBackend:
 
     def start(self, plan: Plan, progress: Progress) -> None:
         self._boot(plan, progress)
-        launch = [*_PYTHON, f"{PROGRAMS_INSIDE}/run_logged.py", _LOG, _PID, *_init(plan)]
+        launch = [*PYTHON, f"{PROGRAMS_INSIDE}/run_logged.py", LOG, PID, *init_command(plan)]
         try:
             self._smolvm.call("exec", *self._agent(plan.slug), "-d", "-w", plan.workdir, "--", *launch)
         except BackendError:
@@ -115,7 +107,7 @@ class SmolmachinesBackend:
         options = ["-i", *(["-t"] if os.isatty(0) and os.isatty(1) else []), "-w", plan.workdir]
         try:
             return self._smolvm.foreground(
-                "exec", *self._agent(plan.slug), *options, "--", *_PYTHON, *_init(plan)
+                "exec", *self._agent(plan.slug), *options, "--", *PYTHON, *init_command(plan)
             )
         finally:
             self.stop(plan.slug)
@@ -123,11 +115,11 @@ class SmolmachinesBackend:
     def exec(self, slug: str, command: Sequence[str], *, tty: bool) -> int:
         self._require_running(slug)
         options = ["-i", *(["-t"] if tty else []), "-w", WORKSPACE_INSIDE]
-        return self._smolvm.foreground("exec", *self._agent(slug), *options, "--", *_with_variables(command))
+        return self._smolvm.foreground("exec", *self._agent(slug), *options, "--", *with_variables(command))
 
     def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
         self._require_running(slug)
-        command = _with_variables([*_PYTHON, "-c", program, *arguments])
+        command = with_variables([*PYTHON, "-c", program, *arguments])
         return self._smolvm.pipes("exec", *self._agent(slug), "-i", "--", *command)
 
     def attach(self, slug: str) -> int:
@@ -143,7 +135,7 @@ class SmolmachinesBackend:
             saved = self._saved_log(slug)
             yield saved.read_bytes() if saved.exists() else b""
             return
-        tail = ["tail", "-c", str(_SAVED_LOG_BYTES), *(["-f"] if follow else []), _LOG]
+        tail = ["tail", "-c", str(_SAVED_LOG_BYTES), *(["-f"] if follow else []), LOG]
         with self._smolvm.output("exec", *self._agent(slug), "--stream", "--", *tail) as output:
             while data := os.read(output.fileno(), 65536):
                 yield data
@@ -154,7 +146,7 @@ class SmolmachinesBackend:
         self._require_running(slug)
         with tempfile.TemporaryFile() as archive:
             name = pack(source, archive)
-            receive = [*_PYTHON, "-c", RECEIVE, target, name]
+            receive = [*PYTHON, "-c", RECEIVE, target, name]
             try:
                 self._smolvm.call("exec", *self._agent(slug), "-i", "--", *receive, stdin=archive)
             except Refused as error:
@@ -164,9 +156,9 @@ class SmolmachinesBackend:
         if not self.life(slug).alive:
             self._forget_secrets(slug)
             return
-        terminate = [*_PYTHON, f"{PROGRAMS_INSIDE}/terminate.py", _PID, str(seconds)]
+        terminate = [*PYTHON, f"{PROGRAMS_INSIDE}/terminate.py", PID, str(seconds)]
         self._try_inside(slug, *terminate, seconds=seconds + 10)
-        log = self._try_inside(slug, "tail", "-c", str(_SAVED_LOG_BYTES), _LOG)
+        log = self._try_inside(slug, "tail", "-c", str(_SAVED_LOG_BYTES), LOG)
         self._saved_log(slug).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._saved_log(slug).write_bytes(log[-_SAVED_LOG_BYTES:])
         self._smolvm.call("stop", "--name", sandbox_name(self.home, slug), "-t", "1", seconds=seconds + 60)
@@ -197,7 +189,7 @@ class SmolmachinesBackend:
         shutil.rmtree(self._saved_log(slug).parent, ignore_errors=True)
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
-        raise Unavailable(_BUILDS_NOTHING)
+        raise Unavailable(BUILDS_NOTHING)
 
     # Beneath the interface
 
@@ -250,7 +242,7 @@ class SmolmachinesBackend:
         """Boot a machine with everything but the main command. A failure leaves nothing behind."""
         if self.life(plan.slug).alive:
             raise BackendError(f"The bottle {plan.slug} runs already. Stop it with: bottle stop {plan.slug}")
-        create = _create(plan, sandbox_labels(self.home, plan.slug))
+        create = create_arguments(plan, sandbox_labels(self.home, plan.slug))
         user = bottle_user(self.home)
         warn_of_closed_mounts(plan.mounts, user, progress)
         if plan.limits.pids is not None:
@@ -285,9 +277,9 @@ class SmolmachinesBackend:
     def _provide(self, plan: Plan, user: User, variables: dict[str, str]) -> None:
         """Make directories and accounts, then copy in our programs, the plan's files and the variables."""
         prepare = (inside.DIRECTORY / "vm_setup.py").read_text(encoding="utf-8")
-        wanted = json.dumps(_vm_setup(plan, user))
+        wanted = json.dumps(setup_argument(plan, user))
         try:
-            self._smolvm.call("exec", *self._root(plan.slug), "--", *_PYTHON, "-c", prepare, wanted)
+            self._smolvm.call("exec", *self._root(plan.slug), "--", *PYTHON, "-c", prepare, wanted)
         except Refused as error:
             raise BackendError(
                 f"The machine of {plan.slug} could not be prepared. It needs python3 in its image: {error}"
@@ -297,13 +289,13 @@ class SmolmachinesBackend:
             self._copy(plan.slug, text, f"{PROGRAMS_INSIDE}/{name}", 0o644)
         index = []
         for number, file in enumerate(plan.files):
-            if _in_home(file):
+            if is_in_home(file):
                 index.append({"name": str(number), "path": file.path, "mode": file.mode})
-                self._copy(plan.slug, file.content, f"{_FILES}/{number}", 0o400, user)
+                self._copy(plan.slug, file.content, f"{FILES}/{number}", 0o400, user)
             else:
                 self._copy(plan.slug, file.content, file.path, file.mode)
-        self._copy(plan.slug, json.dumps(index), f"{_FILES}/index.json", 0o444)
-        self._copy(plan.slug, json.dumps(variables), _VARIABLES, 0o400, user)
+        self._copy(plan.slug, json.dumps(index), f"{FILES}/index.json", 0o444)
+        self._copy(plan.slug, json.dumps(variables), VARIABLES, 0o400, user)
 
     def _copy(self, slug: str, content: str, target: str, mode: int, owner: User | None = None) -> None:
         """Copy through a private file of the host, which is removed afterwards."""
@@ -323,89 +315,23 @@ class SmolmachinesBackend:
         """Install files in the home; then register our server with Claude Code's own command, as its user."""
         register = ["claude", "mcp", "add", "--scope", "user", "--transport", "http", SERVER, MCP_URL]
         place = [
-            *_PYTHON,
+            *PYTHON,
             f"{PROGRAMS_INSIDE}/install_files.py",
-            _FILES,
+            FILES,
             INIT_INSIDE,
             "exec",
             "--env-file",
-            _VARIABLES,
+            VARIABLES,
             "--",
         ]
         self._smolvm.call("exec", *self._agent(plan.slug), "--", *place, "true")
         if plan.agent != "claude" or not plan.supervise:
             return
         try:
-            self._smolvm.call("exec", *self._agent(plan.slug), "--", *_with_variables(register))
+            self._smolvm.call("exec", *self._agent(plan.slug), "--", *with_variables(register))
         except BackendError as error:
             if "already exists" not in str(error):
                 progress(
                     f"Warning: the supervise tools could not be registered ({error}). Do it by hand: "
                     f"bottle exec {plan.slug} -- {shlex.join(register)}"
                 )
-
-
-def _init(plan: Plan) -> list[str]:
-    options = ["--env-file", _VARIABLES, *([] if plan.supervise else ["--no-supervise"])]
-    return [INIT_INSIDE, *options, "--", *plan.command]
-
-
-def _with_variables(command: Sequence[str]) -> list[str]:
-    return [*_PYTHON, INIT_INSIDE, "exec", "--env-file", _VARIABLES, "--", *command]
-
-
-def _in_home(file: File) -> bool:
-    return file.path.startswith(f"{HOME_INSIDE}/")
-
-
-def _create(plan: Plan, labels: dict[str, str]) -> list[str]:
-    """The arguments of `machine create`: never --net, a published port, or a name to pull."""
-    if plan.dockerfile:
-        raise BackendError(_BUILDS_NOTHING)
-    image = Path(plan.image)
-    if not plan.image.startswith("/") or not image.exists():
-        raise BackendError(f"The image {plan.image!r} is not on this host. {_BUILDS_NOTHING}")
-    arguments = ["--image", plan.image, "-w", plan.workdir]
-    for name, value in labels.items():
-        arguments += ["--label", f"{name}={value}"]
-    if plan.limits.cpus is not None:
-        arguments += ["--cpus", str(max(1, math.ceil(plan.limits.cpus)))]
-    if plan.limits.memory is not None:
-        arguments += ["--mem", str(max(1, plan.limits.memory >> 20))]
-    for mount in plan.mounts:
-        arguments += _mounted(mount, plan)
-    return arguments
-
-
-def _mounted(mount: Mount, plan: Plan) -> list[str]:
-    if mount.target == SOCKETS_INSIDE:
-        pairs = [f"{mount.source}/{name}:{mount.target}/{name}" for name in _sockets(plan)]
-        return [word for pair in pairs for word in ("--mount-socket", pair)]
-    if not Path(mount.source).is_dir():
-        raise BackendError(
-            f"{mount.source} is not a directory; smolvm mounts nothing else. Mount its parent."
-        )
-    return ["-v", f"{mount.source}:{mount.target}:{'rw' if mount.writable else 'ro'}"]
-
-
-def _sockets(plan: Plan) -> list[str]:
-    return ["proxy.sock", *(["agent.sock"] if plan.supervise else [])]
-
-
-def _vm_setup(plan: Plan, user: User) -> dict[str, Any]:
-    """The argument for vm_setup.py."""
-    trusted = any(mount.target == TRUST_INSIDE for mount in plan.mounts)
-    parents = sorted({str(Path(file.path).parent) for file in plan.files if not _in_home(file)})
-    return {
-        "uid": user.uid,
-        "gid": user.gid,
-        "home": HOME_INSIDE,
-        "directories": [RUN_INSIDE, PROGRAMS_INSIDE, _FILES, *parents],
-        "files": [_LOG, _PID],
-        "accounts": {
-            "/etc/passwd": f"{USER_INSIDE}:x:{user.uid}:{user.gid}:agent:{HOME_INSIDE}:/bin/sh\n",
-            "/etc/group": f"{USER_INSIDE}:x:{user.gid}:\n",
-        },
-        "sockets": [f"{SOCKETS_INSIDE}/{name}" for name in _sockets(plan)],
-        "copies": [(f"{TRUST_INSIDE}/{name}", place) for name, place in _TRUST_COPIES] if trusted else [],
-    }

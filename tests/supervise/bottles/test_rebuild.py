@@ -519,7 +519,7 @@ def test_a_log_is_bounded_and_private(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "rebuilds" / "1.log"
     assert path.stat().st_size < 13_000
     assert path.stat().st_mode & 0o777 == 0o600
-    assert "longer than what is kept" in path.read_text()
+    assert "rest of the log is cut off" in path.read_text()
 
 
 # --- on the console

@@ -153,9 +153,9 @@ class TestTheRealCommandLine:
 def create_only(backend: SmolmachinesBackend, plan: Plan, *more: str) -> None:
     """What `start` asks for first; booting is more than every host can."""
     from botbottle.backends.accounts import sandbox_labels
-    from botbottle.backends.smolmachines.backend import _create
+    from botbottle.backends.smolmachines.machine import create_arguments
 
-    arguments = _create(plan, sandbox_labels(backend.home, plan.slug))
+    arguments = create_arguments(plan, sandbox_labels(backend.home, plan.slug))
     backend._smolvm.call("create", "--name", sandbox_name(backend.home, plan.slug), *arguments, *more)
 
 

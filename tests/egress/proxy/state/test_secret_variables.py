@@ -157,7 +157,7 @@ def test_what_cannot_be_read_stops_all_that_is_to_be_searched(
     client = lab.secured(HOST)
     assert client.ask(get("/in", HOST)).status == 200
     run.mkdir(exist_ok=True)
-    (run / "handed.json").write_bytes(content)
+    (run / "secret_variables.json").write_bytes(content)
     eventually(lambda: client.ask(get("/in", HOST)).reason == "dlp-unreadable", "the refusal")
     answer = lab.secured(HOST).ask(get("/in/some-path", HOST))
     assert (answer.status, answer.json["path"]) == (403, "(concealed)")
@@ -176,8 +176,8 @@ def test_what_cannot_be_read_stops_all_that_is_to_be_searched(
     )
     problems = lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"]
     assert problems == [
-        "The secrets that were handed to the bottle cannot be read from run/handed.json: it is not what a"
-        " start writes."
+        "The secrets that were handed to the bottle cannot be read from run/secret_variables.json: it is not "
+        "what a start writes."
     ]
     secret_variables.forget(run)
     eventually(lambda: client.ask(get("/in", HOST)).status == 200, "the end of it")
@@ -187,7 +187,7 @@ def test_what_cannot_be_read_stops_all_that_is_to_be_searched(
 def test_names_that_the_bottle_chose_are_not_noted_while_it_cannot_be_read(lab: Harness, run: Path) -> None:
     lab.publish("agent-a", [{**pinned("*.example.org"), "pinned_addresses": ["127.0.0.2"]}])
     run.mkdir(exist_ok=True)
-    (run / "handed.json").write_bytes(b"[")
+    (run / "secret_variables.json").write_bytes(b"[")
     said = eventually(
         lambda: (answer := lab.client().ask(connect("mine.example.org"))).status == 403 and answer,
         "a refusal",
