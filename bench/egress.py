@@ -21,9 +21,7 @@ median of the ratios to these two. Load, proxy and origin share the machine's co
 below 1 for everything; processor time per request is the steadier figure, and what new connections are
 compared by, because the load's own handshakes limit how many it can open in a second. The bars for
 processor time were set on a machine on which squid takes 33 µs (tunnel) and 103 µs (intercept): where squid
-is measured too, the time is also given in that machine's terms. Congestion control is the host's, but for
-what bot-bottle sends to bottles, which is never paced: where the host has BBR, that makes its large answers
-cheaper than those of the others.
+is measured too, the time is also given in that machine's terms. Congestion control is the host's.
 """
 
 from __future__ import annotations

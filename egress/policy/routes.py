@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
@@ -174,6 +174,7 @@ class Route:
     lease: Lease | None = None
     dlp: Dlp = field(default_factory=Dlp)
     pinned_addresses: tuple[str, ...] = ()
+    is_cacheable: bool = field(init=False, repr=False, compare=False)  # the fast path may serve it
 
     def __post_init__(self) -> None:
         normal = {
@@ -184,6 +185,7 @@ class Route:
             ),
             "methods": canonical_methods(self.methods),
             "pinned_addresses": canonical_addresses(self.pinned_addresses),
+            "is_cacheable": _has_defaults(self, _FAST_ROUTE) and _has_defaults(self.dlp, _FAST_DLP),
         }
         for name, value in normal.items():
             object.__setattr__(self, name, value)
@@ -251,6 +253,17 @@ class Route:
             dlp=Dlp.from_dict(known["dlp"]) if known.get("dlp") is not None else Dlp(),
             pinned_addresses=tuple(listed(known.get("pinned_addresses", ()), "pinned_addresses")),
         )
+
+
+# The attributes of a route, and of its `dlp`, that the fast path is right for whatever they hold.
+_FAST_ROUTE = frozenset({"host", "path_allowlist", "methods", "pinned_addresses", "dlp", "is_cacheable"})
+_FAST_DLP = frozenset({"out"})
+
+
+def _has_defaults(instance: Route | Dlp, besides: frozenset[str]) -> bool:
+    """Every other attribute must hold its default, so that a new one switches the fast path off."""
+    others = [each for each in fields(instance) if each.name not in besides]
+    return all(getattr(instance, each.name) == each.default for each in others)
 
 
 def canonical_methods(methods: Sequence[object]) -> tuple[str, ...]:

@@ -16,15 +16,13 @@ from botbottle.core.environment import BadSetting
 from botbottle.core.files import write_atomically
 from egress.contract import sharding
 from egress.policy.addresses import Network
-from egress.proxy.net.buffers import NARROW
-from egress.proxy.request.upstream_proxy import Gateway
 
 log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
-# For the search of one body, whatever its coding, or of the largest that is signed. With two codings, which
-# hardly anybody uses, it can take twice as much, and is refused where there is no more.
+# Enough to search one body, whatever its coding, or the largest that is signed. A body with two codings, a
+# rare case, can need twice as much, and is refused if there is no more.
 _LEAST_HELD_MIB = 17
-TOLD = 16  # connections beyond the limit that get an answer, which takes a moment; more are just closed
+TOLD = 16  # connections beyond the limit that get an answer; more are just closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,6 @@ class Limits:
     head_fields: int = 128
     held_body_bytes: int = 16 * 1024 * 1024  # only where a signature needs the whole body first
     held_bytes: int = 128 * 1024 * 1024  # of all its requests, in such bodies, and to search and decode any
-    in_flight_bytes: int = 256 * 1024 * 1024  # of all its connections, on the way from one side to the other
     head_seconds: float = 15
     keep_alive_seconds: float = 75
     handshake_seconds: float = 15
@@ -44,9 +41,17 @@ class Limits:
     idle_seconds: float = 600
     tunnel_idle_seconds: float = 3600
     stop_seconds: float = 10
-    leaving_seconds: float = 30  # for what was written before a close; no longer than without a byte
+    leaving_seconds: float = 30  # to send the rest before a close; at most idle_seconds
     connections: int = 512
     pooled: int = 128  # fewer than the requests under way at once would mean a handshake for each
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Where the operator's own proxy is (see request/upstream_proxy.py)."""
+
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class Config:
     forbidden_networks: tuple[Network, ...] = ()
     nat64: bool = False
     refuse_at_connect: bool = False
+    fast_path: bool = True
     gateway: Gateway | None = None
     limits: Limits = field(default_factory=Limits)
     processes: int = 1
@@ -88,7 +94,7 @@ class Config:
         return self.run / sharding.DISCOVERY
 
     def tell(self, port: int | None) -> None:
-        """Where we are, and how many, for all who look for us. On a full disk we serve without that."""
+        """Write down the port and the number of processes. On a full disk we serve without that file."""
         text = json.dumps({"port": port, "processes": self.processes}) + "\n"
         try:
             write_atomically(self.discovery, text, also_when_full=True)
@@ -99,7 +105,7 @@ class Config:
             sys.stdout.flush()
 
     def forget_the_killed(self) -> None:
-        """What a killed run told is no longer true. The file keeps its place on a disk that may be full."""
+        """Blank what a killed run wrote. The file keeps its place on a disk that may be full."""
         if self.discovery.is_file():
             with self.discovery.open("r+b") as file:
                 file.write(b"\n" * self.discovery.stat().st_size)
@@ -120,6 +126,7 @@ def from_environment() -> Config:
         forbidden_networks=_networks("EGRESS_FORBIDDEN_NETWORKS"),
         nat64=environment.flag("EGRESS_NAT64"),
         refuse_at_connect=environment.flag("EGRESS_REFUSE_AT_CONNECT"),
+        fast_path=environment.flag("EGRESS_FAST_PATH", default=True),
         gateway=_gateway("EGRESS_UPSTREAM_PROXY"),
         limits=_limits(),
         processes=sharding.configured("EGRESS_PROCESSES"),
@@ -143,24 +150,11 @@ def _limits() -> Limits:
         tunnel_idle_seconds=environment.seconds("EGRESS_TUNNEL_IDLE_SECONDS", usual.tunnel_idle_seconds),
         stop_seconds=environment.seconds("EGRESS_STOP_SECONDS", usual.stop_seconds),
         connections=connections,
-        in_flight_bytes=_in_flight_bytes("EGRESS_MAX_IN_FLIGHT_MIB", connections),
         held_bytes=_MIB
         * environment.whole_number(
             "EGRESS_MAX_HELD_MIB", usual.held_bytes // _MIB, at_least=_LEAST_HELD_MIB, at_most=1_000_000
         ),
     )
-
-
-def _in_flight_bytes(name: str, connections: int) -> int:
-    """At least as much as so many connections can do with; more than that makes some of them faster."""
-    least = -(-(connections + TOLD) * NARROW.most // _MIB)
-    usual = max(Limits().in_flight_bytes // _MIB, least)
-    chosen = environment.whole_number(name, usual, at_least=1, at_most=1_000_000)
-    if chosen < least:
-        raise BadSetting(
-            f"{name} must be at least {least} for {connections} connections (EGRESS_MAX_CONNECTIONS)."
-        )
-    return chosen * _MIB
 
 
 def _pinned_ports(name: str) -> dict[int, int]:
@@ -193,7 +187,7 @@ def _gateway(name: str) -> Gateway | None:
 
 
 def _authorities(name: str) -> Path | None:
-    """What is wrong with the file is told here, once, and not by each process."""
+    """Check the file here, so that the problem is reported once and not by each process."""
     text = environment.text(name)
     if not text:
         return None

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 def run(config: Config, *, lookup: Lookup | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Raises BadSetting. `lookup` is how names become addresses."""
     if part := prefork.inherited_slot():
-        die_with_supervisor(signal.SIGKILL)  # its successor comes at once too, and opens the same sockets
+        die_with_supervisor(signal.SIGKILL)  # its successor starts at once, and opens the same sockets
         config = replace(config, processes=part.processes, number=part.number)
         return _serve(config, Sockets.inherited(part.descriptors), lookup)
     die_with_supervisor()
@@ -56,9 +56,8 @@ def run(config: Config, *, lookup: Lookup | None = None) -> int:
     config.bottles.mkdir(mode=0o700, exist_ok=True)
     with _alone(config.run / "egress.lock") as lock:
         _forget_the_killed(config)
-        several = config.processes > 1
-        listening = tcp.listen(config.bind, config.port, shared=several) if config.port is not None else []
-        if several:
+        listening = tcp.listen(config.bind, config.port) if config.port is not None else []
+        if config.processes > 1:
             return prefork.run(config, listening, lock.fileno())
         return _serve(config, Sockets(listening), lookup)
 
@@ -71,7 +70,7 @@ def _serve(config: Config, sockets: Sockets, lookup: Lookup | None) -> int:
 
 
 def _forget_the_killed(config: Config) -> None:
-    """What it said is no longer true, and it may have been more processes."""
+    """Remove what a killed run has left: it may have had more processes."""
     config.forget_the_killed()
     for number in range(config.processes, sharding.MOST):
         sharding.control_socket(config.run, number).unlink(missing_ok=True)
@@ -79,7 +78,7 @@ def _forget_the_killed(config: Config) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[IO[str]]:
-    """Two data planes on one home would take each other's sockets away."""
+    """Hold the home's lock: two data planes would take each other's sockets away."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

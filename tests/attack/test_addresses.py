@@ -106,7 +106,7 @@ def test_a_pinned_name_is_never_looked_up(lab: Harness) -> None:
 HERE, ELSEWHERE = PUBLIC
 WAYS = {
     "plain": (80, {"methods": ["GET"]}),
-    "short way": (443, {"methods": ["GET"]}),
+    "fast path": (443, {"methods": ["GET"]}),
     "task": (443, {"dlp": {"in": True}}),
     "tunnel": (443, {}),
 }

@@ -220,7 +220,7 @@ def test_neither_does_what_the_agent_sends_where_there_is_no_credential(lab: Har
 
 @pytest.mark.parametrize("host", [*IMPOSTORS, "other.example.com"])
 @pytest.mark.parametrize(
-    "more", [{}, {"auth": {"scheme": "Bearer", "token_ref": "CANARY"}}], ids=["short way", "credential"]
+    "more", [{}, {"auth": {"scheme": "Bearer", "token_ref": "CANARY"}}], ids=["fast path", "credential"]
 )
 def test_a_proof_does_not_count_for_another_address(lab: Harness, host: str, more: dict[str, object]) -> None:
     """The first one is verified and its connection kept; then the route leads somewhere else."""

@@ -6,16 +6,14 @@ import gzip
 import random
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from egress.dlp.git_packs import MEMORY
 from egress.dlp.scanner import memory_of_scan
-from egress.proxy.net.splice import MOST
 from tests.support.git_packs import Pack
-from tests.support.proxy_harness import Client, Harness, eventually, get, pinned, request, running_lab
+from tests.support.proxy_harness import Harness, eventually, get, pinned, request, running_lab
 
 pytestmark = pytest.mark.process
 HOST = "api.example.com"
@@ -102,33 +100,3 @@ def test_an_upload_that_is_sent_holds_nothing_while_it_waits_for_its_answer(lab:
     eventually(lambda: [seen.whole for seen in lab.requests] == [True], "the upload")
     assert lab.control("GET", "/status")["bottles"]["agent-a"]["flows"] == 1
     assert held_bytes(lab) == 0
-
-
-def pipes(lab: Harness) -> int:
-    found = set()
-    for link in Path(f"/proc/{lab.process.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.add(str(link.readlink()))
-    return sum(name.startswith("pipe:") for name in found)
-
-
-def download(lab: Harness, slug: str = "agent-a") -> Client:
-    client = lab.secured("bare.example.com", slug=slug)
-    client.send(get("/big/1000000000", "bare.example.com"))
-    return client
-
-
-def test_downloads_that_nobody_reads_on_leave_pipes_for_another_bottle(lab: Harness) -> None:
-    before = pipes(lab)
-
-    def reads_until(client: Client, count: int) -> bool:
-        """Or for so long that it is certain that it gets none."""
-        return any(client.take(256 * 1024) and pipes(lab) - before == count for _ in range(60))
-
-    for number in range(MOST // 2):
-        assert reads_until(download(lab), number + 1), "it goes past the process"
-    for _ in range(3):
-        assert not reads_until(download(lab), MOST // 2 + 1)
-    assert reads_until(download(lab, "agent-b"), MOST // 2 + 1)
-    lab.reset()
-    eventually(lambda: pipes(lab) == before, "the end of them")

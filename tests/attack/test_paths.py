@@ -178,7 +178,7 @@ LIMITS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=list(LIMITS))
 def test_a_header_does_not_aim_the_request_elsewhere(lab: Harness, limits: dict[str, object]) -> None:
-    """Asked again and again, most of these requests find a kept connection and could go the short way."""
+    """Asked again and again, most of these requests find a kept connection and could take the fast path."""
     lab.publish("agent-a", [pinned(HOST, **limits)])
     client = lab.secured(HOST)
     for name in OVERRIDES:

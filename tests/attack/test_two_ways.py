@@ -1,4 +1,4 @@
-"""The short way and the task make the same of every head: same answer, same bytes to the origin, same record.
+"""The fast path and the task make the same of every head: same answer, same bytes to the origin, same record.
 
 Each is sent where there is no kept connection to the origin, where there is one, and where there is one and
 the same fields came before under a harmless first line.
@@ -99,14 +99,14 @@ class Ways:
     def differences(self, raw: bytes) -> list[Any]:
         """What became of it on the ways, if it is not the same on all."""
         cold = self._cold(raw)
-        others = [self._warm(raw), self._known(raw)]
+        others = [self.warm(raw), self._known(raw)]
         return [cold, *others] if any(other not in (cold, None) for other in others) else []
 
     def _cold(self, raw: bytes) -> Any:
         self._lab.origins.speak(HOST, b"!")  # so that nothing is kept
         return self._outcome("cold", raw)
 
-    def _warm(self, raw: bytes) -> Any:
+    def warm(self, raw: bytes) -> Any:
         assert self._client("warm").ask(HARMLESS).status == 200
         return self._outcome("warm", raw)
 
@@ -164,7 +164,7 @@ class Ways:
     def _records(self, slug: str) -> list[dict[str, Any]]:
         return [record for record in self._lab.records() if record["bottle"] == slug]
 
-    def _noted(self, slug: str) -> set[str]:
+    def noted(self, slug: str) -> set[str]:
         """All but when, how long, and what was only sent to prepare something."""
         return {
             str({key: value for key, value in record.items() if key not in UNCERTAIN})
@@ -172,8 +172,12 @@ class Ways:
             if record["path"] != "/allowed/before"
         }
 
+    def check_records_of(self, other: Ways) -> None:
+        """What this proxy has noted is what the other one has."""
+        eventually(lambda: self.noted("agent-a") == other.noted("agent-a"), "the same records")
+
     def check_records(self) -> None:
-        eventually(lambda: self._noted("agent-a") == self._noted("agent-b"), "the same records")
+        eventually(lambda: self.noted("agent-a") == self.noted("agent-b"), "the same records")
 
 
 UNCERTAIN = {"bottle", "at", "table_version", "first_byte_ms", "duration_ms"}

@@ -14,7 +14,7 @@ from tests.support.proxy_harness import Answer, Client, Harness, eventually, get
 pytestmark = pytest.mark.process
 HOST = "api.example.com"
 ROUTES = {
-    "short way": pinned(HOST, methods=["GET"]),
+    "fast path": pinned(HOST, methods=["GET"]),
     "task": pinned(HOST, dlp={"out": False, "in": True}),
     "credential": pinned(HOST, auth={"scheme": "Bearer", "token_ref": "OTHER"}),
     "plain": pinned(HOST, methods=["GET"]),

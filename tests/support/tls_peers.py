@@ -17,9 +17,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.tls.authority import Authority, _private_pem
-from egress.proxy.tls.openssl import Session
+from egress.proxy.tls.session import Session
 from egress.proxy.tls.transport import TlsTransport
 from tests.support.timeouts import PATIENCE
 

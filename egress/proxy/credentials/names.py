@@ -36,21 +36,8 @@ _HARMLESS = frozenset(
     }
 )
 _HARMLESS_ENDS = frozenset(
-    {
-        b"cache-key",
-        b"continuation-token",
-        b"idempotency-key",
-        b"idempotency-token",
-        b"lock-token",
-        b"next-token",
-        b"page-token",
-        b"partition-key",
-        b"retry-token",
-        b"routing-key",
-        b"surrogate-key",
-        b"sync-token",
-        b"websocket-key",
-    }
+    b"cache-key continuation-token idempotency-key idempotency-token lock-token next-token page-token"
+    b" partition-key retry-token routing-key surrogate-key sync-token websocket-key".split()
 )
 _SAYS_HOW = frozenset({b"type", b"mode", b"version"})  # npm-auth-type
 _HARMLESS_KINDS = re.compile(
@@ -86,13 +73,8 @@ _REMEMBERED_BYTES = 64
 
 
 def is_credential_header(key: bytes) -> bool:
-    """Whether this name (lower case) stands for a credential. The same come again and again: remembered."""
+    """Whether this name (lower case) stands for a credential. Short names are remembered."""
     return _remembered_header(key) if len(key) <= _REMEMBERED_BYTES else _header_logs_in(key)
-
-
-@lru_cache(maxsize=1024)
-def _remembered_header(key: bytes) -> bool:
-    return _header_logs_in(key)
 
 
 def _header_logs_in(key: bytes) -> bool:
@@ -132,11 +114,6 @@ def _names_in(query: bytes) -> list[bytes]:
     return _PARAMETER.findall(query)
 
 
-@lru_cache(maxsize=1024)
-def _remembered_parameter(name: bytes) -> str | None:
-    return _parameter_logs_in(name)
-
-
 def _parameter_logs_in(name: bytes) -> str | None:
     if match := _AS_SPELT.search(name):
         return "sessionid" if match[1] else "user_key"
@@ -157,3 +134,5 @@ _REFUSED = {_joined(name.encode("ascii")): name for name in _PARAMETERS}
 _REFUSED_ENDS = {
     _joined(end.encode("ascii")): f"parameters that end in '{end}'" for end in _ENDS_OF_PARAMETERS
 }
+_remembered_header = lru_cache(maxsize=1024)(_header_logs_in)
+_remembered_parameter = lru_cache(maxsize=1024)(_parameter_logs_in)

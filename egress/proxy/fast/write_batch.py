@@ -1,4 +1,4 @@
-"""Small messages of one turn of the loop, written together when everything that has arrived was looked at."""
+"""Small messages of one turn of the event loop, written together once everything that arrived was handled."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ log = logging.getLogger(__name__)
 
 
 class WriteBatch:
-    """The same code runs several times in a row, out of the processor's caches, and those who wait
-    for messages wake up once for several: small requests on many connections cost a fifth less.
+    """The same code runs several times in a row, and the readers wake up once for several messages: small
+    requests on many connections cost a fifth less.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()  # asking for it each time costs a system call
-        self._wires: list[Connection] = []
+        self._connections: list[Connection] = []
 
     def put(self, connection: Connection, data: bytes) -> None:
-        """What is written to this wire otherwise comes after it."""
-        if not self._wires:
+        """Anything else that is written to the connection comes after this."""
+        if not self._connections:
             self._loop.call_soon(self._send)
-        self._wires.append(connection)
+        self._connections.append(connection)
         connection.unsent += data
 
     def _send(self) -> None:
-        """All are made ready first: whoever is sent something may take the processor from us at once."""
-        connections, self._wires = self._wires, []
+        """Make all of them ready first, because a reader may take the processor as soon as we write."""
+        connections, self._connections = self._connections, []
         ready = []
         for connection in connections:
             try:
                 chunk = connection.take_pending_chunk()
             except Exception:
-                _give_up(connection)
+                _abort(connection)
             else:
                 if chunk is not None:
                     ready.append(chunk)
@@ -42,10 +42,10 @@ class WriteBatch:
             try:
                 transport.write(data)
             except Exception:
-                _give_up(transport)
+                _abort(transport)
 
 
-def _give_up(connection: Connection | asyncio.Transport) -> None:
-    """This one: all others are sent what is theirs."""
+def _abort(connection: Connection | asyncio.Transport) -> None:
+    """An error on one connection must not keep the others waiting."""
     log.exception("a connection ended with an error")
     connection.abort()

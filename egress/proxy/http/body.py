@@ -1,4 +1,4 @@
-"""Message bodies: where one ends, and nothing else. Chunked bodies are decoded strictly and framed anew.
+"""Message bodies: where one ends, and nothing else. Chunked bodies are decoded strictly and framed again.
 
 Trust boundary: chunk sizes and trailers are off the wire. A body that breaks the rules raises ValueError.
 """
@@ -18,29 +18,13 @@ _MAX_LINE = 4096
 _MAX_TRAILERS = 32
 _CHUNKED_PART = 4 * 1024
 # A trailer arrives after the decision was made, so it may carry nothing that a decision depends on.
-_NOT_IN_TRAILERS = override_headers.ALL | frozenset(
-    {
-        b"host",
-        b"content-length",
-        b"transfer-encoding",
-        b"connection",
-        b"upgrade",
-        b"te",
-        b"trailer",
-        b"expect",
-        b"authorization",
-        b"proxy-authorization",
-        b"cookie",
-        b"set-cookie",
-        b"content-encoding",
-        b"content-type",
-        b"content-range",
-        b"range",
-        b"if-range",
-        b"location",
-        OUR_OWN,
-    }
-)
+_NOT_IN_TRAILERS = override_headers.ALL | {
+    OUR_OWN,
+    *b"""
+    host content-length transfer-encoding connection upgrade te trailer expect authorization
+    proxy-authorization cookie set-cookie content-encoding content-type content-range range if-range location
+    """.split(),
+}
 
 
 class Body(Protocol):
@@ -72,20 +56,16 @@ class SizedBody:
     def feed(self, data: bytes) -> bytes:
         if len(data) > self.missing:
             data, self.rest = data[: self.missing], data[self.missing :]
-        self.skip(len(data))
-        return data
-
-    def skip(self, count: int) -> None:
-        """So much of it, and no more, went another way."""
-        self.missing -= count
+        self.missing -= len(data)
         self.finished = self.missing == 0
+        return data
 
     def end(self) -> None:
         if not self.finished:
             raise ValueError("the body ended too early")
 
 
-NOTHING = SizedBody(0)  # shared: what is finished never changes
+NOTHING = SizedBody(0)  # shared: a finished body never changes
 
 
 class UntilClose:
@@ -131,7 +111,7 @@ class ChunkedBody:
             raise ValueError("the body ended too early")
 
     def _read_line(self, data: bytes, position: int) -> int:
-        """Consume up to and with the next LF; a line that is not yet whole is kept for the next call."""
+        """Consume the data up to and including the next LF; keep an unfinished line for the next call."""
         end = data.find(b"\n", position)
         self._line += data[position:] if end < 0 else data[position : end + 1]
         if self._expect == "end of chunk" and not b"\r\n".startswith(self._line):
@@ -169,7 +149,7 @@ class ChunkedBody:
 
 
 def payloads(data: bytes, body: Body) -> Iterator[bytes]:
-    """What is in `data` of the body, a step at a time: chunks can be one byte each."""
+    """Yield the payload in `data`, a step at a time: chunks can be one byte each."""
     size = _CHUNKED_PART if isinstance(body, ChunkedBody) else max(1, len(data))
     for start in range(0, len(data), size):
         payload = body.feed(data[start : start + size])

@@ -1,4 +1,4 @@
-"""Request and response heads, read strictly: what can be read in two ways is refused, not repaired.
+"""Request and response heads, read strictly: an ambiguous head is refused, not repaired.
 
 Trust boundary: every byte here is off the wire. A head must satisfy our grammar and llhttp, which others
 wrote for other purposes, so that a mistake in one of them is not enough.
@@ -21,46 +21,26 @@ _FIELDS = rb"((?:" + TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n)*+)\r\n"
 _REQUEST = re.compile(rb"([A-Z][A-Z-]{0,31}) ([\x21-\x7e]++) HTTP/(1\.[01])\r\n" + _FIELDS)
 _RESPONSE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*+))?\r\n" + _FIELDS)
 _FIELD = re.compile(rb"([^:\r\n]+):[ \t]*+((?:[^ \t\r\n]++|[ \t]++(?!\r\n))*+)[ \t]*+\r\n")
-_USUAL_LINE = re.compile(
-    rb"(GET|HEAD|OPTIONS) ((/[\x21\x22\x24-\x3e\x40-\x7e]*+)(?:\?[\x21\x22\x24-\x7e]*+)?) HTTP/1\.1\r\n"
-)
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}")
 
-# Read by this proxy, so two of them, or one named in Connection, would leave open which one counts.
-_SINGLE = frozenset(
-    {b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"proxy-authorization"}
-)
+# This proxy acts on them, so with two of them, or one named in Connection, it would be unclear which counts.
+_SINGLE = frozenset(b"host content-length transfer-encoding expect upgrade proxy-authorization".split())
 _NEVER_HOP_BY_HOP = frozenset(
-    {
-        b"host",
-        b"content-length",
-        b"content-type",
-        b"content-encoding",
-        b"authorization",
-        b"cookie",
-        b"expect",
-        b"trailer",
-    }
+    b"""
+    host content-length content-type content-encoding authorization cookie expect trailer
+    """.split()
 )
 HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"proxy-connection",
-        b"keep-alive",
-        b"te",
-        b"transfer-encoding",
-        b"upgrade",
-        b"http2-settings",
-        b"proxy-authorization",
-        b"proxy-authenticate",
-        b"proxy-authentication-info",
-    }
+    b"""
+    connection proxy-connection keep-alive te transfer-encoding upgrade http2-settings proxy-authorization
+    proxy-authenticate proxy-authentication-info
+    """.split()
 )
-OUR_OWN = b"x-egress-reason"  # what our refusals are known by: nobody else is to speak in our name
+OUR_OWN = b"x-egress-reason"  # marks our refusals: no origin may send it
 _NOT_SENT_ON = HOP_BY_HOP | {b"host", OUR_OWN}
 _ACTED_ON = _SINGLE | HOP_BY_HOP | {b"content-encoding", b"content-type"}
 _AS_DASHES = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
-_REMEMBERED_BYTES = 2048
+_CACHED_BYTES = 2048
 # Most origins take 8 KiB, some load balancers 16. Presigned URLs and GraphQL in a query are well below.
 _MAX_TARGET = 16 * 1024
 _MAX_CONNECTION_TOKENS = 64
@@ -71,6 +51,8 @@ UNTIL_CLOSE = -2
 @dataclass(slots=True)
 class Head:
     """`length` is the body's size, CHUNKED or (answers only) UNTIL_CLOSE.
+
+    `travelling` are the fields that are sent on: not Host, nor those that belong to this connection alone.
 
     Collections are shared with other heads that have the same fields: read them, never change them.
     """
@@ -86,10 +68,6 @@ class Head:
     def values(self, name: bytes) -> list[bytes]:
         return [value for key, _, value in self.fields if key == name]
 
-    def end_to_end(self) -> list[Field]:
-        """The fields that travel on: not Host, those of this connection, nor those it names as its own."""
-        return self.travelling
-
 
 @dataclass(slots=True)
 class RequestHead(Head):
@@ -101,7 +79,7 @@ class RequestHead(Head):
         return self.version == b"1.1" and b"close" not in self.connection
 
     def with_length(self, length: int) -> RequestHead:
-        """The same request for a body that is already here: its size is known and nobody waits to send it."""
+        """The same request with a body that is already here, whose size is known."""
         framing = (b"content-length", b"transfer-encoding", b"expect", b"trailer")
         fields = [entry for entry in self.fields if entry[0] not in framing]
         fields.append((b"content-length", b"Content-Length", str(length).encode("ascii")))
@@ -130,15 +108,6 @@ class ResponseHead(Head):
         return self.version == b"1.1" and b"close" not in self.connection and self.length != UNTIL_CLOSE
 
 
-class _Nobody:
-    """llhttp is only asked whether it accepts the head."""
-
-    __slots__ = ()
-
-
-_nobody = _Nobody()
-
-
 def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
     """`raw` ends with the empty line. Raises BadRequest."""
     match = _REQUEST.fullmatch(raw)
@@ -150,8 +119,8 @@ def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
     if block.count(b"\r\n") > max_fields:
         raise BadRequest("too-many-headers", f"The request has more than {max_fields} headers.", 431)
     try:
-        head = RequestHead(version, *_parsed(block), method=method.decode("ascii"), target=target)
-        _check_spelling(head)
+        fields = _parsed(block, is_request=True)
+        head = RequestHead(version, *fields, method=method.decode("ascii"), target=target)
         if head.length:
             _check_request_length(head)
         _ask_llhttp(httptools.HttpRequestParser, raw)
@@ -169,7 +138,8 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     if block.count(b"\r\n") > max_fields:
         raise BadAnswer(f"The origin's answer has more than {max_fields} headers.")
     try:
-        head = ResponseHead(version, *_parsed(block), status=int(status), reason=reason or b"")
+        fields = _parsed(block, is_request=False)
+        head = ResponseHead(version, *fields, status=int(status), reason=reason or b"")
         head.length = _response_length(head, to_head)
         _ask_llhttp(httptools.HttpResponseParser, raw)
     except ValueError as error:
@@ -177,50 +147,29 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     return head
 
 
-def read_usual_line(raw: bytes) -> tuple[str, str, bytes, int] | None:
-    """Of a head that can be repeated: the method, path and origin form, and where its fields begin.
-
-    All others are None here.
-    """
-    match = _USUAL_LINE.match(raw)
-    if match is None:
-        return None
-    method, origin_form, path = match.groups()
-    if len(origin_form) > _MAX_TARGET:
-        return None
-    return method.decode("ascii"), path.decode("ascii"), origin_form, match.end()
-
-
-def is_accepted(raw: bytes) -> bool:
-    """For a request whose line and whose fields were read strictly, but not together: llhttp's opinion."""
-    try:
-        httptools.HttpRequestParser(_nobody).feed_data(raw)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-        return False
-    return True
-
-
 _Parsed = tuple[list[Field], dict[bytes, bytes], frozenset[bytes], list[Field], bytes, int]
 
 
-def _parsed(block: bytes) -> _Parsed:
-    """What the fields of a head mean. A tool sends the same ones again and again: the last are remembered."""
-    return _remembered(block) if len(block) <= _REMEMBERED_BYTES else _read_block(block)
+def _parsed(block: bytes, *, is_request: bool) -> _Parsed:
+    """Return the meaning of a head's fields. Tools repeat theirs, so the latest blocks are cached."""
+    return (_cached if len(block) <= _CACHED_BYTES else _read_block)(block, is_request)
 
 
 @lru_cache(maxsize=512)
-def _remembered(block: bytes) -> _Parsed:
-    return _read_block(block)
+def _cached(block: bytes, is_request: bool) -> _Parsed:
+    return _read_block(block, is_request)
 
 
 def folded(key: bytes) -> bytes:
-    """A lower-case name as servers read it that make variables of headers: 'x_host' is 'x-host' to them."""
+    """A lower-case name as read by servers that turn headers into variables: 'x_host' is 'x-host' to them."""
     return key.translate(_AS_DASHES)
 
 
-def _read_block(block: bytes) -> _Parsed:
-    """Raises ValueError for fields that contradict each other."""
+def _read_block(block: bytes, is_request: bool) -> _Parsed:
+    """Raises ValueError for fields that contradict each other, or that can be read in two ways."""
     fields = [(name.lower(), name, value) for name, value in _FIELD.findall(block)]
+    if is_request:
+        _check_spelling(fields)
     single: dict[bytes, bytes] = {}
     own: list[bytes] = []
     for key, _, value in fields:
@@ -254,7 +203,7 @@ def lines(fields: list[Field]) -> bytes:
 
 
 def _declared_length(single: dict[bytes, bytes]) -> int:
-    """0 both for an empty body and for none that is declared."""
+    """The declared length of the body; 0 without a declaration."""
     coding = single.get(b"transfer-encoding")
     length = single.get(b"content-length")
     if b"expect" in single and single[b"expect"].lower() != b"100-continue":
@@ -272,9 +221,9 @@ def _declared_length(single: dict[bytes, bytes]) -> int:
     return int(length)
 
 
-def _check_spelling(head: RequestHead) -> None:
-    """What we take for a header of no importance must not be the length of the body to the origin."""
-    for key, _, _ in head.fields:
+def _check_spelling(fields: list[Field]) -> None:
+    """A header that means nothing to us must not be the length of the body to the origin."""
+    for key, _, _ in fields:
         if (name := folded(key)) != key and name in _ACTED_ON:
             raise ValueError(f"its header {name.decode('ascii')} is spelt without '-'")
 
@@ -303,7 +252,7 @@ def _response_length(head: ResponseHead, to_head: bool) -> int:
 
 def _ask_llhttp(parser: type[httptools.HttpRequestParser | httptools.HttpResponseParser], raw: bytes) -> None:
     try:
-        parser(_nobody).feed_data(raw)
+        parser(object()).feed_data(raw)  # only asks whether it accepts the head
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:

@@ -6,83 +6,50 @@ Trust boundary: they come from inside a bottle. Origins believe them because pro
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from egress.policy.routes import Route
 from egress.proxy.errors import Refusal
 from egress.proxy.http.heads import Field, folded
 
 _METHODS = frozenset(
-    {
-        b"x-http-method-override",
-        b"x-http-method",
-        b"x-method-override",
-        b"x-original-method",
-        b"x-forwarded-method",
-    }
+    b"""
+    x-http-method-override x-http-method x-method-override x-original-method x-forwarded-method
+    """.split()
 )
-_PLACES = frozenset(
-    {
-        # another host
-        b"forwarded",
-        b"x-forwarded-host",
-        b"x-forwarded-port",
-        b"x-forwarded-server",
-        b"x-host",
-        b"x-host-override",
-        b"x-http-host-override",
-        b"x-original-host",
-        b"x-real-host",
-        b"x-envoy-original-host",
-        # another path
-        b"path-info",
-        b"script-name",
-        b"request-uri",
-        b"x-envoy-original-path",
-        b"x-forwarded-path",
-        b"x-forwarded-prefix",
-        b"x-forwarded-uri",
-        b"x-forwarded-url",
-        b"x-http-path-override",
-        b"x-invoke-path",
-        b"x-matched-path",
-        b"x-original-path",
-        b"x-original-uri",
-        b"x-original-url",
-        b"x-override-url",
-        b"x-path-info",
-        b"x-proxy-url",
-        b"x-request-uri",
-        b"x-rewrite-path",
-        b"x-rewrite-uri",
-        b"x-rewrite-url",
-        b"x-script-name",
-    }
+_HOSTS = frozenset(
+    b"""
+    forwarded x-forwarded-host x-forwarded-port x-forwarded-server x-host x-host-override
+    x-http-host-override x-original-host x-real-host x-envoy-original-host
+    """.split()
 )
-# What is read from or written to besides the path of the request. Without them it would mean something else.
+_PATHS = frozenset(
+    b"""
+    path-info script-name request-uri x-envoy-original-path x-forwarded-path x-forwarded-prefix
+    x-forwarded-uri x-forwarded-url x-http-path-override x-invoke-path x-matched-path x-original-path
+    x-original-uri x-original-url x-override-url x-path-info x-proxy-url x-request-uri x-rewrite-path
+    x-rewrite-uri x-rewrite-url x-script-name
+    """.split()
+)
+# A second place to read from or write to. Without such a header, the request would mean something else.
 _SECOND_PLACES = frozenset(
-    {
-        b"destination",
-        b"x-amz-copy-source",
-        b"x-amz-rename-source",
-        b"x-copy-from",
-        b"x-cos-copy-source",
-        b"x-goog-copy-source",
-        b"x-ms-copy-source",
-        b"x-ms-rename-source",
-        b"x-obs-copy-source",
-        b"x-oss-copy-source",
-    }
+    b"""
+    destination x-amz-copy-source x-amz-rename-source x-copy-from x-cos-copy-source x-goog-copy-source
+    x-ms-copy-source x-ms-rename-source x-obs-copy-source x-oss-copy-source
+    """.split()
 )
-ALL = _METHODS | _PLACES | _SECOND_PLACES
+ALL = _METHODS | _HOSTS | _PATHS | _SECOND_PLACES
 
 
 def overrides_in(fields: Iterable[Field], route: Route) -> frozenset[bytes]:
     """The names, folded, of headers that could lead the request past what this route allows."""
-    return _possible_on(route).intersection([folded(key) for key, _, _ in fields])
+    is_signed = route.auth is not None and route.auth.scheme == "SigV4"
+    possible = _possible(bool(route.methods), bool(route.path_allowlist), route.auth is not None, is_signed)
+    return possible.intersection([folded(key) for key, _, _ in fields])
 
 
 def without_overrides(fields: list[Field], route: Route) -> list[Field]:
-    """Raises Refusal where taking the header out would not leave the request that was meant."""
+    """Remove such headers. Raises Refusal where the request would mean something else without one."""
     found = overrides_in(fields, route)
     if not found:
         return fields
@@ -95,11 +62,12 @@ def without_overrides(fields: list[Field], route: Route) -> list[Field]:
     return [entry for entry in fields if folded(entry[0]) not in found]
 
 
-def _possible_on(route: Route) -> frozenset[bytes]:
-    names = _METHODS if route.methods else frozenset()
-    if route.path_allowlist or route.methods or route.auth:
-        names |= _PLACES
+@cache
+def _possible(has_methods: bool, has_paths: bool, has_auth: bool, is_signed: bool) -> frozenset[bytes]:
+    names = _METHODS if has_methods else frozenset()
+    if has_paths or has_methods or has_auth:
+        names |= _HOSTS | _PATHS
     # A signed copy reads with our key, in any bucket: there the host is a limit too.
-    if route.path_allowlist or (route.auth is not None and route.auth.scheme == "SigV4"):
+    if has_paths or is_signed:
         names |= _SECOND_PLACES
     return names

@@ -1,4 +1,4 @@
-"""Who asks on the TCP port: a bottle's slug and token, as Basic credentials for the proxy."""
+"""Credentials on the TCP port: a bottle's slug and token, as Basic credentials for the proxy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CLAIM = re.compile(rb"\nproxy-authorization:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
 def slug_and_token(value: bytes) -> tuple[str, bytes]:
-    """Empty for anything that is not Basic credentials: no bottle has that slug."""
+    """Both are empty for anything but Basic credentials: no bottle has that slug."""
     scheme, _, encoded = value.partition(b" ")
     if scheme.lower() != b"basic":
         return "", b""
@@ -22,6 +22,6 @@ def slug_and_token(value: bytes) -> tuple[str, bytes]:
 
 
 def claimed_slug(head: bytes) -> str:
-    """Whose a head that nobody has read yet claims to be; nobody's, unless it says so once."""
+    """The slug that an unparsed head claims; empty unless it claims exactly one."""
     found = _CLAIM.findall(head)
     return slug_and_token(found[0])[0] if len(found) == 1 else ""

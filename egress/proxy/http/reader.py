@@ -1,4 +1,4 @@
-"""Waiting for a whole head, a whole body, or the end of a wire, within limits of size and time."""
+"""Wait for a whole head, a whole body, or the end of a connection, within limits of size and time."""
 
 from __future__ import annotations
 
@@ -16,37 +16,40 @@ from egress.proxy.net.fair_scheduler import Begin, result
 _LINGER_SECONDS, _QUIET_SECONDS, _LINGER_BYTES = 2.0, 0.2, 1024 * 1024
 
 
-class Lane(Protocol):
-    """Serves requests by itself while the task waits here."""
+class Interlude(Protocol):
+    """Serves requests of a connection while its task waits for the next head."""
 
     @property
-    def busy(self) -> bool: ...
+    def is_busy(self) -> bool:
+        """Whether a request is under way."""
 
     @property
-    def stuck(self) -> bool: ...
+    def is_stuck(self) -> bool:
+        """Whether only the task can bring it to an end."""
 
 
 async def read_head(
     connection: Connection,
     limits: Limits,
     stopping: Callable[[], bool],
-    lane: Lane | None = None,
+    interlude: Interlude | None = None,
     *,
     silence: float,
 ) -> bytes | None:
     """The bytes of the next head, or None when the connection is over. Raises BadRequest, or Gone.
 
-    While the lane is busy nothing is read; when it is stuck, None is returned for its owner to go on.
+    Nothing is read while the interlude is busy; None is returned when it is stuck.
 
-    Its first byte may take as long as `silence` is borne; from then on every byte of it has to arrive within
-    one deadline, however it is dripped.
+    The first byte may take `silence` seconds; from then on the whole head has to arrive within one deadline,
+    however it is dripped.
     """
-    connection.expired = False
-    connection.deadline = connection.clock() + silence
     started = False
+    if interlude is None or not interlude.is_busy:  # a request may be under way already
+        connection.expired = False
+        connection.deadline = connection.clock() + silence
     while True:
-        if lane is not None and lane.busy:
-            if lane.stuck:
+        if interlude is not None and interlude.is_busy:
+            if interlude.is_stuck:
                 return None
             await connection.bell.wait()
             continue
@@ -74,7 +77,7 @@ async def read_body(
 ) -> bytes:
     """The whole body of a request, within the limit of what is held in memory. Raises Refusal, or Gone.
 
-    `keep` is told how much of it is here, and may refuse. `begin` is how long work is begun.
+    `keep` is called with the size that is here so far, and may raise Refusal. `begin` starts long work.
     """
     body, payload = body_of(head.length), bytearray()
     if b"expect" in head.single:
@@ -109,7 +112,7 @@ def _fed(body: Body, data: bytes) -> Steps:
 
 
 async def _until_drained(connection: Connection, deadline: float) -> None:
-    """A client that does not read its answers gets no more of them."""
+    """Wait until the client has read its answers: it gets no more of them before."""
     connection.deadline = deadline
     while connection.choked:
         if connection.ended or connection.expired:
@@ -118,7 +121,7 @@ async def _until_drained(connection: Connection, deadline: float) -> None:
 
 
 async def linger(connection: Connection) -> None:
-    """Closing while the client still sends would destroy the answer before it is read."""
+    """Discard what the client still sends for a moment: closing at once would destroy the answer."""
     connection.expired = False
     end = connection.clock() + _LINGER_SECONDS
     connection.deadline = connection.clock() + _QUIET_SECONDS

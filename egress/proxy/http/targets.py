@@ -1,4 +1,4 @@
-"""What a request aims at, in the one form that is both matched and forwarded.
+"""The target of a request, in the one form that is both matched and forwarded.
 
 Trust boundary: request targets and Host headers are off the wire. Host, target and TLS name must be the same.
 """
@@ -55,7 +55,7 @@ def read_authority(raw: bytes, default_port: int) -> tuple[str, int]:
 
 
 def connect_target(head: RequestHead) -> Target:
-    """Without a path. Raises BadRequest when the Host header says something else."""
+    """The target of a CONNECT, without a path. Raises BadRequest when the Host header differs."""
     if b":" not in head.target:
         raise BadRequest("bad-target", "The request was refused: CONNECT needs host:port.")
     host, port = read_authority(head.target, 0)
@@ -102,7 +102,7 @@ def inner_target(head: RequestHead, scheme: str, host: str, port: int) -> Target
 
 
 def agent_target(head: RequestHead) -> Target:
-    """On the agent socket there is one host, whatever the agent calls it."""
+    """The target of a request on the agent socket, which has one host, whatever the agent calls it."""
     if not head.target.startswith(b"/") or head.version != b"1.1":
         raise BadRequest("bad-target", "The request was refused: its target must be a path.")
     path = head.target.partition(b"?")[0].decode("ascii")

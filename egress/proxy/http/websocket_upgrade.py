@@ -1,4 +1,4 @@
-"""Whether an answer really turns the connection into the WebSocket that was asked for."""
+"""Validation of a 101: whether it turns the connection into the WebSocket that was asked for."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
-"""Heads as they are sent on: the fields that travel, and framing of our own in place of the other side's."""
+"""Heads as they are sent on: the fields that travel, with our own framing in place of the sender's."""
 
 from __future__ import annotations
 
 from egress.proxy.http.heads import CHUNKED, Field, RequestHead, ResponseHead, lines
 
-UPGRADE: list[Field] = [
-    (b"connection", b"Connection", b"Upgrade"),
-    (b"upgrade", b"Upgrade", b"websocket"),
-]
+UPGRADE: list[Field] = [(b"connection", b"Connection", b"Upgrade"), (b"upgrade", b"Upgrade", b"websocket")]
 _CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
 

@@ -1,1 +1,1 @@
-"""Connections, the memory they may use, and how they are opened, kept and moved within the kernel."""
+"""Connections: their buffers and deadlines, how they are dialled, and how idle ones are kept."""

@@ -1,6 +1,6 @@
-"""One connection as its owner sees it: bytes in, bytes out, back-pressure, a deadline and one doorbell.
+"""One connection as its owner sees it: bytes in, bytes out, back-pressure, a deadline and one wake-up.
 
-Trust boundary: both ends of every wire are hostile. Nothing is parsed here and nothing grows without limit.
+Trust boundary: both ends of every connection are hostile. Nothing is parsed, nothing grows without limit.
 """
 
 from __future__ import annotations
@@ -11,96 +11,37 @@ import math
 from collections.abc import Callable, Generator
 from typing import Protocol, cast
 
-from egress.proxy.net.buffers import NARROW, WIDE, BufferLimits, shared_room
+from egress.proxy.net.buffers import READ_BYTES, UNREAD_BYTES, UNSENT_BYTES
+from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.net.fair_scheduler import Begin, advance, at_once
-from egress.proxy.net.registration import Registry
+from egress.proxy.net.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-# One for all wires: what was read is taken out of it before anything else is read.
-_arrived = shared_room(WIDE.read)
+# One for all connections: what was read is taken out of it before anything else is read.
+_arrived = memoryview(bytearray(READ_BYTES))
 
-_UNREAD, _CHOKED, _LENT, _BUSY = 1, 2, 4, 8
+_UNREAD, _CHOKED, _BUSY = 1, 2, 4
 
-# Bytes as they leave, and who sends them: nothing else may be sent there before.
+# Bytes as they leave, and the transport that sends them. Nothing else may be sent there before.
 Chunk = tuple[asyncio.Transport, bytes]
 
-# Either takes the bytes at once, or gives back the work that they make.
+# Takes the bytes at once, or returns the work that they make.
 Sink = Callable[[bytes], Generator[None, None, object] | None]
 
 
 class Encrypting(Protocol):
-    """A transport that can be asked for what it would send."""
+    """A transport that can encrypt without sending."""
 
     def take_pending_chunk(self, data: bytes) -> Chunk | None:
         """None when nothing can be sent any more."""
 
 
-class Wakeup:
-    """Wakes the one task that serves a connection. It looks around for itself what has happened."""
-
-    __slots__ = ("_future", "_loop", "_rung")
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None  # asking for it costs a system call
-        self._future: asyncio.Future[None] | None = None
-        self._rung = False
-
-    def ring(self) -> None:
-        if self._future is None:
-            self._rung = True
-        elif not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> None:
-        if self._rung:
-            self._rung = False
-            return
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        self._future = self._loop.create_future()
-        try:
-            await self._future
-        finally:
-            self._future = None
-
-
-class DeadlineTimer:
-    """Ends the patience with every open wire that is past its deadline; one timer for all of them.
-
-    `leaving_seconds` is how long a wire that is closed may take to send what was written before.
-    """
-
-    def __init__(self, every: float = 0.25, *, leaving_seconds: float = 30.0) -> None:
-        self.leaving_seconds = leaving_seconds
-        self.registry = Registry()
-        self.clock = asyncio.get_running_loop().time
-        self._wires: set[Connection] = set()
-        self._every = every
-
-    def __len__(self) -> int:
-        return len(self._wires)
-
-    def add(self, connection: Connection) -> None:
-        self._wires.add(connection)
-
-    def discard(self, connection: Connection) -> None:
-        self._wires.discard(connection)
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(self._every)
-            now = self.clock()
-            for connection in [connection for connection in self._wires if connection.deadline <= now]:
-                connection.expire()
-
-
 class Connection(asyncio.BufferedProtocol):
-    """`sink`, when set, gets the bytes as they come; otherwise they wait in `buffer`, bounded.
+    """Bytes go to `sink` as they come, if it is set; otherwise they wait in `buffer`, bounded.
 
-    What makes work is worked on in turns; nothing is read meanwhile, and an end is told when it is done.
-
-    `source` is the wire whose bytes are written here: it is not read while this one is full.
+    Work that a sink returns is done in turns with others. Nothing is read meanwhile, and the end of the
+    connection is reported after it.
     """
 
     def __init__(
@@ -108,34 +49,30 @@ class Connection(asyncio.BufferedProtocol):
         bell: Wakeup,
         watch: DeadlineTimer,
         opened: Callable[[Connection], None] | None = None,
-        *,
-        buffer_limits: BufferLimits = NARROW,
     ) -> None:
         self.bell = bell
-        self.buffer_limits = buffer_limits
         self.clock = watch.clock
         self.transport: asyncio.Transport | None = None  # until it is open, and again when it is closed
-        self.encrypting: Encrypting | None = None  # is the transport too, if it speaks TLS
+        self.encrypting: Encrypting | None = None  # the same transport, if it speaks TLS
         self.buffer = bytearray()
         self.sink: Sink | None = None
-        self.fast_path: Callable[[bytes], bool] | None = None  # asked first whether it takes what arrives
+        self.fast_path: Callable[[bytes], bool] | None = None  # may take what arrives, before the buffer does
         self.on_end: Callable[[], None] | None = None
-        self.unsent = b""  # waits in an outbox
+        self.unsent = b""  # waits in a write batch
         self.deadline = math.inf
         self.expired = False
         self.ended = False  # nothing more will be read
-        self.broke_off = False  # as if by accident: there may have been more to come
+        self.broke_off = False  # without a proper end: more may have been meant to come
         self.closed = False
         self.choked = False
         self.half_close = False
-        self.leaving = False  # closed, but for what is still unsent
-        self.says_goodbye = True  # when it is closed, if it speaks TLS
+        self.leaving = False  # closed, except for what is still unsent
+        self.says_goodbye = True  # sends close_notify when it is closed, if it speaks TLS
         self._work: Generator[None, None, object] | None = None
         self._begin: Begin = at_once
         self._ends = False  # as soon as the work is done
         self._held = 0
         self._source: Connection | None = None
-        self._when_written: Callable[[], None] | None = None
         self._watch = watch
         self._opened = opened
 
@@ -147,13 +84,13 @@ class Connection(asyncio.BufferedProtocol):
             self.ended = self.broke_off = True
             return
         self.transport = transport
-        transport.set_write_buffer_limits(high=self.buffer_limits.unsent)
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
         self._watch.add(self)
         if self._opened:
             self._opened(self)
 
     def get_buffer(self, _: int) -> memoryview:
-        return _arrived if self.buffer_limits is WIDE else _arrived[: self.buffer_limits.read]
+        return _arrived
 
     def buffer_updated(self, count: int) -> None:
         self.data_received(bytes(_arrived[:count]))
@@ -167,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.fast_path is not None and self.fast_path(data):
             return
         self.buffer += data
-        if len(self.buffer) > self.buffer_limits.unread:
+        if len(self.buffer) > UNREAD_BYTES:
             self.hold(_UNREAD)
         self.bell.ring()
 
@@ -192,21 +129,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.choked = False
-        self._tell_written()
         if self._source is not None:
             self._source.release(_CHOKED)
         self.bell.ring()
 
     # --- its owner calls these
 
-    def settle_in(self, buffer_limits: BufferLimits) -> None:
-        """From now on it may keep so much."""
-        self.buffer_limits = buffer_limits
-        if self.transport is not None:
-            self.transport.set_write_buffer_limits(high=buffer_limits.unsent)
-
     def feed_from(self, source: Connection | None) -> None:
-        """From now on `source` is what gets written here; it waits while this wire is full."""
+        """Stop reading `source`, whose bytes are written here, while this connection is full."""
         if self._source is not None:
             self._source.release(_CHOKED)
         self._source = source
@@ -214,16 +144,16 @@ class Connection(asyncio.BufferedProtocol):
             source.hold(_CHOKED)
 
     def drain_into(self, sink: Sink, begin: Begin = at_once) -> None:
-        """Give what is waiting, and everything after it, to `sink`. `begin` is how its work is begun."""
+        """Send what is waiting, and what follows, to `sink`. `begin` starts the work that it returns."""
         self.sink, self._begin = sink, begin
         self._give_waiting()
 
     def stop_draining(self, rest: bytes = b"") -> None:
         self.sink = None
-        self.buffer[:0] = rest  # before what came while it was worked on
+        self.buffer[:0] = rest  # before what came during the work
 
     def drop_sink(self) -> None:
-        """With the work that is not done yet."""
+        """Drop the work that is not done yet, too."""
         self.sink = None
         if self._work is not None:
             self._work.close()
@@ -232,17 +162,17 @@ class Connection(asyncio.BufferedProtocol):
     def take(self, count: int) -> bytes:
         taken = bytes(self.buffer[:count])
         del self.buffer[:count]
-        if len(self.buffer) <= self.buffer_limits.unread:
+        if len(self.buffer) <= UNREAD_BYTES:
             self.release(_UNREAD)
         return taken
 
     def flush(self) -> None:
-        """Write what waits in an outbox, if it is not written yet."""
+        """Write what waits in a write batch."""
         if self.unsent:
             self.write(b"")
 
     def take_pending_chunk(self) -> Chunk | None:
-        """What waits in an outbox, ready to be sent, if there is something."""
+        """Return what waits in a write batch, ready to be sent, or None."""
         data, self.unsent = self.unsent, b""
         if not data or self.transport is None or not self._can_wait_to_write(self.transport):
             return None
@@ -256,31 +186,15 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(data)
 
     def can_be_read(self, transport: asyncio.Transport) -> bool:
-        """Whether the loop can wait for this connection of ours; if not, it is over."""
+        """Whether the loop can watch this transport. If not, the connection is over."""
         return self._watch.registry.takes(transport)
 
     def _can_wait_to_write(self, transport: asyncio.Transport) -> bool:
-        """While nothing is read the loop may let go of it, and it needs it when a write has to wait."""
+        """The loop may drop a descriptor that is not read, and needs it when a write has to wait."""
         return not (self._held or self._ends) or self.can_be_read(transport)
 
-    def when_written(self, then: Callable[[], None]) -> None:
-        """Call it once everything that was written so far has left."""
-        self.flush()
-        self._when_written = then
-        if self.transport is not None:
-            self.transport.set_write_buffer_limits(high=0)
-        if not self.choked:
-            self._tell_written()
-
-    def pause_for_splice(self) -> None:
-        """Somebody else reads from the socket, until `resume_after_splice`."""
-        self.hold(_LENT)
-
-    def resume_after_splice(self) -> None:
-        self.release(_LENT)
-
     def close(self) -> None:
-        """Flush, then close. What the other side does not read in time is not waited for."""
+        """Flush, then close. There is a limit to how long the other side may take to read the rest."""
         self.flush()
         if self.transport is not None:
             self.transport.close()
@@ -289,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.deadline = self.clock() + self._watch.leaving_seconds
 
     def close_abruptly(self) -> None:
-        """Close so that it does not look like an end that was meant, where there is a difference."""
+        """Close without a proper end, where the protocol has one."""
         self.says_goodbye = False
         self.close()
 
@@ -298,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def reject_unexpected_data(self, _: bytes) -> None:
-        """A sink for data that nobody asked for: whatever follows on this connection cannot be believed."""
+        """A sink for data that nobody asked for: nothing that follows can be trusted."""
         self.ended = True
         self.abort()
 
@@ -368,13 +282,6 @@ class Connection(asyncio.BufferedProtocol):
             self._tell_end()
         else:
             self.bell.ring()
-
-    def _tell_written(self) -> None:
-        then, self._when_written = self._when_written, None
-        if then is not None:
-            if self.transport is not None:
-                self.transport.set_write_buffer_limits(high=self.buffer_limits.unsent)
-            then()
 
     def _tell_end(self) -> None:
         if self.on_end is not None:

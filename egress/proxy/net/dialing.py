@@ -65,9 +65,9 @@ def _resolve(host: str) -> list[str] | OSError:
 
 
 class Resolver:
-    """Lookups under way: one for each name, and few for each bottle.
+    """Lookups under way: one for each name, and a few for each bottle.
 
-    A lookup can be left but not stopped, so it counts until it ends.
+    A lookup cannot be stopped, so it counts until it ends.
     """
 
     def __init__(self, lookup: Lookup) -> None:
@@ -81,7 +81,7 @@ class Resolver:
         async def lookup(host: str) -> Sequence[str]:
             if host not in self._under_way:
                 await room.acquire()
-                if host in self._under_way:  # somebody else began meanwhile
+                if host in self._under_way:  # another task began it meanwhile
                     room.release()
                 else:
                     self._begin(host, room)
@@ -94,7 +94,7 @@ class Resolver:
             del self._under_way[host]
             room.release()
             if not task.cancelled():
-                task.exception()  # whoever still waits gets it
+                task.exception()  # those that still wait get it
 
         self._under_way[host] = task = asyncio.create_task(self._lookup(host))
         task.add_done_callback(end)
@@ -140,9 +140,9 @@ def _forbidden_here(address: str, forbidden: Sequence[Network]) -> str | None:
 
 
 def is_own_address(address: str) -> bool:
-    """Whether the host has this address itself, by the kernel's word: it then speaks from it to itself.
+    """Whether this is an address of the host: the kernel would then use it as the source as well.
 
-    No packet is sent, and nothing is remembered: an address counts from when the kernel serves it.
+    No packet is sent and nothing is cached, so new addresses count at once.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -167,8 +167,8 @@ async def dial(addresses: Sequence[str], port: int, *, seconds: float) -> socket
 
 
 async def _first_to_open(addresses: list[str], port: int) -> socket.socket:
-    """Raises OSError when none does."""
-    if len(addresses) == 1:  # nobody to race: no task, no waiting for one of several
+    """Raises OSError when none opens."""
+    if len(addresses) == 1:  # no race: no task is needed
         return await _connect(addresses[0], port)
     attempts: set[asyncio.Task[socket.socket]] = set()
     try:

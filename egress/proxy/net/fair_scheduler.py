@@ -1,6 +1,6 @@
 """Work that may be long, done on the event loop a little at a time, the bottles in turn.
 
-Trust boundary: how much work a message makes is up to whoever sends it. Without turns, the one that makes the
+Trust boundary: the sender decides how much work a message makes. Without turns, the bottle that makes the
 most would be the only one that is served.
 """
 
@@ -22,12 +22,12 @@ Begin = Callable[[Step], None]
 
 class FairScheduler:
     def __init__(self) -> None:
-        self._waiting: dict[object, deque[Step]] = {}  # by whose they are, the next one first
+        self._waiting: dict[object, deque[Step]] = {}  # by owner, the next one first
         self._spent = 0.0
         self._is_scheduled = False
 
     def begin(self, whose: object, step: Step) -> None:
-        """At once if nobody waits, and usually that is the end of it."""
+        """Do the first step at once if nobody waits; usually there is no second."""
         if self._waiting or self._spent > TURN_SECONDS or self._do(step):
             self._waiting.setdefault(whose, deque()).append(step)
         self._schedule()
@@ -64,13 +64,13 @@ def at_once(step: Step) -> None:
 
 
 def advance(work: Iterator[object]) -> bool:
-    """Go on for a moment. True when there is more to do. Raises what the work raises."""
+    """Continue for a moment; True when there is more to do. Raises what the work raises."""
     until = perf_counter() + STEP_SECONDS
     return any(perf_counter() > until for _ in work)
 
 
 async def result(steps: Steps, begin: Begin) -> bytes:
-    """What the work comes to. Raises what it raises."""
+    """Do the work in turns and return its result. Raises what the work raises."""
     outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def work() -> Iterator[None]:

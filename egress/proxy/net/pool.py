@@ -1,18 +1,14 @@
-"""Connections to origins: opened only to checked addresses, verified strictly, reused within one bottle.
+"""Idle connections to origins, reused within one bottle.
 
 Trust boundary: what an origin sends unasked ends the connection, so that it can never answer a later request.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-import socket
 
-from egress.proxy.errors import Unreachable
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
-from egress.proxy.tls.openssl import BadCertificate, Session
-from egress.proxy.tls.transport import TlsTransport
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.wakeup import Wakeup
 
 Key = tuple[str, str, tuple[str, ...]]  # scheme, host, pinned addresses
 
@@ -20,46 +16,7 @@ KEPT_SECONDS = 30.0
 TRUSTED_SECONDS = 3.0  # origins close idle connections at any moment; sooner than this is rare
 
 
-async def open_connection(
-    sock: socket.socket,
-    client: Connection,
-    watch: DeadlineTimer,
-    *,
-    tls: Session | None = None,
-    host: str = "",
-    seconds: float = 10,
-) -> Connection:
-    """A wire over an open socket, with TLS to `host` if there is a session for it. Raises Unreachable.
-
-    Whoever serves the client is told what happens on it, and it may keep as much as the client's.
-    """
-    connection = Connection(client.bell, watch, buffer_limits=client.buffer_limits)
-    try:
-        if tls is None:
-            await _adopt(sock, connection)
-        else:
-            secured = TlsTransport(tls, connection)
-            await _adopt(sock, secured)
-            await secured.handshake(seconds=seconds)
-    except BadCertificate as error:
-        raise Unreachable(
-            "upstream-certificate", f"The certificate of {host} is not valid: {error}."
-        ) from error
-    except (OSError, TimeoutError) as error:  # TlsError is an OSError
-        raise Unreachable("upstream-tls", f"No TLS connection to {host} could be opened.") from error
-    return connection
-
-
-async def _adopt(sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
-    """Raises OSError when the loop cannot wait for it."""
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_connection(lambda: protocol, sock=sock)
-    if transport.is_closing():
-        sock.detach()  # the transport has closed it, or will
-        raise ConnectionResetError
-
-
-_nobody = Wakeup()  # rung by connections that nobody waits for
+_nobody = Wakeup()  # of connections that nobody waits for
 
 
 class Pool:
@@ -83,14 +40,12 @@ class Pool:
                 continue
             if connection.clock() - since <= (KEPT_SECONDS if repeatable else TRUSTED_SECONDS):
                 connection.bell, connection.sink = client.bell, None
-                if connection.buffer_limits is not client.buffer_limits:
-                    connection.settle_in(client.buffer_limits)
                 return connection
             connection.close()
         return None
 
     def give_back(self, key: Key, connection: Connection) -> None:
-        """Nothing is written to it any more."""
+        """Keep it for later, if there is room. The caller writes nothing to it any more."""
         if self._count >= self._most:
             connection.close()
             return
@@ -101,7 +56,7 @@ class Pool:
         self._count += 1
 
     def prune(self, now: float) -> None:
-        """Let go of what has ended or was idle for too long."""
+        """Close what has ended or was idle for too long."""
         for key, idle in list(self._idle.items()):
             kept = []
             for connection, since in idle:

@@ -1,4 +1,4 @@
-"""Whether the loop can wait for a connection; one that it cannot wait for ends, and nothing else does."""
+"""Makes sure that the event loop can watch a connection. If it cannot, that connection ends alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _HELP = "A bottle may have used up this account's epoll watches: stop it (docs/u
 class Registry:
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.claim: Callable[[int], None] = getattr(loop, "claim", lambda _: None)  # see loop.py
+        # The loop's own (see process/event_loop.py), where it has one.
+        self.claim: Callable[[int], None] = getattr(loop, "claim", lambda _: None)
         self._clock = loop.time
         self._complained = -math.inf
 
     def takes(self, transport: asyncio.Transport) -> bool:
-        """Ask before the loop has to wait for it. If not, this connection is over."""
+        """Ask before the loop has to watch it. When False, this connection is over."""
         sock = transport.get_extra_info("socket")
         if sock is None:
             return True
@@ -33,7 +34,7 @@ class Registry:
         return True
 
     def _complain(self, error: Exception) -> None:
-        """Seldom: this happens again and again."""
+        """At most once a minute: this happens again and again."""
         if self._clock() - self._complained >= _BETWEEN_COMPLAINTS:
             self._complained = self._clock()
-            log.error("a connection was ended, which the kernel cannot watch: %s. %s", error, _HELP)
+            log.error("a connection was ended because the kernel cannot watch it: %s. %s", error, _HELP)

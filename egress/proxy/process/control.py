@@ -1,4 +1,4 @@
-"""The control plane's door: reload a bottle and get the ack, read the status, fetch records.
+"""The control socket: reload a bottle and get the ack, read the status, fetch records.
 
 Trust boundary: a Unix socket (0600) of the operator's own user. Nothing here is reachable from a bottle.
 """
@@ -9,6 +9,8 @@ import asyncio
 import json
 import logging
 import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -17,27 +19,42 @@ from urllib.parse import parse_qs
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.http.heads import parse_request
 from egress.proxy.http.reader import read_head
-from egress.proxy.net.connection import Connection, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request import builtin_endpoints
-from egress.proxy.state.bottle import SLUG
+from egress.proxy.state.bottle import Ack
+from egress.proxy.state.bottle_files import SLUG
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Batch
+from egress.proxy.state.status import bottle_status
 
 log = logging.getLogger(__name__)
 _MAX_WAIT = 30.0
-_TO_THE_END = ("/records", "/status")  # answered while the process stops: what it did has to be noted
-_RELOAD = re.compile(rf"/reload/({SLUG.pattern})")
-_ROUTES = re.compile(rf"/bottles/({SLUG.pattern})/routes")
+_ANSWERED_TO_THE_END = ("/records", "/status")  # while the process stops: what it did has to be noted
+
+# Given the slug in the path, or "", and the query.
+Handler = Callable[[str, dict[str, list[str]]], Awaitable[tuple[int, Any]]]
 
 
 class Control:
     def __init__(self, proxy: Proxy, listeners: Listeners) -> None:
         self._proxy = proxy
         self._listeners = listeners
+        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._handlers: list[tuple[str, re.Pattern[str], Handler]] = [
+            (method, re.compile(path.replace("<slug>", f"(?P<slug>{SLUG.pattern})")), handler)
+            for method, path, handler in (
+                ("POST", "/reload", self._reload_all),
+                ("POST", "/reload/<slug>", self._reload),
+                ("GET", "/status", self._status),
+                ("GET", "/records", self._records),
+                ("GET", "/bottles/<slug>/routes", self._routes),
+            )
+        ]
 
     async def open(self, path: Path) -> None:
         listening = bind_unix(path, mode=0o600)
@@ -79,49 +96,54 @@ class Control:
             connection.close()
 
     async def _answer(self, method: str, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
-        if self._proxy.stopping and path not in _TO_THE_END:
+        if self._proxy.stopping and path not in _ANSWERED_TO_THE_END:
             raise Gone  # nothing becomes live any more, and what is live says nothing of our successor
-        reload_one, routes_of = _RELOAD.fullmatch(path), _ROUTES.fullmatch(path)
-        if method == "POST" and path == "/reload":
-            return 200, {"bottles": [ack.as_dict() for ack in await self._listeners.refresh_all()]}
-        if method == "POST" and reload_one:
-            return await self._reload(reload_one[1])
-        if method == "GET" and path == "/status":
-            return 200, {**self._proxy.status(), "port": self._listeners.port}
-        if method == "GET" and path == "/records":
-            return 200, await self._records(query)
-        if method == "GET" and routes_of:
-            bottle = self._proxy.bottles.get(routes_of[1])
-            return (
-                (200, builtin_endpoints.allowlist(bottle))
-                if bottle
-                else (404, {"error": "There is no such bottle."})
-            )
-        return 404, {
-            "error": "There is POST /reload[/slug], GET /status, /records and /bottles/<slug>/routes."
-        }
+        for expected, pattern, handler in self._handlers:
+            if method == expected and (match := pattern.fullmatch(path)):
+                return await handler(match.groupdict().get("slug", ""), query)
+        return _error(404, "There is POST /reload[/slug], GET /status, /records and /bottles/<slug>/routes.")
 
-    async def _reload(self, slug: str) -> tuple[int, Any]:
+    async def _reload_all(self, _: str, __: dict[str, list[str]]) -> tuple[int, Any]:
+        return 200, {"bottles": [ack.as_dict() for ack in await self._listeners.refresh_all()]}
+
+    async def _reload(self, slug: str, _: dict[str, list[str]]) -> tuple[int, Any]:
         config = self._proxy.config
         if config.owner(slug) != config.number:
-            return 421, {"error": "Another process serves this bottle."}
+            return _error(421, "Another process serves this bottle.")
         ack = await self._listeners.refresh(slug)
         if ack is None:
-            return 404, {
-                "bottle": slug,
-                "version": 0,
-                "loaded_at": None,
-                "problem": "the bottle's files are gone",
-            }
+            return 404, Ack(slug, 0, None, "the bottle's files are gone").as_dict()
         return 200, ack.as_dict()
 
-    async def _records(self, query: dict[str, list[str]]) -> Batch:
+    async def _status(self, _: str, __: dict[str, list[str]]) -> tuple[int, Any]:
+        proxy = self._proxy
+        bottles = sorted(proxy.bottles.items())
+        return 200, {
+            "started_at": self._started_at,
+            "stopping": proxy.stopping,
+            "connections": len(proxy.watch),
+            "strangers": len(proxy.unauthenticated),
+            "bottles": {slug: bottle_status(bottle, proxy.secrets) for slug, bottle in bottles},
+            "port": self._listeners.port,
+        }
+
+    async def _records(self, _: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         try:
             number = int(query.get("after", ["0"])[0])
             wait = min(float(query.get("wait", ["0"])[0]), _MAX_WAIT)
         except ValueError as error:
             raise Refusal("bad-query", "after and wait are numbers.", 400) from error
-        return await self._proxy.records.after(number, boot=query.get("boot", [""])[0], wait=wait)
+        return 200, await self._proxy.records.after(number, boot=query.get("boot", [""])[0], wait=wait)
+
+    async def _routes(self, slug: str, _: dict[str, list[str]]) -> tuple[int, Any]:
+        bottle = self._proxy.bottles.get(slug)
+        return (
+            (200, builtin_endpoints.allowlist(bottle)) if bottle else _error(404, "There is no such bottle.")
+        )
+
+
+def _error(status: int, sentence: str) -> tuple[int, Any]:
+    return status, {"error": sentence}
 
 
 def _response(status: int, answer: Any) -> bytes:

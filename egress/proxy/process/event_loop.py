@@ -42,11 +42,11 @@ class Loop(uvloop.Loop):
         super().close()
 
     def claim(self, descriptor: int) -> None:
-        """See to it that libuv can wait for this one, which it is just about to. Raises OSError."""
+        """Register a descriptor before libuv watches it. Raises OSError."""
         with suppress(FileExistsError):
             self._registered.register(descriptor, 0)
 
-    # What registers a descriptor in uvloop without anybody being asked. Each raises OSError here.
+    # uvloop's own functions that register a descriptor. Each raises OSError here.
 
     def add_reader(self, fd: Any, callback: Callable[[*_Ts], Any], *args: *_Ts) -> None:
         super().add_reader(fd, callback, *args)

@@ -28,7 +28,7 @@ _TO_END_SECONDS = 2.0  # besides what its open requests may take
 class Sockets:
     """What processes inherit. What one puts into `neighbours[n]`, process n finds in `incoming[n]`.
 
-    The parent keeps them all: what waits there, or at the port, waits for the successor of one that died.
+    The parent keeps them all, so what waits there, or at the port, waits for the successor of a dead one.
     """
 
     tcp: list[socket.socket]
@@ -61,7 +61,7 @@ class Sockets:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSlot:
-    """What a child is told: which of how many it is, and by which descriptors it has its sockets."""
+    """A child's number, how many there are, and the descriptors of its sockets."""
 
     number: int
     processes: int
@@ -101,7 +101,7 @@ def _child(config: Config, number: int, sockets: Sockets, lock: int) -> Child:
 
 
 def _answers(control: Path) -> bool:
-    """It opens this last."""
+    """Whether it serves: the control socket is what it opens last."""
     try:
         connect_unix(control).close()
     except OSError:
@@ -110,13 +110,13 @@ def _answers(control: Path) -> bool:
 
 
 def _read_again(children: list[Child]) -> None:
-    """Those that do not serve yet would die of the signal, and read everything anyway."""
+    """Signal the children that serve; the others would die of it, and read everything anyway."""
     for child in children:
         if child.process is not None and child.serves():
             child.process.send_signal(signal.SIGHUP)
 
 
 def _no_more(config: Config, sockets: Sockets) -> None:
-    """Nobody connects, or waits to be taken, when all of us have let go of the port."""
+    """Close the port in the parent too: nobody can connect, or wait, any more."""
     config.discovery.unlink(missing_ok=True)
     sockets.close()

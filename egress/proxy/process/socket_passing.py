@@ -1,7 +1,10 @@
 """Connections that one egress process accepted and another serves: the descriptor, and what was read of it.
 
-Trust boundary: sockets without a name, made by the parent for its children alone. What is handed over is
-still a stranger's: who it is is found out by the process that takes it, from the same bytes.
+The owner is read from the first head, once. Later the bottle is known, and a request in the name of another
+one is refused.
+
+Trust boundary: sockets without a name, made by the parent for its children alone. Nothing that a head says is
+believed here: the process that takes the connection finds out from the same bytes who it is.
 """
 
 from __future__ import annotations
@@ -16,44 +19,25 @@ from egress.proxy.config import Config
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.http.proxy_auth import claimed_slug
 from egress.proxy.net.connection import Connection
-from egress.proxy.state.bottle import SLUG
+from egress.proxy.state.bottle_files import SLUG
 from egress.proxy.state.proxy import Proxy
 
 IN_MESSAGE = 16 * 1024  # what is more goes along as a file
 _AT_ONCE = 64
 _BETWEEN_TRIES = 0.01
 
-TakeIn = Callable[[socket.socket, bytes], None]
 
+async def pass_to_owner(proxy: Proxy, connection: Connection, head: bytes) -> bool:
+    """Whether another process serves the bottle that this head names, and has the connection now.
 
-def owner_of(config: Config, head: bytes) -> int:
-    """The process that serves whom a head, which nobody has read yet, claims to be. Ours, if nobody."""
-    slug = claimed_slug(head)
-    return config.owner(slug) if SLUG.fullmatch(slug) else config.number
-
-
-def try_pass(neighbour: socket.socket, descriptor: int, seen: bytes) -> bool:
-    """Give the connection to whoever reads there, to begin with `seen`. Only our end of it is left to close.
-
-    False when it has to wait: few at a time do in that queue, which a process finds again after a restart.
+    Waits while that process is restarted. Raises Refusal, or Gone.
     """
-    try:
-        if len(seen) <= IN_MESSAGE:
-            socket.send_fds(neighbour, [seen], [descriptor])
-        else:
-            with os.fdopen(os.memfd_create("seen"), "wb", buffering=0) as file:
-                file.write(seen)
-                socket.send_fds(neighbour, [b""], [descriptor, file.fileno()])
-    except OSError:  # its queue is full, or we have no room for the file
+    owner = _owner(proxy.config, head)
+    if owner == proxy.config.number:
         return False
-    return True
-
-
-async def pass_socket(proxy: Proxy, number: int, connection: Connection, seen: bytes) -> None:
-    """The same for a wire's connection, waiting while it has to. Raises Refusal, or Gone."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + proxy.limits.connect_seconds
-    while not _sent(proxy.neighbours[number], connection, seen):
+    while not _is_sent(proxy.neighbours[owner], connection, head):
         if loop.time() > deadline:
             raise Refusal(
                 "restarting", "The process that serves this bottle is being restarted. Try again.", 503
@@ -62,20 +46,39 @@ async def pass_socket(proxy: Proxy, number: int, connection: Connection, seen: b
             raise Gone
         await asyncio.sleep(_BETWEEN_TRIES)
     connection.abort()  # only our end of it: the other process has one too
+    return True
 
 
-def _sent(neighbour: socket.socket, connection: Connection, seen: bytes) -> bool:
-    """All at once: what the kernel has got by now, and after it, is for the other one to read."""
+def _owner(config: Config, head: bytes) -> int:
+    """The process of the bottle that a head, which is not parsed yet, claims to be from. Ours, if none."""
+    slug = claimed_slug(head)
+    return config.owner(slug) if SLUG.fullmatch(slug) else config.number
+
+
+def _is_sent(neighbour: socket.socket, connection: Connection, head: bytes) -> bool:
+    """False when the neighbour's queue, which it finds again after a restart, is full.
+
+    The other process reads what the kernel has by now, and everything after it.
+    """
     if connection.transport is None or connection.transport.is_closing():
         raise Gone
-    descriptor = connection.transport.get_extra_info("socket").fileno()
-    return try_pass(neighbour, descriptor, seen + bytes(connection.buffer))
+    descriptor, seen = connection.transport.get_extra_info("socket").fileno(), head + bytes(connection.buffer)
+    try:
+        if len(seen) <= IN_MESSAGE:
+            socket.send_fds(neighbour, [seen], [descriptor])
+        else:
+            with os.fdopen(os.memfd_create("seen"), "wb", buffering=0) as file:
+                file.write(seen)
+                socket.send_fds(neighbour, [b""], [descriptor, file.fileno()])
+    except OSError:  # or we have no room for the file
+        return False
+    return True
 
 
 class SocketReceiver:
-    """Takes what the neighbours hand over."""
+    """Takes the connections that the neighbours pass on. `take_in` is told what was read of each."""
 
-    def __init__(self, take_in: TakeIn) -> None:
+    def __init__(self, take_in: Callable[[socket.socket, bytes], None]) -> None:
         self._take_in = take_in
         self._incoming: socket.socket | None = None
 

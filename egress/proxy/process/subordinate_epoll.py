@@ -1,7 +1,7 @@
 """An epoll instance that counts for another account: for one of our subordinate uids, where the host has any.
 
-The kernel counts what an epoll instance watches for whoever made it, whoever uses it. So a child becomes the
-other account, makes one, and hands it over. It runs nothing else.
+The kernel counts what an epoll instance watches for the account that made it. So a child becomes the other
+account, makes one, and passes it to us. It runs nothing else.
 """
 
 from __future__ import annotations

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import suppress
 
 from botbottle.core.environment import BadSetting
 
 BACKLOG = 1024
-_SILENT_SECONDS = 1  # who says nothing for so long is accepted all the same
 
 
-def listen(bind: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+def listen(bind: str, port: int) -> list[socket.socket]:
     """One socket for each address that `bind` stands for. Raises BadSetting."""
     opened: list[socket.socket] = []
     try:
@@ -23,9 +21,6 @@ def listen(bind: str, port: int, *, shared: bool = False) -> list[socket.socket]
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if shared:  # when a client has spoken, it is known which process its connection is for
-                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _SILENT_SECONDS)
-            _send_at_once(listening)
             listening.bind(address)
             listening.listen(BACKLOG)
             listening.setblocking(False)  # another process may win the race for a connection
@@ -38,12 +33,3 @@ def listen(bind: str, port: int, *, shared: bool = False) -> list[socket.socket]
             f"Cannot listen on {bind}:{port} ({why}). Stop what uses it, or set EGRESS_PORT."
         ) from error
     return opened
-
-
-def _send_at_once(listening: socket.socket) -> None:
-    """What is sent to a bottle, which is near, is not paced as BBR would, with a timer for every few packets.
-
-    Reno is always there, and all that are accepted inherit it. What goes out to origins is the host's matter.
-    """
-    with suppress(OSError):
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")

@@ -1,4 +1,4 @@
-"""What would happen to a request, told without making it: `/why?url=…&method=…` on http://_egress.local.
+"""A dry run of a request: `/why?url=…&method=…` on http://_egress.local says what would happen to it.
 
 Trust boundary: the URL is the agent's. It is read and judged by what reads and judges requests, and if a
 secret is in it, nothing of it is repeated. To guess one by asking leaves as much of a trace as to send it.
@@ -27,13 +27,13 @@ from egress.proxy.http.targets import (
 from egress.proxy.request.admission import admit, admit_connect, admit_inside, admit_tunnel, tunnelled
 from egress.proxy.request.inspection import CONCEALED
 from egress.proxy.request.refusals import asked_for, described, refusal_for
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record, blank_record
 
 _URL = re.compile(r"(?i:(https?))://([^/?#]+)([^?#]*)((?:\?[^#]*)?)(?:#.*)?")
-_ONE_WORD = re.compile(r"[\x21-\x7e]+")  # or it could end the line that it is put into, and begin another
-_OF_OUR_OWN = frozenset({"dlp", "dlp-unreadable"})  # sentences without a word of the URL
+_ONE_WORD = re.compile(r"[\x21-\x7e]+")  # anything else could end the line that it is put into
+_OF_OUR_OWN = frozenset({"dlp", "dlp-unreadable"})  # their messages repeat nothing of the URL
 
 
 class _Asked(NamedTuple):
@@ -46,8 +46,8 @@ class _Asked(NamedTuple):
     query: str
 
 
-def why(proxy: Proxy, bottle: Bottle, target: Target, record: Record) -> dict[str, Any]:
-    """Raises Refusal for a question that makes no sense. The record is told if there is a secret in it."""
+def why(proxy: Proxy, bottle: BottleState, target: Target, record: Record) -> dict[str, Any]:
+    """The answer. A secret in the question is recorded. Raises Refusal for a malformed question."""
     url, method = _question(target)
     parts = _URL.fullmatch(url)
     if parts is None:
@@ -55,13 +55,13 @@ def why(proxy: Proxy, bottle: Bottle, target: Target, record: Record) -> dict[st
     scheme, authority, path, query = parts.groups()
     if _is_ours(authority):
         raise _bad_url("what is bot-bottle's own needs no route")
-    rehearsal = DryRun(proxy, bottle, _Asked(method, scheme.lower(), authority, path or "/", query))
-    plain, record.finding = rehearsal.outcome(), rehearsal.finding
+    dry_run = DryRun(proxy, bottle, _Asked(method, scheme.lower(), authority, path or "/", query))
+    plain, record.finding = dry_run.outcome(), dry_run.finding
     search = proxy.scanners.search(bottle)
     kind = search.scanner.kind_in_quoted(f"{method} {url}".encode("ascii"))
     if kind is not None:
         record.finding = {"kind": kind, "where": "url"}
-    if record.finding is not None:  # it is noted, because the answer tells a secret from a guess
+    if record.finding is not None:  # on record, because the answer tells a secret from a guess
         record.verdict, record.reason = record.verdict if plain["allowed"] else "refused", "dlp"
     if search.handed.problem or record.finding is not None:
         _conceal(plain)
@@ -85,7 +85,7 @@ def _question(target: Target) -> tuple[str, str]:
 def _is_ours(authority: str) -> bool:
     try:
         return read_authority(authority.encode("ascii"), 0)[0] in CONTROL_PLANE_NAMES
-    except Refusal:  # which the rehearsal tells
+    except Refusal:  # the dry run reports it
         return False
 
 
@@ -101,14 +101,14 @@ def _conceal(plain: dict[str, Any]) -> None:
 
 
 class DryRun:
-    """A request goes its way, up to where it would leave."""
+    """Takes a request along its path, up to where it would leave."""
 
-    def __init__(self, proxy: Proxy, bottle: Bottle, asked: _Asked) -> None:
+    def __init__(self, proxy: Proxy, bottle: BottleState, asked: _Asked) -> None:
         self._proxy = proxy
         self._bottle = bottle
         self._asked = asked
-        self._set_target: dict[str, str] = {}  # known once the host could be read
-        self._record = blank_record(bottle.slug)  # that nobody keeps
+        self._asked_for: dict[str, str] = {}  # known once the host could be read
+        self._record = blank_record(bottle.slug)  # which is not kept
 
     @property
     def finding(self) -> dict[str, str] | None:
@@ -121,14 +121,14 @@ class DryRun:
             else:
                 self._forward()
         except Refusal as refusal:
-            return {"allowed": False, **described(refusal, self._set_target)}
-        return {"allowed": True, "reason": "ok", "message": "Allowed.", **self._set_target}
+            return {"allowed": False, **described(refusal, self._asked_for)}
+        return {"allowed": True, "reason": "ok", "message": "Allowed.", **self._asked_for}
 
     def _connect(self) -> None:
         asked = self._asked
         port = "" if ":" in asked.authority else ":443"
         outer = connect_target(self._head("CONNECT", f"{asked.authority}{port}"))
-        self._set_target = asked_for(asked.method, outer._replace(path=asked.path))
+        self._asked_for = asked_for(asked.method, outer._replace(path=asked.path))
         verdict = admit_connect(self._proxy, self._bottle, outer, self._record)
         if (route := tunnelled(verdict)) is not None:
             request = admit_tunnel(self._proxy, self._bottle, outer, route, self._record)
@@ -148,7 +148,7 @@ class DryRun:
         return parse_request(raw, max_fields=self._proxy.limits.head_fields)
 
     def _admit(self, head: RequestHead, target: Target) -> None:
-        self._set_target = asked_for(head.method, target)
+        self._asked_for = asked_for(head.method, target)
         origin = admit(self._proxy, self._bottle, head, target, self._record)
         self._check_uses(target.asked_with(head.method), origin.route, target)
 

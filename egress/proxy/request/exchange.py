@@ -1,4 +1,4 @@
-"""One request and its answer, streamed both ways with back-pressure: from a decided head to the last byte.
+"""One admitted request and its answer, streamed both ways with back-pressure, to the last byte.
 
 Trust boundary: the bottle on one side, the origin on the other, neither believed about where a message ends.
 """
@@ -6,14 +6,11 @@ Trust boundary: the bottle on one side, the origin on the other, neither believe
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 
 from egress.dlp.scanner import Steps
-from egress.policy.decide import Request
-from egress.policy.routes import Route
 from egress.proxy.config import Limits
 from egress.proxy.errors import BadAnswer, BadRequest, Gone, Refusal, Unreachable
-from egress.proxy.http.body import ChunkedBody, SizedBody, body_of, chunk, last_chunk, payloads
+from egress.proxy.http.body import ChunkedBody, body_of, chunk, last_chunk, payloads
 from egress.proxy.http.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, parse_response
 from egress.proxy.http.reader import read_body
 from egress.proxy.http.websocket_upgrade import is_valid_upgrade
@@ -21,8 +18,8 @@ from egress.proxy.http.writer import UPGRADE, response_bytes
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.fair_scheduler import result
 from egress.proxy.request.destination import Destination, Trailers
+from egress.proxy.request.upgraded import Upgraded, discard
 from egress.proxy.state.records import Record
-from egress.proxy.tls.transport import TlsTransport
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 _INTERIM = frozenset({100, 102, 103})
@@ -42,20 +39,19 @@ class Exchange:
         limits: Limits,
         record: Record,
         *,
-        request: Request,
-        route: Route | None,
         sent_on: Connection | None = None,
     ) -> None:
-        self.request = request
-        self.route = route
+        self.request = destination.request
+        self.route = destination.route
         self._client = client
         self._head = head
         self._destination = destination
+        self._inspected = destination.inspected
         self._limits = limits
         self._record = record
-        self._upstream = sent_on  # set before the start when the request is already on its way
+        self._upstream = sent_on  # set when the request was sent already
         self._body = body_of(head.length)
-        self._sent_all = self._body.finished  # the body may be here whole, and still be worked on
+        self._sent_all = self._body.finished  # even if the body is still being searched
         self._answer_body = body_of(0)
         self._answered_all = False
         self._failure: Refusal | None = None
@@ -74,7 +70,7 @@ class Exchange:
 
     @property
     def left_a_body(self) -> bool:
-        """Whether the client may still be sending: an answer does not have to wait for all of a request."""
+        """Whether the client may still be sending: an answer can come before the end of the request."""
         return not self._sent_all
 
     async def run(self) -> bool:
@@ -84,7 +80,7 @@ class Exchange:
             self._touch()
             answer = await self._final_answer()
             if answer.status == 101:
-                await self._switch(answer)
+                await self._upgrade(answer)
                 return False
             reusable = await self._relay(answer)
             return reusable
@@ -95,7 +91,7 @@ class Exchange:
                 raise Gone(end.reason) from end
             raise
         finally:
-            self._destination.let_go()
+            self._inspected.release()
             self._client.drop_sink()
             self._client.feed_from(None)
             if self._upstream is not None and not reusable:
@@ -105,9 +101,9 @@ class Exchange:
     # --- the request
 
     async def _final_answer(self) -> ResponseHead:
-        if self._destination.needs_whole_body and self._head.length:
+        if self._inspected.needs_whole_body and self._head.length:
             await self._read_whole()
-        elif self._destination.reads_ahead and b"expect" not in self._head.single:
+        elif self._inspected.reads_ahead and b"expect" not in self._head.single:
             await self._read_ahead()
         repeatable = self._head.method in REPEATABLE and self._head.length == 0
         kept = self._upstream or self._destination.reuse(self._client, repeatable=repeatable)
@@ -124,17 +120,17 @@ class Exchange:
         return await self._await_answer(fresh)
 
     async def _read_whole(self) -> None:
-        destination = self._destination
-        body = await read_body(self._client, self._head, self._limits, destination.keep, destination.begin)
+        inspected, begin = self._inspected, self._destination.begin
+        body = await read_body(self._client, self._head, self._limits, inspected.reserve, begin)
         self._touch()
         self._head = self._head.with_length(len(body))
         self._sent_all = True
-        self._destination.take_body(self._head, body)
-        self._ready = await self._in_turn(self._destination.outgoing(body, last=True))
+        inspected.take_body(self._head, body)
+        self._ready = await self._in_turn(inspected.outgoing(body, last=True))
         self._record.bytes_out += len(self._ready)
 
     async def _read_ahead(self) -> None:
-        """A small body is whole, and known to hold no secret, before an origin hears of the request."""
+        """Read and search a small body whole, before an origin hears of the request."""
         client = self._client
         while not (self._sent_all or self._ready):
             if client.buffer:
@@ -147,7 +143,7 @@ class Exchange:
 
     def _send(self, upstream: Connection) -> None:
         self._upstream = upstream
-        self._check()  # much can happen while a body is read and a connection opened, a revoke among it
+        self._check()  # the route may have been revoked while the body was read
         if upstream.buffer:
             raise BadAnswer("The origin sent an answer before it was asked.")
         upstream.write(self._destination.request_head(self._head) + self._ready)
@@ -157,29 +153,29 @@ class Exchange:
             self._client.drain_into(self._take_request_data, self._destination.begin)
 
     async def _in_turn(self, work: Steps) -> bytes:
-        """What it comes to. Raises Gone when this exchange was cut meanwhile."""
+        """The result of the work. Raises Gone when this exchange was cut meanwhile."""
         found = await result(work, self._destination.begin)
         if self._cut:
             raise Gone
         return found
 
     def _take_request_data(self, data: bytes) -> Steps:
-        """From the client, on arrival. What fails here is told to the task, which knows whom to answer."""
+        """Take data from the client on arrival. A failure is left to the task, which answers it."""
         trailers: Trailers = []
         leaving: list[bytes] = []
         try:
             for payload in payloads(data, self._body):
                 self._touch()
                 if payload or self._body.finished:
-                    leaving.append((yield from self._destination.outgoing(payload, last=self._body.finished)))
+                    leaving.append((yield from self._inspected.outgoing(payload, last=self._body.finished)))
                 yield
             if isinstance(self._body, ChunkedBody) and self._body.finished:
-                trailers = self._destination.trailers(self._body.trailers, leaving=True)
+                trailers = self._inspected.trailers(self._body.trailers, leaving=True)
         except Refusal as refusal:
-            self._fail(refusal)
+            self._fail(self._client, refusal)
             return b""
         except ValueError as error:
-            self._fail(BadRequest("bad-body", f"The request was refused: {error}."))
+            self._fail(self._client, BadRequest("bad-body", f"The request was refused: {error}."))
             return b""
         payload = b"".join(leaving)
         self._record.bytes_out += len(payload)
@@ -197,9 +193,9 @@ class Exchange:
             self._client.bell.ring()
         return b""
 
-    def _fail(self, refusal: Refusal) -> None:
+    def _fail(self, source: Connection, refusal: Refusal) -> None:
         self._failure = refusal
-        self._client.sink = _discard
+        source.sink = discard
         self._client.bell.ring()
 
     # --- the answer
@@ -243,19 +239,19 @@ class Exchange:
         return None
 
     async def _relay(self, answer: ResponseHead) -> bool:
-        """Send the answer on. True when both connections can be used again."""
+        """Send the answer on. True when the client's connection can be used again."""
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
         keep = self._head.keeps_alive and answer.length != UNTIL_CLOSE and self._sent_all
         fields = self._destination.answer_fields(answer)
         self._record.answered(answer.status)
-        if 0 <= answer.length <= len(upstream.buffer):  # the whole of it is here, as of most answers
+        if 0 <= answer.length <= len(upstream.buffer):  # all of it is here, as with most answers
             payload = upstream.take(answer.length)
             if payload:
-                payload = await self._in_turn(self._destination.incoming(payload, last=True))
+                payload = await self._in_turn(self._inspected.incoming(payload, last=True))
                 self._record.bytes_in += len(payload)
             self._client.write(response_bytes(answer, fields, close=not keep) + payload)
-            return self._settle(upstream, answer, keep)
+            return self._finish(upstream, answer, keep)
         self._started = True
         self._patience = self._limits.idle_seconds
         self._answer_body = body_of(answer.length)
@@ -264,9 +260,8 @@ class Exchange:
         if not self._answered_all:
             self._client.feed_from(upstream)
             # Small answers leave in one piece with their head.
-            if self._destination.passes_on and not isinstance(self._answer_body, ChunkedBody):
+            if self._inspected.passes_on and not isinstance(self._answer_body, ChunkedBody):
                 upstream.drain_into(self._pass_on)
-                self._splice_tls(upstream)
             else:
                 upstream.drain_into(self._take_answer_data, self._destination.begin)
         if self._failure is not None:
@@ -276,10 +271,10 @@ class Exchange:
         self._unsent = b""
         if not self._answered_all:
             await self._until_answered(upstream)
-        return self._settle(upstream, answer, keep)
+        return self._finish(upstream, answer, keep)
 
     def _pass_on(self, data: bytes) -> None:
-        """Of a body that is only counted: too little work to take turns for."""
+        """Send on a body that is only counted, which is too little work to take turns for."""
         self._touch()
         payload = self._answer_body.feed(data)
         self._record.bytes_in += len(payload)
@@ -288,37 +283,20 @@ class Exchange:
         if self._answer_body.finished:
             self._end_answer()
 
-    def _splice_tls(self, upstream: Connection) -> None:
-        """The rest of it goes from the one TLS to the other, and is only counted here."""
-        body, source, target = self._answer_body, upstream.transport, self._client.transport
-        if not isinstance(body, SizedBody) or body.finished:
-            return
-        if isinstance(source, TlsTransport) and isinstance(target, TlsTransport):
-            self._client.write(self._unsent)
-            self._unsent = b""
-            source.pass_on(body.missing, target, partial(self._count, body))
-
-    def _count(self, body: SizedBody, size: int) -> None:
-        self._touch()
-        self._record.bytes_in += size
-        body.skip(size)
-        if body.finished:
-            self._end_answer()
-
     def _take_answer_data(self, data: bytes) -> Generator[None, None, None]:
-        body = self._answer_body
+        body, upstream = self._answer_body, self._upstream
+        assert upstream is not None  # noqa: S101
         try:
             for payload in payloads(data, body):
                 self._touch()
                 yield from self._send_answer(payload, last=body.finished)
         except ValueError:
-            self._fail_answer(BadAnswer("The origin's answer has a malformed body."))
-            return
+            self._fail(upstream, BadAnswer("The origin's answer has a malformed body."))
         except Refusal as refusal:
-            self._fail_answer(refusal)
-            return
-        if body.finished:
-            self._end_answer()
+            self._fail(upstream, refusal)
+        else:
+            if body.finished:
+                self._end_answer()
 
     def _end_answer(self) -> None:
         assert self._upstream is not None  # noqa: S101
@@ -327,23 +305,17 @@ class Exchange:
         self._client.bell.ring()
 
     def _send_answer(self, payload: bytes, *, last: bool) -> Steps:
-        payload = yield from self._destination.incoming(payload, last=last)
+        payload = yield from self._inspected.incoming(payload, last=last)
         self._record.bytes_in += len(payload)
         if isinstance(self._answer_body, ChunkedBody):
             payload = chunk(payload) if payload else b""
             if last:
-                payload += last_chunk(self._destination.trailers(self._answer_body.trailers, leaving=False))
+                payload += last_chunk(self._inspected.trailers(self._answer_body.trailers, leaving=False))
         if payload:
             self._client.write(self._unsent + payload)
             self._unsent = b""
         yield
         return b""
-
-    def _fail_answer(self, refusal: Refusal) -> None:
-        assert self._upstream is not None  # noqa: S101
-        self._failure = refusal
-        self._upstream.sink = _discard
-        self._client.bell.ring()
 
     async def _until_answered(self, upstream: Connection) -> None:
         while not self._answered_all:
@@ -356,7 +328,7 @@ class Exchange:
                         "upstream-closed", "The origin closed the connection before the end of its answer."
                     ) from error
                 await self._in_turn(self._send_answer(b"", last=True))
-                if upstream.broke_off:  # the end looks to the client as it did to us
+                if upstream.broke_off:  # the client should see the same end as we did
                     self._record.reason = "upstream-closed"
                     self._client.close_abruptly()
                 return
@@ -364,8 +336,8 @@ class Exchange:
         if self._failure is not None:  # it came with the last bytes
             raise self._failure
 
-    def _settle(self, upstream: Connection, answer: ResponseHead, keep: bool) -> bool:
-        if self._cut:  # what was written last did not arrive
+    def _finish(self, upstream: Connection, answer: ResponseHead, keep: bool) -> bool:
+        if self._cut:  # the last bytes did not arrive
             raise Gone
         self._client.feed_from(None)
         upstream.feed_from(None)
@@ -376,53 +348,22 @@ class Exchange:
         self._upstream = None
         return keep
 
-    # --- upgrades
-
-    async def _switch(self, answer: ResponseHead) -> None:
+    async def _upgrade(self, answer: ResponseHead) -> None:
         upstream = self._upstream
         assert upstream is not None  # noqa: S101
-        switching = [*self._destination.answer_fields(answer), *UPGRADE]  # or there is no room for it
+        switching = [
+            *self._destination.answer_fields(answer),
+            *UPGRADE,
+        ]  # raises when there is no memory to inspect it
         self._started = True
         self._record.answered(101)
-        self._patience = self._limits.tunnel_idle_seconds
         self._client.write(response_bytes(answer, switching, close=False))
-        self._client.feed_from(upstream)
-        upstream.feed_from(self._client)
-        upstream.drain_into(self._take_upgraded_answer, self._destination.begin)
-        self._client.drain_into(self._take_upgraded_request, self._destination.begin)
-        while not (self._client.ended or upstream.ended):
-            self._check()
-            await self._client.bell.wait()
-        if self._failure is not None:  # it came with the last bytes
-            raise self._failure
-        self._client.write(await self._in_turn(self._destination.incoming(b"", last=True)))
-        self._client.close()
-        upstream.close()
+        await Upgraded(self._client, upstream, self._destination, self._limits, self._record).run(self._check)
+        if self._cut:
+            raise Gone
         self._upstream = None
 
-    def _take_upgraded_request(self, data: bytes) -> Generator[None, None, None]:
-        self._touch()
-        try:
-            data = yield from self._destination.outgoing(data, last=False)
-        except Refusal as refusal:
-            self._fail(refusal)
-            return
-        self._record.bytes_out += len(data)
-        if self._upstream is not None and data:
-            self._upstream.write(data)
-
-    def _take_upgraded_answer(self, data: bytes) -> Generator[None, None, None]:
-        self._touch()
-        try:
-            data = yield from self._destination.incoming(data, last=False)
-        except Refusal as refusal:
-            self._fail_answer(refusal)
-            return
-        self._record.bytes_in += len(data)
-        if data:
-            self._client.write(data)
-
-    # --- what can happen meanwhile
+    # --- deadlines and ends
 
     def _touch(self) -> None:
         self._client.deadline = self._client.clock() + self._patience
@@ -434,12 +375,8 @@ class Exchange:
             raise self._failure
         if self._client.expired:
             self._client.expired = False
-            if self._started:  # it may be that the client does not read
+            if self._started:  # perhaps the client does not read
                 raise Gone("idle")
             if self._sent_all:
                 raise Unreachable("upstream-timeout", "The origin took too long to answer.", 504)
             raise BadRequest("timeout", "The rest of the request did not come in time.", 408)
-
-
-def _discard(_: bytes) -> None:
-    """Data after a failure is not kept."""

@@ -1,4 +1,4 @@
-"""Data loss prevention on one request and its answer: what is searched, and what a find leads to.
+"""Data loss prevention on one request and its answer: what is searched, and what follows from a finding.
 
 Trust boundary: the bottle must not send a secret, the origin must not send back the one that we added.
 """
@@ -24,13 +24,7 @@ from egress.proxy.state.records import Record
 
 WEBSOCKET_EXTENSIONS = b"sec-websocket-extensions"
 _FORM = b"application/x-www-form-urlencoded"
-_READABLE = (
-    b"text/",
-    b"application/json",
-    b"application/xml",
-    b"application/xhtml",
-    b"application/javascript",
-)
+_READABLE = tuple(b"text/ application/json application/xml application/xhtml application/javascript".split())
 CONCEALED = "(concealed)"
 _MOST_OF_A_NAME = 300
 _OF_A_VARIABLE = (
@@ -41,7 +35,7 @@ _REMEMBERED_BLOCKS, _REMEMBERED_BYTES = 512, 2048
 
 
 def search_head(scanner: Scanner, target: Target, head: RequestHead, fields: list[Field]) -> Finding | None:
-    """Tools send the same headers again and again: a block that was clean is not searched twice."""
+    """Search a request's URL and headers. A header block that was clean before is not searched again."""
     clean, block = scanner.clean_headers, head.travelling_bytes
     if fields is head.travelling and block in clean:
         return scanner.find_in_url(target.host, target.origin_form)
@@ -55,7 +49,10 @@ def search_head(scanner: Scanner, target: Target, head: RequestHead, fields: lis
 
 
 def check_url(search: ActiveScan, target: Target, record: Record) -> None:
-    """For a request that is refused anyway: nobody is told how to ask for a URL with a secret in it."""
+    """Search the URL of a refused request: the refusal must not suggest asking for a URL with a secret.
+
+    Raises Refusal.
+    """
     if search.handed.problem:
         raise unsearchable(record)
     finding = search.scanner.find_in_head(target.host, target.origin_form, ())
@@ -64,16 +61,16 @@ def check_url(search: ActiveScan, target: Target, record: Record) -> None:
 
 
 def conceal(search: ActiveScan, record: Record) -> None:
-    """Records are kept and shown, and an agent can put a secret into any URL."""
+    """Remove a URL that holds a secret from the record, because records are kept and shown."""
     path = record.path.encode("latin-1", "replace")
     if search.handed.problem or search.scanner.find_in_head(record.host, path, ()) is not None:
         record.path, record.ask = CONCEALED, None
-        if record.host != record.route:  # which an operator chose
+        if record.host != record.route:  # an operator chose the route's name
             record.host = shown_host(search, record.host)
 
 
 def shown_host(search: ActiveScan, host: str) -> str:
-    """As it may be noted, in a record or in the log."""
+    """The host as it may appear in a record or in the log."""
     is_clean = not search.handed.problem and search.scanner.find_in_head(host, b"", ()) is None
     return host if is_clean else CONCEALED
 
@@ -93,7 +90,7 @@ def _refusal(finding: Finding, record: Record, file: str = "") -> Refusal:
 
 
 def unsearchable(record: Record) -> Refusal:
-    """Nobody knows what must not leave, nor whether the URL may be noted."""
+    """The refusal when the bottle's secrets are unknown, so that even the URL must not be recorded."""
     record.verdict, record.reason, record.path = "refused", "dlp-unreadable", CONCEALED
     return Refusal(
         "dlp-unreadable",
@@ -114,7 +111,7 @@ class Inspection:
         self._search_bytes = 0
         self._sent_all = False
         self._push: Push | None = None
-        self._stopped: Refusal | None = None  # a push that is read to its end all the same
+        self._stopped: Refusal | None = None  # for a push, which is read to its end first
         self._out = route.dlp.searches_requests
         self._record = record
         self._leaving: BodyScan | FrameScan | None = None
@@ -125,8 +122,8 @@ class Inspection:
         if (route.auth is not None or route.dlp.incoming) and scanner.secrets:
             self._scrubber = Scrubber(scanner.literals)
         self._warns = route.dlp.incoming
-        self._orders: Orders | None = None  # to the agent: what it reads is searched for them
-        self._decoding: Decoding | None = None  # for them alone
+        self._orders: Orders | None = None  # to the agent, for which answers are searched
+        self._decoding: Decoding | None = None  # of an answer, only to find those orders
 
     @property
     def reads_ahead(self) -> bool:
@@ -135,13 +132,16 @@ class Inspection:
     # --- what leaves
 
     def check_host(self, host: str) -> None:
-        """A tunnel hides all but the name, which a pattern leaves for the bottle to choose."""
+        """Search the host of a tunnel, the only part that is visible: under a pattern the bottle chooses it.
+
+        Raises Refusal.
+        """
         finding = self._scanner.find_in_head(host, b"", ()) if self._out else None
         if finding is not None:
             raise self._refusal(finding)
 
     def check_request(self, target: Target, head: RequestHead, fields: list[Field]) -> None:
-        """`fields` are the agent's own that travel on."""
+        """Search the head and prepare the search of the body. `fields` are the agent's own that travel."""
         if not self._out:
             return
         finding = search_head(self._scanner, target, head, fields)
@@ -172,7 +172,7 @@ class Inspection:
             return payload
         if self._push is not None:
             self._push.feed(payload)
-        self._keep("search", self._search_bytes)  # all at once: no upload is refused when half of it has left
+        self._keep("search", self._search_bytes)  # all at once, so that no upload is refused half-way
         try:
             released = yield from self._leaving.steps(payload, last=last)
         except Found as found:
@@ -182,8 +182,8 @@ class Inspection:
         if self._stopped is not None:
             return self._end_of_stopped(last=last)
         if isinstance(self._leaving, BodyScan) and (suspected := self._leaving.suspected) is not None:
-            self._refusal(suspected)  # on record, also if the rest never comes
-        if last:  # the answer may take long, and needs none of this
+            self._refusal(suspected)  # recorded even if the rest never comes
+        if last:  # the answer may take long and does not need them
             self._leaving, self._sent_all = None, True
             self._keep("search", 0)
         return released
@@ -235,7 +235,7 @@ class Inspection:
         """
         if head.status == 101 and self.reads_frames:
             self._keep("frames", MEMORY_OF_FRAMES)
-            fields = [entry for entry in fields if entry[0] != WEBSOCKET_EXTENSIONS]  # nobody asked for any
+            fields = [entry for entry in fields if entry[0] != WEBSOCKET_EXTENSIONS]  # we did not ask for any
         if self._scrubber is not None:
             fields = self._clean_head(head, fields, self._scrubber)
         if self._warns and (head.status == 101 or (head.status >= 200 and _is_text(head))):
@@ -258,7 +258,7 @@ class Inspection:
                 if scrubber.clean(name) == name]  # fmt: skip
 
     def _prepare_for_coded(self, head: ResponseHead) -> None:
-        """It was asked for as it is. If it comes compressed, it can be searched but not cleaned."""
+        """Prepare for an answer that is compressed against our wish: it can be searched, not cleaned."""
         try:
             codings = codings_of(_joined(head, b"content-encoding").decode("latin-1"))
         except Unreadable as error:
@@ -279,7 +279,7 @@ class Inspection:
             self._returning = BodyScan(self._scanner, codings=codings, secrets_only=True, orders=self._orders)
 
     def _cannot_read(self, error: Unreadable) -> None:
-        """A hint for the operator is no reason to keep an answer back, a secret is. Raises BadAnswer."""
+        """Hold back an answer that could repeat a secret, but not for a mere hint. Raises BadAnswer."""
         if self._scrubber is not None:
             raise self._unchecked(error) from error
         self._orders = None
@@ -290,7 +290,7 @@ class Inspection:
 
     @property
     def passes_on(self) -> bool:
-        """Whether this answer is none of our business, as its head says."""
+        """Whether this answer is not inspected, as its head shows."""
         return self._orders is None and self._returning is None and self._scrubber is None
 
     def incoming(self, payload: bytes, *, last: bool) -> Steps:
@@ -349,7 +349,7 @@ class Inspection:
 
 
 def _in_short(refusal: Refusal) -> str:
-    """For the one line that git shows for each reference."""
+    """The refusal in the one line that git shows for each reference."""
     file = refusal.details.get("file")
     return f"egress refused ({refusal.reason})" + (f": {file}" if file else "")
 

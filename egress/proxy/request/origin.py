@@ -9,6 +9,7 @@ from hashlib import sha256
 from egress.dlp.scanner import Steps
 from egress.policy.decide import PORTS
 from egress.policy.routes import Route
+from egress.proxy.config import Gateway
 from egress.proxy.credentials.secrets import credential_field, is_credential, refuse_credential_in_url
 from egress.proxy.credentials.sigv4 import EMPTY_DIGEST, AwsKey, SignedRequest, hashes_the_body, sign
 from egress.proxy.errors import Refusal
@@ -19,14 +20,15 @@ from egress.proxy.http.writer import request_bytes
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.dialing import checked_addresses, dial
 from egress.proxy.net.fair_scheduler import Step
-from egress.proxy.net.pool import Key, open_connection
+from egress.proxy.net.pool import Key
 from egress.proxy.request.destination import Trailers
 from egress.proxy.request.inspection import WEBSOCKET_EXTENSIONS, Inspection, unsearchable
-from egress.proxy.request.upstream_proxy import Gateway
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.request.upstream_proxy import connect_through, reach
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.memory import MemoryReservation
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Record
+from egress.proxy.tls.connect import open_connection
 
 # An answer can only be searched and cleaned when it can be read, and when it is whole.
 _CODED_OR_IN_PART = frozenset({b"accept-encoding", b"range", b"if-range", b"request-range", b"x-ms-range"})
@@ -34,24 +36,24 @@ _IDENTITY_CODING: Field = (b"accept-encoding", b"Accept-Encoding", b"identity")
 
 
 async def connect(
-    proxy: Proxy, route: Route, host: str, port: int, client: Connection, *, bottle: Bottle, tls: bool
+    proxy: Proxy, route: Route, host: str, port: int, client: Connection, *, bottle: BottleState, tls: bool
 ) -> Connection:
     """A new connection to an address that was checked for this route. Raises Refusal."""
     limits = proxy.limits
     sock = await _socket(proxy, bottle, route, host, port)
-    session = proxy.upstream_tls.session_for(host) if tls else None
+    context = proxy.upstream_tls if tls else None
     return await open_connection(
-        sock, client, proxy.watch, tls=session, host=host, seconds=limits.handshake_seconds
+        sock, client, proxy.watch, tls=context, host=host, seconds=limits.handshake_seconds
     )
 
 
-async def _socket(proxy: Proxy, bottle: Bottle, route: Route, host: str, port: int) -> socket.socket:
+async def _socket(proxy: Proxy, bottle: BottleState, route: Route, host: str, port: int) -> socket.socket:
     limits = proxy.limits
     gateway = _gateway_for(proxy, route)
     if gateway is not None:
-        if port == PORTS["http"]:  # plain requests are handed over whole
-            return await gateway.reach(seconds=limits.connect_seconds)
-        return await gateway.connect(host, port, seconds=limits.connect_seconds)
+        if port == PORTS["http"]:  # it takes plain requests whole
+            return await reach(gateway, seconds=limits.connect_seconds)
+        return await connect_through(gateway, host, port, seconds=limits.connect_seconds)
     lookup = proxy.resolver.lookup_for(bottle)
     addresses = await checked_addresses(
         host, route, lookup,
@@ -63,17 +65,17 @@ async def _socket(proxy: Proxy, bottle: Bottle, route: Route, host: str, port: i
 
 
 def _gateway_for(proxy: Proxy, route: Route) -> Gateway | None:
-    """Pinned addresses are the operator's own: they are dialled directly."""
+    """The operator's proxy, or None: pinned addresses are the operator's own and are dialled directly."""
     return None if route.pinned_addresses else proxy.config.gateway
 
 
 class Origin:
-    """Raises Refusal when the route's credential cannot be had, or when the head must not leave."""
+    """Raises Refusal when the route's credential is not available, or when the head must not leave."""
 
     def __init__(
         self,
         proxy: Proxy,
-        bottle: Bottle,
+        bottle: BottleState,
         target: Target,
         route: Route,
         *,
@@ -81,8 +83,9 @@ class Origin:
         record: Record,
     ) -> None:
         self._proxy = proxy
-        self._bottle = bottle
-        self._target = target
+        self.bottle = bottle
+        self.target = target
+        self.request = target.asked_with(head.method)
         self.route = route
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
         self._record = record
@@ -90,26 +93,30 @@ class Origin:
         self._prepare(head)
         self._body_digest = EMPTY_DIGEST if self.needs_whole_body else ""
 
+    @property
+    def inspected(self) -> Origin:
+        return self
+
     def _prepare(self, head: RequestHead) -> None:
         self._secret = self._credential()
         self._aws_key = self._parsed_aws_key()
-        search = self._proxy.scanners.search(self._bottle, self._secret)
+        search = self._proxy.scanners.search(self.bottle, self._secret)
         if search.handed.problem and self.route.dlp.searches_requests:
             raise unsearchable(self._record)
         self._inspection = Inspection(search.scanner, self.route, self._record, self._hold)
         self._fields = self._own_fields(head)
-        self._inspection.check_request(self._target, head, self._fields)
+        self._inspection.check_request(self.target, head, self._fields)
 
     def _credential(self) -> str | None:
         auth = self.route.auth
         if auth is None:
             return None
-        refuse_credential_in_url(self._target.origin_form)
+        refuse_credential_in_url(self.target.origin_form)
         secret = self._proxy.secrets.lookup(auth.token_ref)
         if secret is None:
             raise Refusal(
                 "credential-missing",
-                f"The credential for {self._target.host} is not set up. Tell the operator.",
+                f"The credential for {self.target.host} is not set up. Tell the operator.",
                 502,
             )
         return secret
@@ -126,34 +133,34 @@ class Origin:
     @property
     def needs_whole_body(self) -> bool:
         """The signature covers the body, so nothing can be sent before all of it is here."""
-        return self._aws_key is not None and hashes_the_body(self._target.host)
+        return self._aws_key is not None and hashes_the_body(self.target.host)
 
     def take_body(self, head: RequestHead, body: bytes) -> None:
-        """All is looked up again: the key may have been taken away while the body came. Raises Refusal."""
+        """Look everything up again: the key may have been removed while the body arrived. Raises Refusal."""
         self._prepare(head)
         self._body_digest = sha256(body).hexdigest()
 
     def _own_fields(self, head: RequestHead) -> list[Field]:
-        """What the agent sent that travels on."""
-        fields = without_overrides(head.end_to_end(), self.route)
+        """The agent's own fields that travel on."""
+        fields = without_overrides(head.travelling, self.route)
         if (auth := self.route.auth) is not None:
             fields = [entry for entry in fields if not is_credential(entry[0], auth)]
         if auth is not None or self.route.dlp.incoming:
             fields = [entry for entry in fields if folded(entry[0]) not in _CODED_OR_IN_PART]
             fields.append(_IDENTITY_CODING)
         if head.wants_websocket and self._inspection.reads_frames:
-            # Or its frames would be compressed.
+            # Without extensions the frames are not compressed.
             fields = [entry for entry in fields if folded(entry[0]) != WEBSOCKET_EXTENSIONS]
         return fields
 
     def request_head(self, head: RequestHead) -> bytes:
-        host, form = self._target.host.encode("ascii"), self._target.origin_form
-        if self._target.scheme == "http" and _gateway_for(self._proxy, self.route) is not None:
+        host, form = self.target.host.encode("ascii"), self.target.origin_form
+        if self.target.scheme == "http" and _gateway_for(self._proxy, self.route) is not None:
             form = b"http://" + host + form
         return request_bytes(head, form, host, self._with_credential(head.method))
 
     def _with_credential(self, method: str) -> list[Field]:
-        auth, target = self.route.auth, self._target
+        auth, target = self.route.auth, self.target
         if self._aws_key is not None:
             request = SignedRequest(method, target.host, target.origin_form)
             return sign(request, self._fields, self._aws_key, self._body_digest, datetime.now(UTC))
@@ -162,36 +169,36 @@ class Origin:
         return self._fields
 
     def answer_fields(self, head: ResponseHead) -> list[Field]:
-        fields = head.end_to_end()
+        fields = head.travelling
         if self.route.auth is not None:  # a session made with our credential is a credential too
             fields = [entry for entry in fields if entry[0] != b"set-cookie"]
         return self._inspection.answer(head, fields)
 
     def reuse(self, client: Connection, *, repeatable: bool) -> Connection | None:
-        return self._bottle.pool.take(self._key, client, repeatable=repeatable)
+        return self.bottle.pool.take(self._key, client, repeatable=repeatable)
 
     async def open(self, client: Connection) -> Connection:
-        target = self._target
+        target = self.target
         return await connect(
             self._proxy, self.route, target.host, target.port, client,
-            bottle=self._bottle, tls=target.scheme == "https",
+            bottle=self.bottle, tls=target.scheme == "https",
         )  # fmt: skip
 
-    def keep(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         self._hold.keep("body", size)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._hold.let_go()
 
     def give_back(self, connection: Connection) -> None:
-        self._bottle.pool.give_back(self._key, connection)
+        self.bottle.pool.give_back(self._key, connection)
 
     @property
     def reads_ahead(self) -> bool:
         return self._inspection.reads_ahead
 
     def begin(self, step: Step) -> None:
-        self._proxy.turns.begin(self._bottle, step)
+        self._proxy.turns.begin(self.bottle, step)
 
     def outgoing(self, payload: bytes, *, last: bool) -> Steps:
         return self._inspection.outgoing(payload, last=last)

@@ -1,4 +1,4 @@
-"""What a refused request gets: the reason and, where asking can help, the tool call that asks for it.
+"""The answer to a refused request: the reason and, where asking can help, the tool call that asks for it.
 
 Trust boundary: the text goes to an agent, and parts of it came from one. JSON and plain text only.
 """
@@ -18,8 +18,8 @@ from egress.proxy.http.heads import RequestHead
 from egress.proxy.http.targets import Target
 
 _MALFORMED = frozenset({"bad-host", "bad-path"})
-# Those who show a refusal to whoever runs them only when it is text, and do not say so in Accept: git, and
-# the go command, which calls itself as every program in Go does that has no name of its own.
+# Programs that show a refusal only when it is text, and do not say so in Accept: git, and the go command,
+# which sends the default name of Go programs.
 _SHOW_TEXT_ONLY = (b"git/", b"Go-http-client/")
 _REFS = "/info/refs"
 _GIT = re.compile(rb"/info/refs\?service=(git-upload-pack|git-receive-pack)\Z")
@@ -35,9 +35,7 @@ def _tool_call(verdict: Verdict, target: Target, method: str) -> dict[str, Any] 
     if verdict.ask is None:
         return None
     path = target.path
-    if (
-        len(path) > MAX_PREFIX
-    ):  # records keep what is said here, and the gate's tool takes no URL of any length
+    if len(path) > MAX_PREFIX:  # it is recorded, and the gate's tool limits the length of a URL
         path = next(iter(verdict.ask.get("path_allowlist", ())), "/")
     url = f"{target.scheme}://{target.host}{path}"
     why = f"{method} {url} was refused ({verdict.reason})."
@@ -50,7 +48,7 @@ def _tool_call(verdict: Verdict, target: Target, method: str) -> dict[str, Any] 
 
 
 def _add_git_second_request(ask: dict[str, Any], target: Target) -> dict[str, Any]:
-    """git fetches or pushes with two requests, and shows only what is said to the first."""
+    """Ask for both requests of a git fetch or push: git shows the answer to the first one only."""
     service, (first,) = _GIT.search(target.origin_form), ask.get("path_allowlist") or [""]
     if service is None or not first.endswith(_REFS) or len(first) + len(service[1]) > MAX_PREFIX:
         return ask

@@ -5,14 +5,11 @@ Trust boundary: only the ClientHello is looked at; what is inside TLS is between
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from egress.policy.decide import Request
 from egress.policy.routes import Route
 from egress.proxy.config import Limits
 from egress.proxy.errors import Gone
 from egress.proxy.net.connection import Connection
-from egress.proxy.net.splice import BULK_BYTES, POSSIBLE, Pipes, Splice
 from egress.proxy.state.records import Record
 from egress.proxy.tls.client_hello import MAX_HELLO, BadHello, HelloReader
 
@@ -52,7 +49,6 @@ class Tunnel:
         *,
         request: Request,
         route: Route,
-        pipes: Pipes,
     ) -> None:
         self.request = request
         self.route = route
@@ -60,9 +56,7 @@ class Tunnel:
         self._upstream = upstream
         self._patience = limits.tunnel_idle_seconds
         self._record = record
-        self._pipes = pipes
         self._cut = False
-        self._splices: dict[Connection, Splice] = {}  # by whom they read from
 
     def cut(self) -> None:
         self._cut = True
@@ -94,43 +88,26 @@ class Tunnel:
                 await client.bell.wait()
         finally:
             client.on_end = upstream.on_end = None
-            for splice in self._splices.values():
-                splice.close()
             for connection in (client, upstream):
                 if client.expired or self._cut:
                     connection.abort()
                 else:
                     connection.close()
 
-    # As few steps as possible: these are all that a small message costs.
+    # These steps are the whole cost of a small message.
 
     def _to_origin(self, data: bytes) -> None:
-        self._count_out(len(data))
+        self._client.deadline = self._client.clock() + self._patience
+        self._record.bytes_out += len(data)
         self._upstream.write(data)
-        if len(data) >= BULK_BYTES:
-            self._splice(self._client, self._upstream, self._count_out)
 
     def _to_client(self, data: bytes) -> None:
-        self._count_in(len(data))
+        self._client.deadline = self._client.clock() + self._patience
+        self._record.bytes_in += len(data)
         self._client.write(data)
-        if len(data) >= BULK_BYTES:
-            self._splice(self._upstream, self._client, self._count_in)
-
-    def _splice(self, source: Connection, target: Connection, moved: Callable[[int], None]) -> None:
-        if POSSIBLE and source.buffer_limits.pipe and source not in self._splices:
-            self._splices[source] = splice = Splice(source, target, self._pipes, moved)
-            splice.start()
-
-    def _count_out(self, count: int) -> None:
-        self._client.deadline = self._client.clock() + self._patience
-        self._record.bytes_out += count
-
-    def _count_in(self, count: int) -> None:
-        self._client.deadline = self._client.clock() + self._patience
-        self._record.bytes_in += count
 
 
 def _pass_end(ended: Connection, other: Connection) -> None:
-    """One side will send no more; the other may still have much to say."""
+    """Tell the other side that this one will send no more; the other may continue."""
     if not ended.closed and other.transport is not None and other.transport.can_write_eof():
         other.transport.write_eof()

@@ -10,42 +10,42 @@ import asyncio
 import socket
 from pathlib import Path
 
-from egress.dlp.scanner import Steps
 from egress.proxy.errors import Unreachable
 from egress.proxy.http.heads import Field, RequestHead, ResponseHead
+from egress.proxy.http.targets import Target
 from egress.proxy.http.writer import request_bytes
-from egress.proxy.net.connection import Connection, DeadlineTimer
-from egress.proxy.net.fair_scheduler import Begin, unchanged
-from egress.proxy.net.pool import open_connection
-from egress.proxy.request.destination import Trailers
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
+from egress.proxy.net.fair_scheduler import Begin
+from egress.proxy.request.destination import Uninspected
+from egress.proxy.tls.connect import open_connection
 
 IDENTITY = b"X-Bottle-Identity"
 _CONNECT_SECONDS = 5
 
 
 class WebProcess:
-    def __init__(self, path: Path, slug: str, origin_form: bytes, watch: DeadlineTimer, begin: Begin) -> None:
+    route = None
+
+    def __init__(
+        self, path: Path, slug: str, target: Target, method: str, *, watch: DeadlineTimer, begin: Begin
+    ) -> None:
+        self.request = target.asked_with(method)
+        self.begin = begin
         self._path = path
         self._slug = slug
-        self._origin_form = origin_form
+        self._origin_form = target.origin_form
         self._watch = watch
-        self.begin = begin
-
-    needs_whole_body = False
-
-    def take_body(self, head: RequestHead, body: bytes) -> None:
-        raise AssertionError("the head does not depend on the body")
+        self.inspected = Uninspected()
 
     def request_head(self, head: RequestHead) -> bytes:
-        # Names with '_' become the same variable as names with '-' on the other side.
-        fields = [
-            entry for entry in head.end_to_end() if b"_" not in entry[0] and entry[0] != IDENTITY.lower()
-        ]
+        # The web process makes the same variable of a name with '_' as of one with '-'.
+        fields = [entry for entry in head.travelling if b"_" not in entry[0] and entry[0] != IDENTITY.lower()]
         fields.append((IDENTITY.lower(), IDENTITY, self._slug.encode("ascii")))
         return request_bytes(head, self._origin_form, head.single.get(b"host", b"supervise"), fields)
 
     def answer_fields(self, head: ResponseHead) -> list[Field]:
-        return head.end_to_end()
+        return head.travelling
 
     def reuse(self, client: Connection, *, repeatable: bool) -> Connection | None:
         return None
@@ -65,26 +65,3 @@ class WebProcess:
 
     def give_back(self, connection: Connection) -> None:
         connection.close()
-
-    def keep(self, size: int) -> None:
-        raise AssertionError("nothing is held for the web process")
-
-    def let_go(self) -> None:
-        pass
-
-    @property
-    def reads_ahead(self) -> bool:
-        return False
-
-    def outgoing(self, payload: bytes, *, last: bool) -> Steps:
-        return unchanged(payload)
-
-    @property
-    def passes_on(self) -> bool:
-        return True
-
-    def incoming(self, payload: bytes, *, last: bool) -> Steps:
-        return unchanged(payload)
-
-    def trailers(self, trailers: Trailers, *, leaving: bool) -> Trailers:
-        return []

@@ -7,37 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from egress.contract import snapshot as snapshots
 from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Auth, Route
-from egress.proxy.config import TOLD, Limits
-from egress.proxy.fast.head_cache import HeadCache
-from egress.proxy.net.buffers import BufferBudget
+from egress.proxy.config import Limits
 from egress.proxy.net.pool import Pool
-from egress.proxy.net.splice import Pipes
 from egress.proxy.state import config_files
 from egress.proxy.state.active_scan import ActiveScan
+from egress.proxy.state.bottle_files import Identity, load_table, problem_text, read_identity
 from egress.proxy.state.config_files import PublishedConfig
 from egress.proxy.state.lease_counter import LeaseCounter
 from egress.proxy.state.open_flows import Flows
 from egress.proxy.state.secret_variables import SecretVariablesFile
 from egress.proxy.tls.authority import Authority
-
-SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_IDENTITY = "identity.json"
-_TORN_READS = 5  # the publisher writes two files: a reader may come between
-_BETWEEN_READS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +40,7 @@ class Ack:
     problem: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "bottle": self.bottle,
-            "version": self.version,
-            "loaded_at": self.loaded_at,
-            "problem": self.problem,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    token_sha256: bytes | None  # None: the bottle has only its sockets
-    supervise: bool  # whether it may ask for anything
+        return asdict(self)
 
 
 class OpenConnection(Protocol):
@@ -75,7 +54,7 @@ class OpenConnection(Protocol):
         """End it at once, with what is under way on it."""
 
 
-class Bottle:
+class BottleState:
     def __init__(self, slug: str, directory: Path, limits: Limits) -> None:
         self.slug = slug
         self.directory = directory
@@ -84,19 +63,16 @@ class Bottle:
         self.problem: str | None = "no route table was ever loaded: everything is denied"
         self.flows = Flows()
         self.pool = Pool(limits.pooled)
-        self.berths = BufferBudget(limits.in_flight_bytes, limits.connections + TOLD)
-        self.pipes = Pipes()
         self.uses = LeaseCounter(directory / "uses.json")
         self.counters: Counter[str] = Counter()
         self.connections: set[OpenConnection] = set()
-        self.line = asyncio.Lock()  # of those that have asked for more than one thing at once, or at length
+        self.line = asyncio.Lock()  # of connections that sent several requests at once, or a long one
         self.is_gone = False
         self.held_bytes = 0
         self.search: ActiveScan | None = None
-        self.habits = HeadCache()
         self.handed = SecretVariablesFile(directory)
         self.identity = Identity(None, supervise=False)
-        self._told: PublishedConfig | None = None
+        self._published: PublishedConfig | None = None
         self._authority: Authority | None = None
         self._loading = asyncio.Lock()
 
@@ -117,30 +93,30 @@ class Bottle:
         self.identity = fresh
         for connection in list(self.connections):
             if connection.by_token and is_new_token:
-                connection.cut()  # whoever has the old token is no longer this bottle
+                connection.cut()  # the old token is not this bottle's any more
 
     async def reload(self) -> Ack:
         """Read the files again and swap, or keep what is live and say why. Cuts what is now forbidden."""
         async with self._loading:
             try:
-                self._swap(await _load_steadily(self.directory, self.slug))
+                self._swap(await load_table(self.directory, self.slug))
             except (OSError, ValueError) as error:
-                self.problem = f"{_sentence(error)} Version {self.snapshot.version} stays live."
-            # Each of the other files by itself: what is wrong with it keeps no route from being taken away.
+                self.problem = f"{problem_text(error)} Version {self.snapshot.version} stays live."
+            # The other files apart: a problem with one does not keep a revoked route open.
             self._collect_problem(lambda: self._take_identity(read_identity(self.directory, self.slug)))
-            await self._tell()
+            await self._publish()
             return self.ack()
 
     async def refresh_config_files(self) -> None:
-        """What the bottle reads of its table holds no route whose lease has ended since."""
-        if self._told is not None and self._told.routes != self._reachable():
+        """Rewrite the bottle's config files when a lease has ended since they were written."""
+        if self._published is not None and self._published.routes != self._reachable():
             async with self._loading:
-                await self._tell()
+                await self._publish()
 
-    async def _tell(self) -> None:
-        self._told = fresh = PublishedConfig(self.snapshot.version, self._reachable())
+    async def _publish(self) -> None:
+        self._published = fresh = PublishedConfig(self.snapshot.version, self._reachable())
         texts = await asyncio.to_thread(config_files.render, self.slug, fresh)
-        if not self.is_gone:  # or the files would be another bottle's that has got its name
+        if not self.is_gone:  # or another bottle that has got its name would read them
             self._collect_problem(lambda: config_files.write(self.directory, texts))
 
     def _reachable(self) -> tuple[Route, ...]:
@@ -152,7 +128,7 @@ class Bottle:
         try:
             step()
         except (OSError, ValueError) as error:
-            self.problem = self.problem or f"{_sentence(error)} Version {self.snapshot.version} is live."
+            self.problem = self.problem or f"{problem_text(error)} Version {self.snapshot.version} is live."
 
     def ack(self) -> Ack:
         return Ack(self.slug, self.snapshot.version, self.loaded_at, self.problem)
@@ -178,76 +154,9 @@ class Bottle:
         return [auth for _, auth in sorted(wanted.items())]
 
     def close(self) -> None:
-        """Nobody speaks as this bottle any more: another one may get its name."""
+        """End everything of this bottle: another one may get its name."""
         self.is_gone = True
         self.snapshot = Snapshot(self.slug, 0, RouteTable(), "")
         for connection in list(self.connections):
             connection.cut()
         self.pool.close()
-
-    def status(self) -> dict[str, Any]:
-        return {
-            **self.ack().as_dict(),
-            "connections": len(self.connections),
-            "held_bytes": self.held_bytes,
-            "flows": len(self.flows),
-            "pooled": len(self.pool),
-            "counters": dict(self.counters),
-        }
-
-
-def exists(directory: Path) -> bool:
-    """A bottle is there as long as its directory holds an identity or a table."""
-    return (directory / _IDENTITY).is_file() or (directory / "routes.yaml").is_file()
-
-
-def found_in(bottles: Path) -> list[str]:
-    if not bottles.is_dir():
-        return []
-    return sorted(entry.name for entry in bottles.iterdir() if SLUG.fullmatch(entry.name) and exists(entry))
-
-
-def read_identity(directory: Path, slug: str) -> Identity:
-    """Raises ValueError."""
-    try:
-        identity = json.loads((directory / _IDENTITY).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Identity(None, supervise=True)
-    except ValueError as error:
-        raise ValueError("identity.json is not valid JSON") from error
-    if not isinstance(identity, dict) or identity.get("slug") != slug:
-        raise ValueError("identity.json names another bottle")
-    digest = identity.get("token_sha256")
-    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise ValueError("identity.json has no token_sha256 of 64 hex digits")
-    supervise = identity.get("supervise", True)
-    if not isinstance(supervise, bool):
-        raise ValueError("identity.json says neither true nor false of supervise")
-    return Identity(digest.encode("ascii"), supervise)
-
-
-async def _load_steadily(directory: Path, slug: str) -> Snapshot:
-    for attempt in range(_TORN_READS):
-        try:
-            return await asyncio.to_thread(_load, directory, slug)
-        except BadSnapshot:
-            if attempt == _TORN_READS - 1:
-                raise
-        await asyncio.sleep(_BETWEEN_READS)
-    raise AssertionError("unreachable")
-
-
-def _load(directory: Path, slug: str) -> Snapshot:
-    try:
-        texts = [(directory / name).read_text(encoding="utf-8") for name in ("routes.yaml", "gate.yaml")]
-    except UnicodeDecodeError as error:
-        raise BadSnapshot("the snapshot is not UTF-8 text") from error
-    fresh = snapshots.load(*texts)
-    if fresh.bottle != slug:
-        raise BadSnapshot("the snapshot belongs to another bottle")
-    return fresh
-
-
-def _sentence(error: Exception) -> str:
-    text = f"{Path(error.filename).name} is missing" if isinstance(error, FileNotFoundError) else str(error)
-    return text + "."

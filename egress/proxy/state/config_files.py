@@ -19,7 +19,7 @@ DIRECTORY = "current-config"
 
 
 class PublishedConfig(NamedTuple):
-    """What the bottle reads."""
+    """What the bottle's files say."""
 
     version: int
     routes: tuple[Route, ...]

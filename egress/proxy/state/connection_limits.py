@@ -1,6 +1,6 @@
-"""A connection as others count it: a stranger's first, then its bottle's, until the last byte has left.
+"""Where a connection is counted: first as unauthenticated, then for its bottle, until its last byte has left.
 
-Trust boundary: how many come, and when they end, is up to whoever opens them: each takes a counted place.
+Trust boundary: the other side decides how many connections it opens and when they end, so each is counted.
 """
 
 from __future__ import annotations
@@ -10,57 +10,62 @@ import asyncio
 from egress.proxy.config import TOLD
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.net.connection import Connection
-from egress.proxy.state.bottle import Bottle, OpenConnection
-from egress.proxy.state.proxy import Proxy
+from egress.proxy.state.bottle import BottleState, OpenConnection
 from egress.proxy.state.unauthenticated import UnauthenticatedConnections
 
 LONG_HEAD = 4 * 1024  # one of 60 KB takes as long to read, and to search, as dozens of usual requests
 
 
 class ConnectionSlot:
-    def __init__(self, proxy: Proxy, session: OpenConnection, connection: Connection) -> None:
-        self._proxy = proxy
+    def __init__(
+        self,
+        session: OpenConnection,
+        connection: Connection,
+        unauthenticated: UnauthenticatedConnections,
+        most: int,
+    ) -> None:
+        """`most` is how many connections a bottle may have."""
+        self._unauthenticated = unauthenticated
+        self._most = most
         self._session = session
         self._connection = connection
-        self._host: Bottle | None = None
+        self._host: BottleState | None = None
 
     def begin(self) -> None:
-        """Before it is known whose it is."""
-        self._proxy.unauthenticated.add(self._session)
+        """Before the bottle is known."""
+        self._unauthenticated.add(self._session)
 
-    def enter(self, bottle: Bottle) -> None:
+    def enter(self, bottle: BottleState) -> None:
         """Raises Gone, or Refusal when the bottle has too many already."""
         if bottle.is_gone:
             raise Gone
         if self._host is not None:
             return
-        most = self._proxy.limits.connections
+        most = self._most
         if len(bottle.connections) >= most + TOLD:
             bottle.counters["turned away"] += 1
             raise Gone
         self._host = bottle
         bottle.connections.add(self._session)
-        self._connection.settle_in(bottle.berths.take())
-        self._proxy.unauthenticated.discard(self._session)
+        self._unauthenticated.discard(self._session)
         if len(bottle.connections) > most:
             bottle.counters["turned away"] += 1
             raise Refusal("too-many-connections", f"The bottle has {most} open connections. Close some.", 503)
 
     async def leave(self) -> None:
-        """It counts, and has its room, for as long as what was sent to it waits to be read."""
+        """Count it for as long as what was sent to it waits to be read."""
         self._connection.close()
         while self._connection.leaving:
             await self._connection.bell.wait()
-        self._proxy.unauthenticated.discard(self._session)
+        self._unauthenticated.discard(self._session)
         if self._host is not None:
             self._host.connections.discard(self._session)
-            self._host.berths.give_back(self._connection.buffer_limits)
 
 
-async def stand_in_line(whose: Bottle | UnauthenticatedConnections) -> None:
-    """Of what many connections of a bottle sent at once, one request at a time, and others in between.
+async def stand_in_line(whose: BottleState | UnauthenticatedConnections) -> None:
+    """Wait for the other connections of a bottle that sent much at once, one request at a time.
 
-    Those that have not said yet whose they are have one line for all of them.
+    All unauthenticated connections share one line.
     """
     async with whose.line:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""How often leased routes were used, kept in a file so that a restart grants nothing anew."""
+"""How often leased routes were used, kept in a file so that a restart does not reset it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LeaseCounter:
             return False
         self._counts[key] = used + 1
         self._changed = True
-        with suppress(OSError):  # tried again, and told, by who saves them regularly
+        with suppress(OSError):  # `Bottles.maintain` tries again, and logs
             self.save()
         return True
 
@@ -46,7 +46,7 @@ class LeaseCounter:
             self._changed = True
 
     def save(self) -> None:
-        """Raises OSError. Not synced to the disk: it is a killed process that must grant nothing anew."""
+        """Raises OSError. Not synced to the disk: this only has to survive a killed process."""
         if self._changed:
             write_atomically(self._path, json.dumps(self._counts), synced=False, also_when_full=True)
             self._changed = False

@@ -1,15 +1,15 @@
-"""What a bottle's requests make us keep in memory: bodies that are to be signed, and what searching takes."""
+"""The memory that a bottle's requests take: bodies that are to be signed, and what searching needs."""
 
 from __future__ import annotations
 
 from egress.proxy.errors import Refusal
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 
 
 class MemoryReservation:
-    """One request's part of it, counted against its bottle until it is let go of."""
+    """One request's part of it, counted against its bottle until it is released."""
 
-    def __init__(self, bottle: Bottle, most: int) -> None:
+    def __init__(self, bottle: BottleState, most: int) -> None:
         self._bottle = bottle
         self._most = most
         self._sizes: dict[str, int] = {}

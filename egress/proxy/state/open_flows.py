@@ -26,9 +26,9 @@ class Flow(Protocol):
 
 
 def is_allowed(flow: Flow, snapshot: Snapshot, now: datetime) -> bool:
-    """The same question again, of the table as it is now. A tunnel needs a route that is still bare.
+    """Decide again by the table as it is now. A tunnel needs a route that is still bare.
 
-    What was begun with another credential, search or address than it would be now does not go on either.
+    A flow that would now get another credential, search or address is not allowed either.
     """
     if flow.tunnelled:
         verdict = decide_connect(flow.request.host, flow.request.port, snapshot, now=now)

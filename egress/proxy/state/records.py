@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 _KEPT = 20_000
-BATCH = 500  # as many at once as a reader gets
+BATCH = 500  # the most that a reader gets at once
 _MAX_PATH = 1_024
 _number = itemgetter(0)
 
@@ -25,8 +25,8 @@ _number = itemgetter(0)
 class Record(msgspec.Struct, gc=False, omit_defaults=True):
     """Filled in as the request goes its way; made into text only when it is read.
 
-    There are thousands a second and many thousands at a time, so the collector of garbage passes them by:
-    a record never holds what could hold it.
+    There are thousands a second and many thousands at a time, so the garbage collector does not track them:
+    nothing in a record refers back to it.
     """
 
     bottle: str
@@ -47,7 +47,7 @@ class Record(msgspec.Struct, gc=False, omit_defaults=True):
     ask: dict[str, Any] | None = None
     finding: dict[str, str] | None = None  # what kind of secret was stopped, and where it stood
     warnings: tuple[str, ...] = ()
-    # For who fills it in. `Records.add` takes them back, and what is not set is left out of the text.
+    # Only while it is filled in: `Records.add` resets them, and defaults are left out of the text.
     clock: float = 0.0  # when it began, by `perf_counter`
     url_is_clean: bool = False  # it was searched for secrets already
 
@@ -61,7 +61,7 @@ class Record(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 def blank_record(bottle: str) -> Record:
-    """Of a request that nothing is known of yet: refused, unless somebody decides otherwise."""
+    """For a request of which nothing is known yet: refused, until it is decided otherwise."""
     return Record(bottle, 0.0, "", "", "", "", None, 0, "refused", "", 0, 0, 0, None, 0.0)
 
 
@@ -80,8 +80,7 @@ class Batch(msgspec.Struct):
 class Records:
     """Numbered from 1. A reader that falls behind loses the oldest, and is told how many.
 
-    Whose they are is whoever has most of them: a bottle that makes a flood loses its own, not its
-    neighbours'.
+    When full, drop the oldest records of the bottle that has the most: a flood costs no other bottle its own.
     """
 
     def __init__(self, keep: int = _KEPT) -> None:
@@ -90,12 +89,12 @@ class Records:
         self._most = keep + keep // 20  # so that room is made for many at once
         self._count = 0
         self._last = 0
-        self._read: int | None = None  # somebody has all up to this one; None when nobody ever asked
+        self._read: int | None = None  # a reader has all up to this one; None if none ever asked
         self.boot = secrets.token_hex(8)
         self._arrived: asyncio.Event | None = None
 
     def add(self, record: Record) -> None:
-        """It ends now, and is nobody's to change from here on."""
+        """The request ends now; its record is not changed any more."""
         self._last += 1
         record.duration_ms = (perf_counter() - record.clock) * 1000
         record.clock, record.url_is_clean = 0.0, False
@@ -112,7 +111,7 @@ class Records:
             self._arrived.set()
 
     def _make_room(self) -> None:
-        """Everybody is left an equal share, if they have as much."""
+        """Each bottle keeps an equal share, if it has that many."""
         share = self._keep // len(self._of_bottle)
         while (too_many := self._count - self._keep) > 0:
             whose, kept = max(self._of_bottle.items(), key=lambda each: len(each[1]))
@@ -127,7 +126,7 @@ class Records:
         """A batch of what came after `number` of this run; waits a while when there is nothing."""
         if boot != self.boot or number > self._last:
             number = 0
-        self._read = max(self._read or 0, number)  # who asks for more has kept these
+        self._read = max(self._read or 0, number)  # a reader that asks for more has kept these
         if number == self._last and wait > 0:
             await self._wait(wait)
         unread = [entry for kept in self._of_bottle.values() for entry in _newer(kept, number)]
@@ -136,7 +135,7 @@ class Records:
         return Batch(self.boot, following, following - number - len(batch), [record for _, record in batch])
 
     async def read_out(self, seconds: float) -> None:
-        """At the end: until a reader has all of them, if there is one, and for so long at most."""
+        """At the end: wait until a reader has all of them, if there is one, within the limit."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
         while self._read is not None and self._read < self._last and clock() < deadline:  # noqa: ASYNC110
@@ -153,6 +152,6 @@ class Records:
 
 
 def _newer(kept: deque[tuple[int, Record]], number: int) -> list[tuple[int, Record]]:
-    """The oldest of them, as many as a reader gets, in any order. Those that it has are passed by unread."""
+    """The oldest of them, as many as a reader gets, in any order."""
     unread = len(kept) - bisect_right(kept, number, key=_number)
     return list(islice(reversed(kept), max(0, unread - BATCH), unread))

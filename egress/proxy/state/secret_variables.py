@@ -1,7 +1,7 @@
-"""What the bottle was handed as secret variables, looked at often: it has to be known before it can leave.
+"""The bottle's secret variables, checked often: they have to be known before they can leave.
 
-Trust boundary: the file is the host's own. While it cannot be read, nobody knows what to search for, and
-nothing leaves that is to be searched.
+Trust boundary: the file is the host's own. While it cannot be read, what to search for is unknown, and
+nothing leaves on routes that are searched.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TCP connections that have not said yet whose they are: no bottle counts them, so they are bounded here."""
+"""TCP connections that have not sent a token yet: no bottle counts them, so they are bounded here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from egress.proxy.state.bottle import OpenConnection
 
 
 class UnauthenticatedConnections:
-    """A newcomer that would be one too many takes the place of whoever has been here for longest.
+    """When there are too many, the oldest one is cut.
 
-    Those that have a token send it at once, so a flood of silent connections does not keep them out.
+    Connections with a token send it at once, so a flood of silent ones does not keep them out.
     """
 
     def __init__(self, most: int) -> None:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
+import sys
 import tempfile
 from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from OpenSSL import SSL
 
 from botbottle.core.files import write_atomically
-from egress.proxy.tls.openssl import Session, serve, server_context
+from egress.proxy.tls.session import Session, server_context
 
 log = logging.getLogger(__name__)
 CERTIFICATE, KEY = "ca.pem", "ca-key.pem"
@@ -27,12 +29,13 @@ _CA_LIFE = timedelta(days=3650)
 _LEAF_LIFE = timedelta(days=30)
 _LEAF_REUSED_FOR = timedelta(days=1)
 _CLOCK_SKEW = timedelta(hours=24)
+_MOST_SESSIONS = 256  # in OpenSSL's cache, which Python cannot switch off: TLS 1.2 leaves them there
 
 
 def ensure(directory: Path, slug: str) -> x509.Certificate:
-    """The bottle's CA certificate, made on first use. Of processes that start together, the first wins.
+    """The bottle's CA certificate, made on first use. If processes start together, the first one wins.
 
-    Key and certificate are one file until both exist, so that they always belong together.
+    Key and certificate are in one file, so that they always belong together.
     """
     both = directory / KEY
     if not both.exists():
@@ -46,7 +49,7 @@ def ensure(directory: Path, slug: str) -> x509.Certificate:
 
 
 class Authority:
-    """Signs leaves for one bottle and keeps their TLS contexts, bounded, least recently used out first."""
+    """Signs leaves for one bottle and keeps a bounded number of TLS contexts, the most recently used ones."""
 
     def __init__(self, directory: Path, slug: str, *, keep: int = 512) -> None:
         self._slug = slug
@@ -56,37 +59,55 @@ class Authority:
             raise ValueError(f"{directory / KEY} does not hold a P-256 key. Remove it to make a new one.")
         self._key = key
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
-        self._contexts: OrderedDict[str, tuple[SSL.Context, datetime]] = OrderedDict()
+        self._contexts: OrderedDict[str, tuple[ssl.SSLContext, datetime]] = OrderedDict()
         self._keep = keep
+        self._entrance = self._new_entrance()
+        self._hosts: WeakKeyDictionary[ssl.SSLObject | ssl.SSLSocket, str] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self._contexts)
 
     def session_for(self, host: str) -> Session:
-        """The end of a server that answers to `host` alone: another server name, or none, ends the handshake.
+        """The server's end for clients that send `host` as the server name: any other, or none, is refused.
 
-        A leaf is signed when a client greets with that name, not before: naming hosts costs us little.
+        A leaf is signed when a client sends that name, not before: naming hosts costs us little.
         """
-        return serve(host, self._context_for)
+        if self._entrance.session_stats()["number"] > _MOST_SESSIONS:
+            self._entrance = self._new_entrance()
+        session = Session(self._entrance)
+        self._hosts[session.tls] = host
+        return session
 
-    def _context_for(self, host: str) -> SSL.Context | None:
+    def _new_entrance(self) -> ssl.SSLContext:
+        """A context without a certificate: a handshake succeeds only if it changes to one that has one."""
+        context = server_context()
+        context.sni_callback = self._select_context
+        return context
+
+    def _select_context(
+        self, tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext
+    ) -> int | None:
+        """Called for the client's hello, and for its second if we asked for one."""
+        host = self._hosts[tls]
+        if name is None or name.lower() != host:
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
         try:
-            return self._kept(host) or self._signed_context(host)
-        except (OSError, ValueError, SSL.Error) as error:
+            tls.context = self._kept(host) or self._signed_context(host)
+        except (OSError, ValueError) as error:
             log.error("bottle %s: no certificate can be made: %s", self._slug, error)
-            return None
+        return None
 
-    def _kept(self, host: str) -> SSL.Context | None:
+    def _kept(self, host: str) -> ssl.SSLContext | None:
         kept = self._contexts.get(host)
         if kept is None or datetime.now(UTC) - kept[1] > _LEAF_REUSED_FOR:
             return None
         self._contexts.move_to_end(host)
         return kept[0]
 
-    def _signed_context(self, host: str) -> SSL.Context:
+    def _signed_context(self, host: str) -> ssl.SSLContext:
         context, now = server_context(), datetime.now(UTC)
-        context.use_certificate(self._leaf(host, now))
-        context.use_privatekey(self._leaf_key)
+        leaf = self._leaf(host, now).public_bytes(serialization.Encoding.PEM)
+        _load_chain(context, leaf + _private_pem(self._leaf_key))
         self._contexts[host] = (context, now)
         self._contexts.move_to_end(host)
         while len(self._contexts) > self._keep:
@@ -117,6 +138,20 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
 
+def ignore_unreadable_names() -> None:
+    """Do not let Python report server names that are not ASCII on stderr: a bottle could fill the disk.
+
+    It reports them before `sni_callback` is called, and ends the handshake.
+    """
+    report = sys.unraisablehook
+
+    def report_others(problem: sys.UnraisableHookArgs) -> None:
+        if not isinstance(problem.exc_value, UnicodeDecodeError):
+            report(problem)
+
+    sys.unraisablehook = report_others
+
+
 def _create(path: Path, slug: str) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"bot-bottle {slug}"[:64])])
@@ -139,7 +174,7 @@ def _create(path: Path, slug: str) -> None:
 
 
 def _write_once(path: Path, content: bytes) -> None:
-    """Whole, private, and never in place of another."""
+    """Write a private file, complete or not at all, and never replace one."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -173,3 +208,13 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def _load_chain(context: ssl.SSLContext, pem: bytes) -> None:
+    """Use a certificate and key that exist in memory only: Python's `ssl` reads them from files."""
+    descriptor = os.memfd_create("leaf", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, pem)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The server name in a TLS ClientHello, put together from as many records as it came in.
+"""The server name in a TLS ClientHello, however many records it came in.
 
 Trust boundary: bytes from the bottle, before anything is known about them. Reads, never answers.
 """
@@ -20,7 +20,7 @@ class BadHello(ValueError):
 
 
 class HelloReader:
-    """Looks at every record once, however the bytes are dripped."""
+    """Reads every record once, however slowly the bytes arrive."""
 
     def __init__(self) -> None:
         self._message = bytearray()
@@ -30,7 +30,7 @@ class HelloReader:
     def server_name(self, received: bytes | bytearray) -> str | None:
         """The lower-case name, or None while more bytes are needed. Raises BadHello.
 
-        `received` is all there is so far, from the first byte on.
+        `received` is everything so far, from the first byte.
         """
         while not self._is_whole():
             fragment = self._next_fragment(received)
@@ -109,7 +109,7 @@ def _name_in(hello: bytes) -> str:
 
 
 def _extensions(block: bytes) -> dict[int, bytes]:
-    """By their kind. There are a dozen in each, so reading one takes no call of ours."""
+    """By their kind. A hello has a dozen, so the loop calls no function of ours."""
     found: dict[int, bytes] = {}
     position, end = 0, len(block)
     while position < end:

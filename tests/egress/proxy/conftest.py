@@ -9,7 +9,7 @@ import pytest
 
 from egress.dlp.scanner import Scanner
 from egress.proxy.tls.authority import Authority
-from egress.proxy.tls.openssl import Trust
+from egress.proxy.tls.session import upstream_context
 from tests.support.proxy_harness import SECRET, USUAL_ROUTES, Harness, pinned, running_lab
 
 
@@ -55,5 +55,5 @@ def trusting(authority: Authority, tmp_path: Path) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def trust(authority: Authority, tmp_path: Path) -> Trust:
-    return Trust(tmp_path / "ca.pem")
+def trust(authority: Authority, tmp_path: Path) -> ssl.SSLContext:
+    return upstream_context(tmp_path / "ca.pem")

@@ -1,4 +1,4 @@
-"""The short way for usual requests: what turns out to be unusual goes on as if it had never taken it."""
+"""The fast path for simple requests: one that is not simple after all loses nothing by it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_request_in_two_pieces_is_put_together(warm: Client) -> None:
     assert warm.answer().json["target"] == "/x"
 
 
-def test_a_request_with_a_body_goes_the_long_way(warm: Client) -> None:
+def test_a_request_with_a_body_is_left_to_the_task(warm: Client) -> None:
     answer = warm.ask(request("POST", "/x", HOST, "Content-Length: 5", body=b"hello"))
     assert answer.json["body"] == "hello"
 
@@ -228,8 +228,8 @@ def test_a_stop_lets_it_finish(tmp_path: Path) -> None:
         assert lab.process.wait(20) == 0
 
 
-def test_a_request_that_turns_out_to_hold_a_secret_leaves_nothing_open(lab: Harness, warm: Client) -> None:
-    """It was none when it was sent; the table that names it came before the answer did."""
+def test_a_request_under_way_is_searched_once(lab: Harness, warm: Client) -> None:
+    """A table that names its header as a secret comes before the answer: it counts for the next request."""
     folder = lab.home / "secrets"
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "LATER").touch(0o600)
@@ -241,9 +241,8 @@ def test_a_request_that_turns_out_to_hold_a_secret_leaves_nothing_open(lab: Harn
     other = pinned("secret.example.com", auth={"scheme": "Bearer", "token_ref": "LATER"})
     lab.publish("agent-a", [WIDE, other])
     lab.origins.speak(HOST, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
-    assert warm.answer().reason == "dlp"
-    record = lab.records()[-1]
-    assert (record["method"], record["host"], record["path"]) == ("GET", HOST, "/silent")
+    assert (warm.answer().body, lab.records()[-1]["path"]) == (b"ok", "/silent")
+    assert warm.ask(get("/usual", HOST, *fields)).reason == "dlp"
     warm.close()
     eventually(lambda: lab.control("GET", "/status")["connections"] <= 1 + pooled(lab), "nothing is left")
 

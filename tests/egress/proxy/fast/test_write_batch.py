@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from egress.proxy.fast.write_batch import WriteBatch
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
+from egress.proxy.net.wakeup import Wakeup
 
 
 class Ends:
@@ -68,11 +70,3 @@ async def test_it_leaves_before_its_wire_is_closed() -> None:
         one.wire.close()
         await asyncio.sleep(0)
         assert one.arrived() == b"last words"
-
-
-async def test_it_counts_as_written() -> None:
-    outbox, told = WriteBatch(), []
-    async with ends() as one:
-        outbox.put(one.wire, b"a")
-        one.wire.when_written(lambda: told.append(one.arrived()))
-        assert told == [b"a"]

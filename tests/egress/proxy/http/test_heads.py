@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from egress.proxy.errors import BadAnswer, BadRequest
-from egress.proxy.http.heads import parse_request, parse_response, read_usual_line
+from egress.proxy.http.heads import parse_request, parse_response
 
 MOST = 16 * 1024
 
@@ -25,13 +25,6 @@ def test_a_target_may_be_so_long_and_no_longer(start: str) -> None:
     longest = start.ljust(MOST, "x")
     assert len(parse_request(head(longest), max_fields=128).target) == MOST
     assert refusal(head(longest + "x")) == (414, "too-large")
-
-
-def test_the_short_way_leaves_a_longer_target_to_the_task() -> None:
-    longest = "/".ljust(MOST, "x")
-    assert read_usual_line(head(longest)) is not None
-    assert read_usual_line(head(longest + "x")) is None
-    assert read_usual_line(head(longest[:-1] + "?x")) is None
 
 
 def test_fields_are_counted_before_any_is_read() -> None:
@@ -67,5 +60,5 @@ def test_connection_may_name_many() -> None:
     names = [f"x-{number}" for number in range(64)]
     found = parse_request(head("/", "Connection: " + ", ".join(names), "X-7: a", "X-64: b"), max_fields=128)
     assert found.connection == {name.encode() for name in names}
-    assert [name for _, name, _ in found.end_to_end()] == [b"X-64"]
+    assert [name for _, name, _ in found.travelling] == [b"X-64"]
     assert parse_request(head("/"), max_fields=128).connection == frozenset()

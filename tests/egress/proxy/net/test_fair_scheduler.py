@@ -12,8 +12,10 @@ from egress.proxy.config import Limits
 from egress.proxy.http.heads import parse_request
 from egress.proxy.http.reader import read_body
 from egress.proxy.net import fair_scheduler as turns
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
 from egress.proxy.net.fair_scheduler import FairScheduler, advance, at_once, result
+from egress.proxy.net.wakeup import Wakeup
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from tests.support.proxy_harness import ADDRESSES, TOKENS, Client, Harness, even
 pytestmark = pytest.mark.process
 WAYS = {
     "plain": {"methods": ["GET"]},
-    "inspected": {"methods": ["GET"]},  # the short way
+    "inspected": {"methods": ["GET"]},  # the fast path
     "searched": {"dlp": {"in": True}},  # the task
     "credential": {"auth": {"scheme": "Bearer", "token_ref": "CANARY"}},
 }

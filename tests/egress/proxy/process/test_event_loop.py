@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from egress.proxy.errors import Unreachable
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
-from egress.proxy.net.pool import open_connection
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process import subordinate_epoll
 from egress.proxy.process.event_loop import Loop
+from egress.proxy.tls.connect import open_connection
 from tests.support.timeouts import PATIENCE
 
 Scene = Callable[["Kernel"], Awaitable[None]]
@@ -143,11 +145,11 @@ def test_a_connection_that_was_not_read_for_a_while_ends_alone(
         loop, watch = asyncio.get_running_loop(), DeadlineTimer()
         ends = [await accepted(watch, tmp_path / name, kernel, is_full=False) for name in "ab"]
         (held_client, held), (client, wire) = ends
-        held.pause_for_splice()
+        held.hold(1)
         held_client.send(b"x")
         await asyncio.sleep(0)
         kernel.is_full = True
-        held.resume_after_splice()
+        held.release(1)
         kernel.is_full = False
         with pytest.raises(ConnectionResetError):  # it was not read
             await loop.sock_recv(held_client, 1)

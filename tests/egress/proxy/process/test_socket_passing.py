@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -13,13 +14,26 @@ from typing import Any
 import pytest
 import uvloop
 
-from egress.proxy.config import Limits
+from egress.contract import sharding
+from egress.proxy.config import Config, Limits
 from egress.proxy.errors import Gone, Refusal
-from egress.proxy.net.connection import Connection, DeadlineTimer, Wakeup
+from egress.proxy.net.connection import Connection
+from egress.proxy.net.deadline_timer import DeadlineTimer
+from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.prefork import Sockets
-from egress.proxy.process.socket_passing import SocketReceiver, pass_socket
+from egress.proxy.process.socket_passing import SocketReceiver, pass_to_owner
 from tests.support.timeouts import PATIENCE
 
+NAMES = [f"agent-{letter}" for letter in "abcdefgh"]
+OURS, THEIRS = (next(name for name in NAMES if sharding.owner(name, 2) == number) for number in (0, 1))
+
+
+def head_of(slug: str) -> bytes:
+    credentials = base64.b64encode(f"{slug}:token".encode())
+    return b"CONNECT a.example.com:443 HTTP/1.1\r\nProxy-Authorization: Basic " + credentials + b"\r\n\r\n"
+
+
+HEAD = head_of(THEIRS)
 Scene = Callable[[Sockets], Awaitable[None]]
 
 
@@ -50,7 +64,8 @@ def open_descriptors() -> int:
 
 def plane(sockets: Sockets, *, patience: float = 10) -> Any:
     limits = Limits(connect_seconds=patience)
-    return SimpleNamespace(neighbours=sockets.neighbours, limits=limits, stopping=False)
+    config = Config(Path("/nowhere"), processes=2)
+    return SimpleNamespace(config=config, neighbours=sockets.neighbours, limits=limits, stopping=False)
 
 
 @asynccontextmanager
@@ -93,9 +108,9 @@ def test_the_neighbour_gets_the_connection_and_every_byte_of_it(play: Any, waiti
         loop, neighbour = asyncio.get_running_loop(), Neighbour(sockets)
         async with accepted() as (client, wire):
             wire.buffer += waiting
-            await pass_socket(plane(sockets), 1, wire, b"HEAD")
+            await pass_to_owner(plane(sockets), wire, HEAD)
             connection, seen = await neighbour.got.get()
-            assert seen == b"HEAD" + waiting
+            assert seen == HEAD + waiting
             connection.setblocking(False)
             await loop.sock_sendall(client, b"later")
             assert await loop.sock_recv(connection, 100) == b"later"
@@ -108,13 +123,33 @@ def test_the_neighbour_gets_the_connection_and_every_byte_of_it(play: Any, waiti
     play(scene)
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        head_of(OURS),
+        b"GET http://a.example.com/ HTTP/1.1\r\n\r\n",
+        head_of("not a slug"),
+        head_of(THEIRS)[:-2] + head_of(THEIRS).partition(b"\r\n")[2],
+    ],
+    ids=["ours", "nobody's", "no slug", "says so twice"],
+)
+def test_what_is_not_surely_a_neighbours_stays_here(play: Any, head: bytes) -> None:
+    async def scene(sockets: Sockets) -> None:
+        async with accepted() as (client, wire):
+            assert not await pass_to_owner(plane(sockets), wire, head)
+            wire.write(b"answer")
+            assert await asyncio.get_running_loop().sock_recv(client, 100) == b"answer"
+
+    play(scene)
+
+
 def test_a_neighbour_that_is_just_being_restarted_finds_it_afterwards(play: Any) -> None:
     async def scene(sockets: Sockets) -> None:
         async with accepted() as (_, wire):
-            await pass_socket(plane(sockets), 1, wire, b"HEAD")
+            await pass_to_owner(plane(sockets), wire, HEAD)
             neighbour = Neighbour(sockets)
             connection, seen = await neighbour.got.get()
-            assert seen == b"HEAD"
+            assert seen == HEAD
             connection.close()
             neighbour.reception.close()
 
@@ -156,13 +191,13 @@ def test_a_neighbour_with_a_full_queue_is_waited_for(play: Any) -> None:
         async with accepted() as (_, wire):
             ours, crowded = plane(sockets), Crowded(sockets)
             ours.neighbours = {1: crowded}
-            handing = asyncio.create_task(pass_socket(ours, 1, wire, b"HEAD"))
+            handing = asyncio.create_task(pass_to_owner(ours, wire, HEAD))
             await asyncio.wait_for(crowded.is_tried_again(), PATIENCE)
             assert not handing.done()
             neighbour = Neighbour(sockets)
             await handing
             connection, seen = await neighbour.got.get()
-            assert seen == b"HEAD"
+            assert seen == HEAD
             connection.close()
             neighbour.reception.close()
 
@@ -175,7 +210,7 @@ def test_a_neighbour_that_takes_nothing_is_told_to_the_client(play: Any) -> None
         async with accepted() as (client, wire):
             fill(sockets)
             with pytest.raises(Refusal) as refused:
-                await pass_socket(plane(sockets, patience=0.1), 1, wire, b"HEAD")
+                await pass_to_owner(plane(sockets, patience=0.1), wire, HEAD)
             assert (refused.value.reason, refused.value.status) == ("restarting", 503)
             wire.write(b"sorry")
             assert await loop.sock_recv(client, 100) == b"sorry"
@@ -192,7 +227,7 @@ def test_nobody_waits_for_a_neighbour_in_vain(play: Any, why: str) -> None:
         async with accepted() as (client, wire):
             ours, crowded = plane(sockets), Crowded(sockets)
             ours.neighbours = {1: crowded}
-            handing = asyncio.create_task(pass_socket(ours, 1, wire, b"HEAD"))
+            handing = asyncio.create_task(pass_to_owner(ours, wire, HEAD))
             await asyncio.wait_for(crowded.is_tried_again(), PATIENCE)
             if why == "we stop":
                 ours.stopping = True

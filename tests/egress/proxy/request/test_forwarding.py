@@ -321,7 +321,7 @@ def test_an_origin_does_not_speak_in_our_name(lab: Harness, monkeypatch: pytest.
     monkeypatch.setitem(origins.ANSWERS, "custom", forged)
     lab.publish("agent-a", [pinned("api.example.com", methods=["GET"])])
     client = lab.secured("api.example.com")
-    for _ in range(2):  # the second one goes the short way
+    for _ in range(2):  # the second one takes the fast path
         answer = client.ask(get("/custom", "api.example.com"))
         assert (answer.status, answer.headers["x-own"]) == (403, "kept")
         assert "x-egress-reason" not in answer.headers

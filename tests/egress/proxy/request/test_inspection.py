@@ -13,7 +13,7 @@ from egress.proxy.config import Limits
 from egress.proxy.errors import BadAnswer, Refusal
 from egress.proxy.http.heads import parse_response
 from egress.proxy.request.inspection import Inspection
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.memory import MemoryReservation
 from egress.proxy.state.records import blank_record
 from tests.support.steps import finish
@@ -60,7 +60,7 @@ def test_frames_that_cannot_be_read_are_refused_for_what_is_looked_for(
 
 
 def test_a_hint_for_which_there_is_no_room_keeps_no_answer_back(tmp_path: Path) -> None:
-    full = MemoryReservation(Bottle("agent-a", tmp_path, Limits()), 0)
+    full = MemoryReservation(BottleState("agent-a", tmp_path, Limits()), 0)
     coded = TEXT.replace(b"\r\n\r\n", b"\r\nContent-Encoding: br\r\n\r\n")
     assert finish(answered(coded, hold=full).incoming(b"as it came", last=False)) == b"as it came"
     with pytest.raises(Refusal, match="too much"):

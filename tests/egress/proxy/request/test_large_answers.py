@@ -2,82 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
-from egress.proxy.tls.authority import Authority
 from tests.support.origins import big
 from tests.support.proxy_harness import Client, Harness, at_rest, eventually, get, pinned
-from tests.support.tls_peers import HOST, MUCH, Ours, Peer, opened, until
-
-
-@asynccontextmanager
-async def between(
-    authority: Authority, trusting: ssl.SSLContext, count: int
-) -> AsyncIterator[tuple[Ours, Peer, Ours, Peer, list[int]]]:
-    """What `far` sends is passed on to `reader`, so many bytes of it."""
-    moved: list[int] = []
-    async with opened(authority, trusting) as (source, far), opened(authority, trusting) as (target, reader):
-        source.tls.pass_on(count, target.tls, moved.append)
-        yield source, far, target, reader, moved
-
-
-@pytest.mark.parametrize("record", [1, 1000, 16_384])
-async def test_the_rest_of_what_arrives_is_not_passed_on(
-    authority: Authority, trusting: ssl.SSLContext, record: int
-) -> None:
-    count = 3000 if record == 1 else len(MUCH) - 70
-    async with between(authority, trusting, count) as (source, far, _, reader, moved):
-        sealed = b"".join(far.sealed(MUCH[at : at + record]) for at in range(0, count + 70, record))
-        await far.send(sealed)
-        assert await reader.read(count) == MUCH[:count]
-        await until(lambda: len(source.wire.buffer) >= 70)
-        assert sum(moved) == count
-        assert bytes(source.wire.buffer[:70]) == MUCH[count : count + 70]
-
-
-async def test_small_records_leave_as_large_ones(authority: Authority, trusting: ssl.SSLContext) -> None:
-    """One record for each would cost more than it saves."""
-    async with between(authority, trusting, 16_384) as (_, far, _, reader, _):
-        before = reader.received
-        await far.send(b"".join(far.sealed(MUCH[at : at + 64]) for at in range(0, 16_384, 64)))
-        assert await reader.read(16_384) == MUCH[:16_384]
-        assert reader.received - before < 16_384 + 64 * 22
-
-
-async def test_an_end_before_its_time_is_told(authority: Authority, trusting: ssl.SSLContext) -> None:
-    async with between(authority, trusting, 1000) as (source, far, _, reader, moved):
-        await far.send(far.sealed(MUCH[:400]))
-        assert await reader.read(400) == MUCH[:400]
-        far.raw.close()
-        await until(lambda: source.wire.ended)
-        assert sum(moved) == 400
-
-
-async def test_nothing_is_written_to_one_that_is_closed(
-    authority: Authority, trusting: ssl.SSLContext
-) -> None:
-    async with between(authority, trusting, len(MUCH)) as (source, far, target, _, moved):
-        target.tls.abort()
-        await far.send(far.sealed(MUCH))
-        await until(lambda: sum(moved) == len(MUCH))
-        assert not source.wire.ended
-
-
-async def test_one_that_can_send_no_more_is_broken_off(
-    authority: Authority, trusting: ssl.SSLContext
-) -> None:
-    """What follows would not fit to what it has sent."""
-    async with between(authority, trusting, len(MUCH)) as (_, far, target, _, _):
-        target.tls._session.say_goodbye()  # of which its transport knows nothing
-        await far.send(far.sealed(MUCH))
-        await until(lambda: target.wire.closed)
-
-
-# --- the same in the real process
+from tests.support.tls_peers import HOST
 
 SIZE = 3_000_000
 BODY = b"".join(big(SIZE))

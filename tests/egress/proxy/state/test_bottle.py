@@ -13,7 +13,7 @@ from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.decide import RouteTable, Snapshot
 from egress.proxy.config import Config
 from egress.proxy.process.listeners import Listeners
-from egress.proxy.state.proxy import Proxy
+from egress.proxy.process.worker import build_proxy
 from tests.support.proxy_harness import get
 
 SLUG = "agent-x"
@@ -50,7 +50,7 @@ async def is_served(bottle: Path) -> bool:
 
 
 async def test_one_that_is_removed_while_it_is_read_makes_room_for_its_successor(bottle: Path) -> None:
-    plane = Proxy(Config(bottle.parent.parent))
+    plane = build_proxy(Config(bottle.parent.parent))
     listeners = Listeners(plane)
     publish(bottle, 1)
     await listeners.refresh(SLUG)
@@ -65,5 +65,6 @@ async def test_one_that_is_removed_while_it_is_read_makes_room_for_its_successor
     assert ack is not None and (ack.version, ack.problem) == (2, None)
     assert await is_served(bottle)
     listeners.close()
-    await plane.stop()
+    await plane.sessions.finish(1)
+    plane.bottles.close()
     await listeners.finish()

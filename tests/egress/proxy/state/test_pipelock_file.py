@@ -16,12 +16,11 @@ from botbottle.core.files import write_atomically
 from egress.contract.snapshot import render_gate, render_routes
 from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
-from egress.proxy.config import Config
+from egress.proxy.config import Config, Gateway
 from egress.proxy.process.listeners import Listeners
-from egress.proxy.request.upstream_proxy import Gateway
+from egress.proxy.process.worker import build_proxy
 from egress.proxy.state.bottle import Ack
-from egress.proxy.state.pipelock_file import SETTLING_SECONDS, GateFile
-from egress.proxy.state.proxy import Proxy
+from egress.proxy.state.pipelock_file import RELOAD_SECONDS, GateFile
 
 
 @pytest.fixture
@@ -41,25 +40,25 @@ def in_file(config: Config) -> list[str]:
 def test_a_changed_file_is_given_a_moment(config: Config) -> None:
     now = [100.0]
     file = GateFile(config, lambda: now[0])
-    assert file.settles_in() == 0
+    assert file.reload_delay() == 0
     file.write({"a.com"})
-    assert file.settles_in() == SETTLING_SECONDS
+    assert file.reload_delay() == RELOAD_SECONDS
     now[0] += 1
-    assert file.settles_in() == 0
+    assert file.reload_delay() == 0
     file.write({"a.com", "b.com"})
-    assert (file.settles_in(), in_file(config)) == (SETTLING_SECONDS, ["a.com", "b.com"])
+    assert (file.reload_delay(), in_file(config)) == (RELOAD_SECONDS, ["a.com", "b.com"])
 
 
 def test_who_changes_nothing_waits_only_for_a_change_before(config: Config) -> None:
     now = [100.0]
     file = GateFile(config, lambda: now[0])
     file.write({"a.com"})
-    now[0] += SETTLING_SECONDS / 2
+    now[0] += RELOAD_SECONDS / 2
     file.write({"a.com"})
-    assert file.settles_in() == SETTLING_SECONDS / 2
-    now[0] += SETTLING_SECONDS
+    assert file.reload_delay() == RELOAD_SECONDS / 2
+    now[0] += RELOAD_SECONDS
     file.write({"a.com"})
-    assert file.settles_in() == 0
+    assert file.reload_delay() == 0
 
 
 def test_an_unchanged_file_is_left_alone_by_the_next_run(config: Config) -> None:
@@ -68,7 +67,7 @@ def test_an_unchanged_file_is_left_alone_by_the_next_run(config: Config) -> None
     next_run = GateFile(config)
     next_run.write({"a.com"})
     assert (config.run / "pipelock.yaml").stat().st_mtime_ns == before
-    assert next_run.settles_in() == 0
+    assert next_run.reload_delay() == 0
 
 
 def test_a_file_that_could_not_be_written_is_written_later(config: Config) -> None:
@@ -77,7 +76,7 @@ def test_a_file_that_could_not_be_written_is_written_later(config: Config) -> No
     for _ in range(2):
         with pytest.raises(IsADirectoryError):
             file.write({"a.com"})
-        assert file.settles_in() == 0
+        assert file.reload_delay() == 0
     (config.run / "pipelock.yaml").rmdir()
     file.write({"a.com"})
     assert in_file(config) == ["a.com"]
@@ -111,7 +110,7 @@ class Side:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._listeners = Listeners(Proxy(config))
+        self._listeners = Listeners(build_proxy(config))
         self._version = 0
 
     def write(self, slug: str, *hosts: str) -> None:

@@ -174,7 +174,7 @@ def test_a_client_that_leaves_is_gone(way: Way, noted: Noted) -> None:
 
 
 def test_a_usual_request_that_is_cut_says_so(lab: Harness) -> None:
-    """It had taken the short way."""
+    """The fast path served it."""
     lab.publish("agent-a", [ROUTES["inspected"]])
     way = Way(lab, "inspected")
     assert way.client.ask(way.get("/first")).status == 200
@@ -360,7 +360,7 @@ def test_what_ends_while_it_stops_is_read_too(tmp_path: Path) -> None:
 
 
 def test_what_a_stop_cuts_is_noted(tmp_path: Path) -> None:
-    """On the short way, in a tunnel, and where no connection to the origin is open yet."""
+    """On the fast path, in a tunnel, and where no connection to the origin is open yet."""
     with running_lab(tmp_path / "h", EGRESS_PROCESSES="1", EGRESS_STOP_SECONDS="0.1") as lab:
         slow = {"host": "slow.example.com", "pinned_addresses": ["127.0.0.12"], **NARROW}
         lab.publish("agent-a", [ROUTES["inspected"], pinned("bare.example.com"), slow])

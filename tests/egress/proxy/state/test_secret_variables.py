@@ -92,7 +92,7 @@ def test_a_path_with_it_is_concealed_where_nothing_is_searched(lab: Harness, han
     hand(MINE)
     before = len(lab.records())
     client = lab.secured(OTHER)
-    for _ in range(3):  # also on the short way
+    for _ in range(3):  # also on the fast path
         assert client.ask(get(f"/in/{MINE.replace(' ', '%20')}", OTHER)).status == 200
     client.close()
     records = eventually(lambda: len(lab.records()) >= before + 3 and lab.records()[before:], "the records")
@@ -108,7 +108,7 @@ def test_other_bottles_may_say_the_same_words(lab: Harness, hand: Hand) -> None:
 def test_it_is_known_at_once_on_an_open_connection_and_forgotten_at_once(
     lab: Harness, run: Path, hand: Hand
 ) -> None:
-    """Also by the short way, which remembers for a second that headers were clean."""
+    """Also on the fast path."""
     client = lab.secured(HOST)
     message = get(f"/in?q={MINE.replace(' ', '%20')}", HOST)
     for _ in range(3):

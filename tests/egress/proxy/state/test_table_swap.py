@@ -7,7 +7,7 @@ from pathlib import Path
 from egress.contract import snapshot
 from egress.policy.decide import Route, RouteTable, Snapshot
 from egress.proxy.config import Limits
-from egress.proxy.state.bottle import Bottle
+from egress.proxy.state.bottle import BottleState
 
 
 def put(directory: Path, version: int, *hosts: str) -> None:
@@ -18,7 +18,7 @@ def put(directory: Path, version: int, *hosts: str) -> None:
 
 
 async def test_files_of_an_older_version_bring_no_withdrawn_route_back(tmp_path: Path) -> None:
-    bottle = Bottle("agent-a", tmp_path, Limits())
+    bottle = BottleState("agent-a", tmp_path, Limits())
     put(tmp_path, 3)
     assert (await bottle.reload()).version == 3
     put(tmp_path, 2, "withdrawn.example.com")

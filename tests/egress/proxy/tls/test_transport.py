@@ -16,10 +16,10 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egress.proxy.net.buffers import NARROW, WIDE
+from egress.proxy.net.buffers import READ_BYTES, UNREAD_BYTES, UNSENT_BYTES
 from egress.proxy.tls import transport
 from egress.proxy.tls.authority import Authority
-from egress.proxy.tls.openssl import BadCertificate, Trust
+from egress.proxy.tls.session import Session, upstream_context
 from egress.proxy.tls.transport import TlsTransport
 from tests.support.tls_peers import HOST, MUCH, PATIENCE, Ours, Seal, connected, opened, serving, until
 
@@ -56,8 +56,10 @@ async def test_a_message_that_comes_with_the_end_of_the_handshake_is_not_lost(
         assert bytes(ours.wire.buffer) == b"GET /"
 
 
-async def test_nothing_is_written_before_the_peer_is_known(authority: Authority, trust: Trust) -> None:
-    async with connected(trust.session_for(HOST), serving(authority)) as (ours, peer):
+async def test_nothing_is_written_before_the_peer_is_known(
+    authority: Authority, trust: ssl.SSLContext
+) -> None:
+    async with connected(Session(trust, HOST), serving(authority)) as (ours, peer):
         shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
         await peer.receive()
         assert ours.wire.transport is None
@@ -72,22 +74,22 @@ async def test_nothing_is_written_before_the_peer_is_known(authority: Authority,
     "name", ["other.example.com", "*.com", "api.*.com", "a*.example.com", "*.api.example.com"]
 )
 async def test_a_certificate_for_another_name_is_refused(
-    authority: Authority, trust: Trust, name: str
+    authority: Authority, trust: ssl.SSLContext, name: str
 ) -> None:
-    await refused(trust, serving(authority, name), "hostname mismatch")
+    await refused(trust, serving(authority, name), "Hostname mismatch")
 
 
 async def test_a_certificate_of_an_authority_that_nobody_named_is_refused(authority: Authority) -> None:
-    await refused(Trust(), serving(authority), "unable to get local issuer certificate")
+    await refused(upstream_context(), serving(authority), "unable to get local issuer certificate")
 
 
-async def refused(trust: Trust, server: ssl.SSLContext, why: str) -> None:
-    async with connected(trust.session_for(HOST), server) as (ours, peer):
+async def refused(trust: ssl.SSLContext, server: ssl.SSLContext, why: str) -> None:
+    async with connected(Session(trust, HOST), server) as (ours, peer):
         shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
         with pytest.raises(ssl.SSLError, match="alert"):
             await peer.shake_hands()
             await peer.read(1)
-        with pytest.raises(BadCertificate, match=why):
+        with pytest.raises(ssl.SSLCertVerificationError, match=why):
             await shaking
         assert ours.wire.transport is None
 
@@ -155,12 +157,12 @@ async def test_closing_says_goodbye_after_what_was_written(
 async def test_a_peer_that_does_not_read_is_noticed(authority: Authority, trusting: ssl.SSLContext) -> None:
     async with opened(authority, trusting) as (ours, peer):
         while not ours.wire.choked:
-            ours.wire.write(MUCH[: NARROW.unsent])
+            ours.wire.write(MUCH[:UNSENT_BYTES])
             await asyncio.sleep(0)
         reading = asyncio.create_task(peer.read(1 << 30))
         await until(lambda: not ours.wire.choked)
         ours.wire.close()
-        assert len(await reading) % NARROW.unsent == 0
+        assert len(await reading) % UNSENT_BYTES == 0
 
 
 async def test_what_nobody_reads_is_not_received_without_end(
@@ -169,7 +171,7 @@ async def test_what_nobody_reads_is_not_received_without_end(
     async with opened(authority, trusting) as (ours, peer):
         sending = asyncio.create_task(peer.send(peer.sealed(MUCH)))
         await until(lambda: not ours.is_reading)
-        assert len(ours.wire.buffer) <= NARROW.unread + NARROW.read
+        assert len(ours.wire.buffer) <= UNREAD_BYTES + READ_BYTES
         received = b""
         while len(received) < len(MUCH):
             received += ours.wire.take(len(ours.wire.buffer))
@@ -290,7 +292,6 @@ def test_tiny_records_behind_much_data_are_read_in_turn_with_others(
     async def scene() -> None:
         async with opened(authority, trusting) as (ours, peer):
             read, given = bytearray(), counted(ours)
-            ours.wire.settle_in(WIDE)
             ours.wire.sink = read.extend  # type: ignore[assignment]
             ours.tls._is_bulk = True
             flooded = b"".join(peer.sealed(b"x") for _ in range(7000))
@@ -322,14 +323,13 @@ _HANDSHAKE = 22
 
 @pytest.mark.parametrize("per_record", [1, 900])
 async def test_a_flood_of_tickets_ends_the_connection(
-    authority: Authority, trust: Trust, tmp_path: Path, per_record: int
+    authority: Authority, trust: ssl.SSLContext, tmp_path: Path, per_record: int
 ) -> None:
     """A record holds many of them, and OpenSSL reads them all before anybody can look."""
     server = serving(authority)
     server.keylog_filename = str(log := tmp_path / "keys")
-    async with connected(trust.session_for(HOST), server) as (ours, peer):
+    async with connected(Session(trust, HOST), server) as (ours, peer):
         given = counted(ours)
-        ours.wire.buffer_limits = WIDE
         shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
         await asyncio.sleep(0)
         await peer.send(await peer.shake_hands())
@@ -346,7 +346,6 @@ async def test_a_flood_of_tickets_ends_the_connection(
 async def test_reads_are_large_only_while_records_are(authority: Authority, trusting: ssl.SSLContext) -> None:
     """Of small ones so many fit into a large read that everybody else would wait."""
     async with opened(authority, trusting) as (ours, peer):
-        ours.wire.buffer_limits = WIDE
         received = bytearray()
         ours.wire.sink = received.extend  # type: ignore[assignment]
 
@@ -360,17 +359,14 @@ async def test_reads_are_large_only_while_records_are(authority: Authority, trus
         large = peer.sealed(MUCH[:60_000])
         assert arrives(large[:little]) == little  # of the first record, nothing can be read yet
         assert arrives(large[little : 2 * little]) == little
-        assert arrives(large[2 * little : 3 * little]) == WIDE.read
-        assert arrives(large[3 * little :]) == WIDE.read
-        ours.wire.buffer_limits = NARROW
-        assert len(ours.tls.get_buffer(-1)) == NARROW.read
+        assert arrives(large[2 * little : 3 * little]) == READ_BYTES
+        assert arrives(large[3 * little :]) == READ_BYTES
         assert arrives(peer.sealed(b"little")) == little
         assert received == MUCH[:60_000] + b"little"
 
 
 async def test_reads_of_many_small_records_are_small(authority: Authority, trusting: ssl.SSLContext) -> None:
     async with opened(authority, trusting) as (ours, peer):
-        ours.wire.buffer_limits = WIDE
         ours.wire.sink = lambda _: None
         little = len(ours.tls.get_buffer(-1))
         small = b"".join(peer.sealed(b"x") for _ in range(1 + little // 23))
@@ -396,8 +392,13 @@ async def test_a_record_that_is_not_whole_is_not_asked_for(
 ) -> None:
     """To hear that there is nothing costs as much as to decrypt it."""
     async with opened(authority, trusting) as (ours, peer):
-        in_vain: list[int] = []
-        ours.tls._session._stop_reading = in_vain.append  # type: ignore[method-assign]
+        found, decrypt = list[int](), ours.tls._session.decrypt
+
+        def decrypting(room: memoryview) -> int:
+            found.append(decrypt(room))
+            return found[-1]
+
+        ours.tls._session.decrypt = decrypting  # type: ignore[method-assign]
         received = bytearray()
         ours.wire.sink = received.extend  # type: ignore[assignment]
         sealed = peer.sealed(MUCH[:100_000])
@@ -405,35 +406,39 @@ async def test_a_record_that_is_not_whole_is_not_asked_for(
             await peer.send(sealed[start : start + 5000])
             await asyncio.sleep(0.001)
         await until(lambda: len(received) == 100_000)
-        assert (received, in_vain) == (MUCH[:100_000], [])
+        assert (received, sum(found), 0 in found) == (MUCH[:100_000], 100_000, False)
 
 
 @given(sizes=st.lists(st.one_of(st.integers(0, 40), st.integers(16_000, 17_000)), max_size=20))
 def test_records_are_told_apart(sizes: list[int]) -> None:
-    stream = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + bytes(size) for size in sizes)[: 256 * 1024]
+    stream = b"".join(b"\x17\x03\x03" + size.to_bytes(2) + bytes(size) for size in sizes)[:READ_BYTES]
     transport._arrived[100 : 100 + len(stream)] = stream
-    ends = [100, *itertools.accumulate((5 + size for size in sizes), initial=100)]
+    ends = list(itertools.accumulate((5 + size for size in sizes), initial=100))
     for cut in {0, 1, 4, 5, 6, len(stream) // 2, len(stream) - 1, len(stream)} & set(range(len(stream) + 1)):
-        whole = [end for end in ends[1:] if end <= 100 + cut]
-        assert transport.whole_records(100, 100 + cut) == (len(whole) - 1, whole[-1])
+        start, end = 100, 100 + cut
+        for expected in ends[1:]:
+            found = transport.record_end(start, end)
+            assert found == (expected if expected <= end else 0)
+            if not found:
+                break
+            start = found
 
 
 @pytest.mark.parametrize(
     "start", [b"GET / HTTP/1.1\r\n", b"\x80\x2e\x01\x03\x01", b"\x18\x03\x03\0\x10", b"\x17\x03\x03\xff\xff"]
 )
 def test_what_can_be_no_record_is_not_waited_for(start: bytes) -> None:
-    before = b"\x17\x03\x03\0\x01x"
-    transport._arrived[100:1100] = before + start + bytes(1000 - len(before + start))
-    assert transport.whole_records(100, 1100) == (2, 1100)
+    transport._arrived[100 : 100 + len(start)] = start
+    assert transport.record_end(100, 1100) == 1100
 
 
 def counted(ours: Ours) -> list[int]:
     """How much OpenSSL is given to read, each time."""
-    given, give = [], ours.tls._session.give
+    given, feed = list[int](), ours.tls._session.feed
 
-    def giving(start: int, end: int) -> None:
-        given.append(end - start)
-        give(start, end)
+    def feeding(record: memoryview) -> None:
+        given.append(len(record))
+        feed(record)
 
-    ours.tls._session.give = giving  # type: ignore[method-assign]
+    ours.tls._session.feed = feeding  # type: ignore[method-assign]
     return given
