@@ -110,12 +110,12 @@ def logs(run: Path, *, follow: bool) -> Iterator[bytes]:
     """Yield what the main command printed; with `follow`, until its end."""
     with contextlib.suppress(FileNotFoundError):
         yield (run / "log.1").read_bytes()
-    while (run / "log").exists():
-        with (run / "log").open("rb") as file:
+    while (run / "log").exists() or alive(run):  # while it is rotated, it is missing for a moment
+        with contextlib.suppress(FileNotFoundError), (run / "log").open("rb") as file:
             yield from _read(file.fileno(), run, follow=follow)
             if os.fstat(file.fileno()).st_nlink and os.fstat(file.fileno()).st_ino == _inode(run / "log"):
                 return
-        # The file was rotated and has been read to its end; continue with the next one.
+        time.sleep(0.01)  # the file was rotated and has been read to its end; continue with the next one
 
 
 def _read(file: int, run: Path, *, follow: bool) -> Iterator[bytes]:

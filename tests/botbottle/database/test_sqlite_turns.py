@@ -212,8 +212,8 @@ def test_one_that_gives_up_waiting_loses_nobodys_turn() -> None:
 
 
 def test_a_forked_process_has_turns_of_its_own(path: Path) -> None:
-    assert turns_at(str(path)).take(0)
+    assert turns_at(str(path)).acquire(0)
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if turns_at(str(path)).take(0) else 1)
+        os._exit(0 if turns_at(str(path)).acquire(0) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
