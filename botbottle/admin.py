@@ -66,8 +66,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     paginator = CappedPaginator
     show_full_result_count = False
 
-    def note_above(self) -> str:
-        """The text that the same template shows above the list, if any."""
+    def list_note(self) -> str:
+        """What the same template says above the list, if anything."""
         return ""
 
     def has_add_permission(self, request: HttpRequest) -> bool:

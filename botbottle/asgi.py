@@ -20,8 +20,7 @@ from botbottle.web.planes import Plane  # noqa: E402
 from botbottle.web.threads import FairRequests, OneTripHandler, Receive, Scope, Send, not_served  # noqa: E402
 from botbottle.web.websockets import ClosedOnFault  # noqa: E402
 from botbottle.web.ws_origin import OwnOriginOnly  # noqa: E402
-from supervise.console.log_websocket import LogConsumer  # noqa: E402
-from supervise.console.websockets import QueueConsumer  # noqa: E402
+from supervise.console.websockets import LogConsumer, QueueConsumer  # noqa: E402
 from supervise.mcp.servers.websocket import ManagedConsumer  # noqa: E402
 
 MANAGED = re.compile(r"^/?mcp/servers/(?P<name>[a-z0-9-]{1,40})/?$")

@@ -6,8 +6,6 @@ from django.urls import include, path
 
 urlpatterns = [
     path("", include("supervise.console.urls")),
-    path("bottles/", include("supervise.console.bottle_urls")),
-    path("proposals/<uuid:proposal_id>/rebuild/", include("supervise.console.rebuild_urls")),
     path("api/", include("supervise.api.urls")),
     path("admin/", admin.site.urls),
 ]

@@ -1,4 +1,4 @@
-"""Route tables, traffic and the proxy in the admin, to look at."""
+"""Route tables, traffic and events of the proxy in the admin, read-only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.contrib import admin
 
 from botbottle.admin import HistoryAdmin, ReadOnlyAdmin, hostile, hostile_json, hostile_line
 from egress.models import ProxyEvent, Publication, RouteTableVersion, TrafficRecord
-from egress.traffic import record_import
+from egress.traffic import proxy_health
 
 
 @admin.register(RouteTableVersion)
@@ -62,8 +62,8 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
         "shown_finding", "shown_warnings", "would_ask",
     ]  # fmt: skip
 
-    def note_above(self) -> str:
-        return record_import.losses()
+    def list_note(self) -> str:
+        return proxy_health.losses()
 
     @admin.display(description="host", ordering="host")
     def shown_host(self, record: TrafficRecord) -> str:
@@ -88,7 +88,7 @@ class TrafficRecordAdmin(ReadOnlyAdmin):
 
 @admin.register(ProxyEvent)
 class ProxyEventAdmin(ReadOnlyAdmin):
-    when_empty = "Nothing to tell yet: the egress proxy was never away."
+    when_empty = "No events yet: the egress proxy was never away."
     list_display = ["at", "kind", "text"]
     list_filter = ["kind", "at"]
     fields = ["at", "kind", "text", "home", "process"]

@@ -1,4 +1,7 @@
-"""Route tables: versioned and immutable. A change is a new version that knows its parent and its author."""
+"""Route tables, traffic, events of the proxy and secrets.
+
+A table version is immutable. A change is a new version that knows its parent and its author.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from django.db import models
 
 from botbottle.models import Bottle
 from egress.policy import secret_names
-from egress.policy.decide import RouteTable
+from egress.policy.table import RouteTable
 
 valid_token_ref = RegexValidator(
     rf"\A{secret_names.NAME.pattern}\Z",
@@ -47,7 +50,7 @@ class RouteTableVersion(models.Model):
 
 
 class Publication(models.Model):
-    """What the data plane was given for a bottle. Written only by `egress.tables.versions`."""
+    """What was published to the data plane for a bottle. Written only by `egress.tables.publishing`."""
 
     bottle = models.OneToOneField(Bottle, on_delete=models.PROTECT, related_name="publication")
     home = models.CharField(max_length=32, help_text="Where the bottle was made: its proxy serves it.")
@@ -65,7 +68,7 @@ class Publication(models.Model):
 
 
 class TrafficRecord(models.Model):
-    """One request through the proxy: what was decided and how it went. No query, header or body."""
+    """One request through the proxy: the verdict and the outcome. No query, header or body."""
 
     bottle = models.ForeignKey(Bottle, on_delete=models.CASCADE, related_name="traffic")
     at = models.DateTimeField()
@@ -106,7 +109,7 @@ class TrafficRecord(models.Model):
 
 
 class RecordCursor(models.Model):
-    """How far the records of an egress process were read."""
+    """How far the records of an egress process were imported."""
 
     home = models.CharField(max_length=32)
     process = models.PositiveSmallIntegerField(help_text="Which one of that home, counted from 0.")
@@ -128,7 +131,7 @@ class RecordCursor(models.Model):
 
 
 class ProxyEvent(models.Model):
-    """Something operators should know about an egress process. Only `traffic.record_import` writes it."""
+    """Something operators should know about an egress process. Only `egress.traffic` writes it."""
 
     class Kind(models.TextChoices):
         AWAY = "away"

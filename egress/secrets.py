@@ -1,6 +1,6 @@
-"""The operators' secrets: encrypted in the database, handed to the proxy as files (0600), shown to nobody.
+"""The operators' secrets: encrypted in the database, given to the proxy as files (0600), never shown.
 
-The key is a file in BOTTLE_HOME, so a copy of the database alone gives nothing away.
+The key is a file in BOTTLE_HOME, so a copy of the database alone reveals nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from egress.models import Secret
 from egress.policy import secret_names
 
 log = logging.getLogger(__name__)
-_LOCK = ".lock"  # no secret's name
+_LOCK = ".lock"  # not a valid name of a secret
 valid_value = RegexValidator(
     rf"\A{secret_names.VALUE.pattern}\Z",
     "A secret travels in a header: one line of ASCII characters that neither begins nor ends with a space.",
@@ -29,12 +29,12 @@ valid_value = RegexValidator(
 
 
 def seal(value: str) -> bytes:
-    """Encrypted with this home's key, for the database."""
+    """Encrypt with this home's key, for the database."""
     return _fernet().encrypt(value.encode("utf-8"))
 
 
 def unseal(sealed: bytes | memoryview) -> str:
-    """Raises InvalidToken when it was sealed with another key."""
+    """Raises InvalidToken if it was sealed with another key."""
     return _fernet().decrypt(bytes(sealed)).decode("utf-8")
 
 
@@ -43,32 +43,38 @@ def put(name: str, value: str, *, author: str) -> Secret:
     secret, _ = Secret.objects.update_or_create(
         name=name, defaults={"sealed": seal(value), "updated_by": author}
     )
-    transaction.on_commit(lambda: _hand_over(name), robust=True)  # if it fails, the caretaker tries again
+    transaction.on_commit(
+        lambda: _write_file(name), robust=True
+    )  # if it fails, the background job tries again
     return secret
 
 
 def remove(secret: Secret) -> None:
-    """Routes that name it fail closed from now on: on other machines within a round of their caretakers."""
+    """Remove a secret. Routes that name it fail closed: on other machines after a round of the background
+    job.
+    """
     name = secret.name
     secret.delete()
-    transaction.on_commit(lambda: _hand_over(name), robust=True)  # if it fails, the caretaker tries again
+    transaction.on_commit(
+        lambda: _write_file(name), robust=True
+    )  # if it fails, the background job tries again
 
 
-def hand_over_all() -> list[str]:
-    """Have this home's files hold what the database does, and no more. Returns the names it cannot read."""
-    _remove_what_has_no_row()
+def write_all_files() -> list[str]:
+    """Make this home's files match the database. Returns the names of secrets that cannot be decrypted."""
+    _remove_orphaned_files()
     unreadable = []
     for secret in Secret.objects.order_by("name"):
         try:
             if _in_file(secret.name) != _opened(secret).encode("utf-8"):
-                _hand_over(secret.name)
+                _write_file(secret.name)
         except InvalidToken:
             unreadable.append(secret.name)
     return unreadable
 
 
 def is_readable(secret: Secret) -> bool:
-    """Not when it was encrypted with a key that is no longer there."""
+    """False if the key that it was encrypted with no longer exists."""
     try:
         _opened(secret)
     except InvalidToken:
@@ -76,8 +82,8 @@ def is_readable(secret: Secret) -> bool:
     return True
 
 
-def _hand_over(name: str) -> None:
-    """Make the file what the database says now. One at a time, so that an older word never comes last."""
+def _write_file(name: str) -> None:
+    """Make the file match the database. Under a lock, so that an older value is never written last."""
     path = _path(name)
     with locks.lock(_path(_LOCK)):
         secret = Secret.objects.filter(name=name).first()
@@ -87,8 +93,8 @@ def _hand_over(name: str) -> None:
         write_atomically(path, _opened(secret))
 
 
-def _remove_what_has_no_row() -> None:
-    """Its secret was removed on another machine, or by a process that came no further. All here is ours."""
+def _remove_orphaned_files() -> None:
+    """Remove files whose secret was removed on another machine, or by a process that did not finish."""
     with locks.lock(_path(_LOCK)):
         known = {_LOCK, *Secret.objects.values_list("name", flat=True)}
         for path in _path(_LOCK).parent.iterdir():
@@ -99,7 +105,7 @@ def _remove_what_has_no_row() -> None:
 def _remove(path: Path) -> None:
     try:
         path.unlink()
-    except OSError as error:  # the others are not held up
+    except OSError as error:  # does not delay the others
         log.error("%s of a removed secret is still there, and used: %s", path, error.strerror)
 
 

@@ -6,20 +6,12 @@ class SuperviseConfig(AppConfig):
     verbose_name = "Supervise"
 
     def ready(self) -> None:
-        from egress.tables import versions  # noqa: PLC0415 - models come first
-        from supervise import events  # noqa: PLC0415
+        """Register the kinds in the order in which agents and operators see them."""
+        from supervise.kinds.capability_block import CapabilityBlock  # noqa: PLC0415 - models come first
+        from supervise.kinds.egress_block import EgressBlock  # noqa: PLC0415
+        from supervise.kinds.mcp_tool import McpTool  # noqa: PLC0415
+        from supervise.kinds.pipelock_block import PipelockBlock  # noqa: PLC0415
+        from supervise.proposals.kind import register  # noqa: PLC0415
 
-        versions.elsewhere.connect(events.call_home)
-        _register_kinds()
-
-
-def _register_kinds() -> None:
-    """In the order in which agents and operators see them."""
-    from supervise.kinds.capability_block import CapabilityBlock  # noqa: PLC0415 - models come first
-    from supervise.kinds.egress_block import EgressBlock  # noqa: PLC0415
-    from supervise.kinds.mcp_tool import McpTool  # noqa: PLC0415
-    from supervise.kinds.pipelock_block import PipelockBlock  # noqa: PLC0415
-    from supervise.proposals.kind import register  # noqa: PLC0415
-
-    for kind in (EgressBlock(), PipelockBlock(), CapabilityBlock(), McpTool()):
-        register(kind)
+        for kind in (EgressBlock(), PipelockBlock(), CapabilityBlock(), McpTool()):
+            register(kind)

@@ -1,6 +1,6 @@
 """The hash-chained record. Every append happens inside the transaction of the change it records.
 
-Sequence numbers have no gaps and appear in commit order, so that readers may use them as a cursor.
+Sequence numbers have no gaps and follow commit order, so that readers may use them as a cursor.
 `supervise.audit_check` verifies it.
 """
 
@@ -15,8 +15,8 @@ from django.utils import timezone
 from supervise.digests import digest
 from supervise.models import AuditEvent, AuditHead, Decision
 
-NOTHING = "0" * 64  # what the first link follows
-# Each action that was ever recorded, by as many looks into an index.
+NOTHING = "0" * 64  # the hash before the first row
+# Each action that was ever recorded, by one index lookup for each.
 _ACTIONS = """
 WITH RECURSIVE found(action) AS (
     SELECT MIN(action) FROM supervise_auditevent
@@ -36,7 +36,7 @@ def append(
     proposal_id: UUID | None = None,
     details: dict[str, Any] | None = None,
 ) -> AuditEvent:
-    """Add one link. Takes the chain's lock until the transaction ends: append last."""
+    """Append one row. Locks the chain until the transaction ends, so append last."""
     if not connection.in_atomic_block:
         raise RuntimeError("An audit row belongs to the transaction of what it records.")
     event = AuditEvent(
@@ -46,7 +46,7 @@ def append(
         proposal_id=proposal_id,
         details=details or {},
     )
-    # What this process wrote last is usually still the head. Whoever remembers it need not read it.
+    # The row that this process wrote last is usually still the head, and then need not be read.
     if _written is None or not _link(event, *_written):
         head, _ = AuditHead.objects.select_for_update().get_or_create(pk=1)
         if not _link(event, head.seq, head.hash):
@@ -54,11 +54,13 @@ def append(
     return event
 
 
-_written: tuple[int, str] | None = None  # a guess: others append too, and transactions are rolled back
+_written: tuple[int, str] | None = (
+    None  # a guess: other processes append too, and transactions are rolled back
+)
 
 
 def _link(event: AuditEvent, seq: int, previous_hash: str) -> bool:
-    """Append the event after this one; False when that is not the head of the chain."""
+    """Append the event after this row. Returns False if that is not the head of the chain."""
     global _written  # noqa: PLW0603 - one for all threads, like the chain
     event.seq, event.at, event.previous_hash = seq + 1, timezone.now(), previous_hash
     event.hash = link_hash(event)
@@ -86,9 +88,11 @@ def link_hash(event: AuditEvent) -> str:
 
 
 def details_of(decision: Decision) -> dict[str, Any]:
-    """What the record says of a decision. `row` covers all of it but how far applying it has come."""
+    """The details of a decision in the record. `row` is the digest of all of it, except the progress of
+    applying it.
+    """
     version = decision.table_version and decision.table_version.version
-    told = {
+    stated = {
         "digest": decision.proposal.digest,
         "seen_digest": decision.seen_digest,
         "notes": decision.notes,
@@ -105,7 +109,7 @@ def details_of(decision: Decision) -> dict[str, Any]:
         decision.not_granted,
         decision.created_at.isoformat(),
     ]
-    return {**told, "row": digest([told, rest])}
+    return {**stated, "row": digest([stated, rest])}
 
 
 def newest_seq() -> int:

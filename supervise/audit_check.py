@@ -1,6 +1,6 @@
-"""Verifies the audit record: its chain of hashes, and that the decisions are still those that it tells of.
+"""Verifies the audit record: its chain of hashes, and that the decisions still match it.
 
-An anchor says how far the record was found intact. It is kept in the home, outside of the database.
+An anchor says how far the record was intact. It is stored in the home, outside of the database.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DECIDED = frozenset(Proposal.Status.values) - {Proposal.Status.PENDING}
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The first place where the record does not hold."""
+    """The first row where the record is broken."""
 
     seq: int
     problem: str
@@ -30,7 +30,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The last row that was found intact, its hash, and how many decisions there were up to it."""
+    """The last intact row, its hash, and the number of decisions up to it."""
 
     seq: int
     hash: str
@@ -41,10 +41,10 @@ START = Anchor(0, audit.NOTHING, 0)
 
 
 def verify(after: Anchor = START, *, known: Anchor = START) -> tuple[Anchor, Break | None]:
-    """How far the record holds, walking on from `after`, and the first row that does not.
+    """Walk the record from `after`; return how far it is intact, and the first break.
 
     The row of `known`, an earlier anchor, must still have its hash. Rows may be appended meanwhile: what the
-    head says before the walk must be there, and what the walk finds must be known to the head after it.
+    head says before the walk must exist, and what the walk finds must be known to the head after it.
     """
     if after.seq and not _is_there(after):
         return START, Break(after.seq, f"row {after.seq} is no longer the one that was verified")
@@ -59,15 +59,15 @@ def verify(after: Anchor = START, *, known: Anchor = START) -> tuple[Anchor, Bre
     return intact, _end(intact, max(promised.seq, known.seq), decisions)
 
 
-def kept_anchor() -> Anchor:
-    """The one of the last check that found no fault; START where there was none, or its file is damaged."""
+def saved_anchor() -> Anchor:
+    """The anchor of the last check without a fault; START if there is none, or its file is damaged."""
     try:
         return Anchor(**json.loads(_file().read_text()))
     except (OSError, ValueError, TypeError):
         return START
 
 
-def keep(anchor: Anchor) -> None:
+def save_anchor(anchor: Anchor) -> None:
     """Raises OSError."""
     write_atomically(_file(), json.dumps(asdict(anchor)) + "\n")
 
@@ -96,17 +96,17 @@ def _problem(event: AuditEvent, intact: Anchor) -> str:
 
 
 def _rewritten(event: AuditEvent, *known: AuditHead | Anchor) -> str:
-    """A row that fits the others may still not be the one that was there."""
+    """Whether a row that fits its neighbours is still the one that was there."""
     if any(event.seq == one.seq and event.hash != one.hash for one in known):
         return f"row {event.seq} was rewritten"
     return ""
 
 
 def _changed_decisions(rows: list[AuditEvent]) -> dict[int, str]:
-    """What is wrong with the decisions that these rows tell of, by the row's number."""
-    told = {event.proposal_id: event for event in rows if event.action in DECIDED and event.proposal_id}
+    """What is wrong with the decisions that these rows record, by the row's number."""
+    deciding = {event.proposal_id: event for event in rows if event.action in DECIDED and event.proposal_id}
     found = (
-        Decision.objects.filter(proposal__in=told)
+        Decision.objects.filter(proposal__in=deciding)
         .select_related("proposal", "bottle", "table_version")
         .defer(
             "proposal__payload", "proposal__justification", "bottle__dockerfile", "bottle__manifest",
@@ -115,7 +115,7 @@ def _changed_decisions(rows: list[AuditEvent]) -> dict[int, str]:
         .order_by()
     )  # fmt: skip
     decisions = {decision.proposal_id: decision for decision in found}
-    wrong = {event.seq: _wrong(event, decisions.get(pk)) for pk, event in told.items()}
+    wrong = {event.seq: _wrong(event, decisions.get(pk)) for pk, event in deciding.items()}
     return {seq: f"the decision of row {seq} {what}" for seq, what in wrong.items() if what}
 
 
@@ -123,11 +123,11 @@ def _wrong(event: AuditEvent, decision: Decision | None) -> str:
     if decision is None:
         return "is missing"
     present = audit.details_of(decision)
-    named = (decision.status, decision.proposal.status, decision.actor_name, decision.bottle.slug)
-    is_told = named == (event.action, event.action, event.actor_name, event.bottle_slug)
-    # Rows of earlier versions tell less.
+    present_names = (decision.status, decision.proposal.status, decision.actor_name, decision.bottle.slug)
+    is_named = present_names == (event.action, event.action, event.actor_name, event.bottle_slug)
+    # Rows of earlier versions have fewer details.
     is_same = all(present.get(key) == value for key, value in event.details.items())
-    return "" if is_told and is_same else "was changed"
+    return "" if is_named and is_same else "was changed"
 
 
 def _end(intact: Anchor, promised: int, decisions: int) -> Break | None:
@@ -136,5 +136,5 @@ def _end(intact: Anchor, promised: int, decisions: int) -> Break | None:
     if intact.seq > audit.head().seq:
         return Break(intact.seq, "the chain's head was removed or set back")
     if intact.decisions < decisions:
-        return Break(intact.seq, "there are decisions that the record does not tell of")
+        return Break(intact.seq, "there are decisions that are not in the record")
     return None

@@ -1,5 +1,6 @@
-"""What must happen without anybody asking: finish what could not be applied, forget what is old, look after
-bottles that started or ended behind the database's back."""
+"""The background jobs: retry what could not be applied, delete what is old, and reconcile bottles that
+started or ended without the database noticing.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from django.utils import timezone
 from botbottle.database import reserve
 from botbottle.leader_thread import LeaderThread
 from egress import secrets
-from egress.tables import versions
-from egress.traffic import record_import
+from egress.tables import homes, publishing
+from egress.traffic import proxy_health, record_import
 from supervise import events
 from supervise.bottles import mcp_servers, rebuild, reconcile
 from supervise.disk.watch import DiskWatch
 from supervise.errors import AlreadyDecided
 from supervise.models import Proposal
 from supervise.proposals import apply, decisions
-from supervise.proposals.waiting import ended
+from supervise.proposals.waiting import cancel_and_wait
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0
@@ -39,7 +40,7 @@ class RetryJob(LeaderThread):
 
 
 class ReconcileJob(LeaderThread):
-    """Bottles apart, on a thread of their own: a container engine may take its time to answer."""
+    """Reconciles bottles, on a thread of its own: a container engine may be slow to answer."""
 
     name = "reconcile-job"  # not the lock of `reconcile` itself
     pause_seconds = ROUND_SECONDS
@@ -50,35 +51,37 @@ class ReconcileJob(LeaderThread):
 
 
 class BackgroundJobs:
-    """In every web process; one of a home's does the work.
+    """Runs in every web process; one process of a home does the work.
 
-    On threads of its own: a proxy that hangs holds up neither the calls that wait nor the server's end.
+    Each job has a thread of its own: a hanging proxy delays neither the waiting calls nor the server's stop.
     """
 
     def __init__(self) -> None:
-        self._duties = (RetryJob(), ReconcileJob(), DiskWatch())
+        self._jobs = (RetryJob(), ReconcileJob(), DiskWatch())
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        for duty in self._duties:
-            duty.start()
+        for job in self._jobs:
+            job.start()
         self._tasks = [asyncio.get_event_loop().create_task(self._listen(), context=Context())]
 
     async def stop(self) -> None:
-        for duty in self._duties:
-            duty.stop()
-        await ended(self._tasks)
+        for job in self._jobs:
+            job.stop()
+        await cancel_and_wait(self._tasks)
 
     async def _listen(self) -> None:
-        """Workers of other homes leave our bottles to us, and call; some perhaps before we listened."""
+        """Run the jobs when another home calls. Calls may have been missed before the subscription, so run
+        once first.
+        """
         while True:
             try:
                 layer = get_channel_layer()
                 channel = await layer.new_channel("home")
-                await layer.group_add(events.home_group(versions.home_id()), channel)
+                await layer.group_add(events.home_group(homes.home_id()), channel)
                 while True:
-                    for duty in self._duties:
-                        duty.wake()
+                    for job in self._jobs:
+                        job.wake()
                     await layer.receive(channel)
             except Exception:
                 log.exception("The subscription to this home's calls broke; subscribing again in a second.")
@@ -87,11 +90,11 @@ class BackgroundJobs:
 
 def run_maintenance(*, at_once: bool = False) -> None:
     apply.retry_unfinished(at_once=at_once)
-    versions.catch_up()
+    publishing.catch_up()
     expire_old()
-    record_import.forget_unwanted()
+    proxy_health.forget_unwanted()
     record_import.prune()
-    secrets.hand_over_all()
+    secrets.write_all_files()
 
 
 def reconcile_bottles() -> None:
@@ -101,7 +104,9 @@ def reconcile_bottles() -> None:
 
 
 def expire_old() -> int:
-    """How many expired. On a short disk they wait: each takes room from what operators decide."""
+    """Expire old proposals, and return how many. On a short disk they wait: each would use space that
+    operators need to decide.
+    """
     if reserve.is_needed():
         return 0
     oldest = timezone.now() - timedelta(seconds=settings.SUPERVISE_PROPOSAL_TTL_SECONDS)

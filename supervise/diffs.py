@@ -1,4 +1,4 @@
-"""A line diff as rows for a template. Pure, and bounded in time and size whatever the texts hold."""
+"""A line diff as rows for a template. Pure, and bounded in time and size for any text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from itertools import zip_longest
 CONTEXT = 3
 MOST_ROWS = 300
 MOST_CHARACTERS = 1000  # of one line
-SMALL = 120  # lines that are still compared one with each other
+SMALL = 120  # the most lines that are compared with each other
 
 
 class Kind(StrEnum):
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`hidden` counts what is left out: unchanged lines for a gap, else characters of a long line."""
+    """A row of a diff. `hidden` counts a gap's unchanged lines, or the characters cut from a long line."""
 
     kind: Kind
     text: str
@@ -63,7 +63,7 @@ def line_diff(before: str, after: str, *, most_rows: int = MOST_ROWS) -> Diff:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One line of the side-by-side view; a side that has nothing there is None."""
+    """One line of the side-by-side view; a side without a line is None."""
 
     left: Row | None
     right: Row | None
@@ -92,12 +92,12 @@ def side_by_side(diff: Diff) -> list[Pair]:
 
 
 def _lines(text: str) -> list[str]:
-    # Not splitlines(): it also splits at characters that an agent could hide text behind.
+    # Not splitlines(), which also splits at characters that an agent could hide text behind.
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def aligned(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Kind, str]]:
-    """Lines that occur once on both sides, in the same order, pin the rest (patience diff)."""
+    """Align by lines that occur once on both sides, in the same order (patience diff)."""
     old_at = new_at = 0
     for old_anchor, new_anchor in [*_anchors(old, new), (len(old), len(new))]:
         yield from _between(old[old_at:old_anchor], new[new_at:new_anchor])
@@ -118,7 +118,7 @@ def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest run of pairs that rise on both sides."""
+    """The longest subsequence of pairs that rises on both sides."""
     smallest_end: list[int] = []
     best: list[int] = []
     previous: list[int | None] = []
@@ -151,7 +151,7 @@ def _between(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Kind, str
 
 
 def _compared(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Kind, str]]:
-    if len(old) > SMALL or len(new) > SMALL:  # all against all would take long: show one for the other
+    if len(old) > SMALL or len(new) > SMALL:  # comparing all lines would take long: replace the whole block
         blocks = [("replace", 0, len(old), 0, len(new))]
     else:
         blocks = list(SequenceMatcher(None, old, new, autojunk=False).get_opcodes())
@@ -164,7 +164,7 @@ def _compared(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[Kind, st
 
 
 def _with_gaps(lines: Sequence[tuple[Kind, str]]) -> Iterator[Row]:
-    """Unchanged lines far from any change become one row that counts them."""
+    """Replace unchanged lines far from any change by one row that counts them."""
     changed = [index for index, (kind, _) in enumerate(lines) if kind is not Kind.SAME]
     shown = {near for index in changed for near in range(index - CONTEXT, index + CONTEXT + 1)}
     skipped = 0

@@ -1,4 +1,4 @@
-"""The few ways asking and deciding can fail. Each edge (MCP, console, API, CLI) translates them once."""
+"""The domain errors of asking and deciding. MCP, console, API and CLI translate each of them once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 class SuperviseError(Exception):
-    """The message is a plain sentence the reader can act on; the code is for programs."""
+    """The base of all of them. The message is a plain sentence that the reader can act on; the code is for
+    programs.
+    """
 
     code = "refused"
 
@@ -25,25 +27,25 @@ class BadAsk(SuperviseError):
 
 
 class TooManyPending(SuperviseError):
-    """The bottle already has as many open proposals as it may."""
+    """The bottle has the most open proposals that it may have."""
 
     code = "too_many_pending"
 
 
 class AskedTooOften(SuperviseError):
-    """The bottle files faster than it may."""
+    """The bottle submits proposals faster than it may."""
 
     code = "asked_too_often"
 
 
 class NoRoom(SuperviseError):
-    """The disk of the database is nearly full, and what is left is the operators'."""
+    """The disk of the database is nearly full, and the rest is reserved for operators."""
 
     code = "no_room"
 
 
 class NoSuchProposal(SuperviseError):
-    """Unknown, or another bottle's: the two look the same from outside."""
+    """Unknown, or another bottle's: both look the same from outside."""
 
     code = "no_such_proposal"
 
@@ -55,7 +57,7 @@ class NotPermitted(SuperviseError):
 
 
 class MissingReason(SuperviseError):
-    """A rejection must tell the agent why."""
+    """A rejection must give the agent a reason."""
 
     code = "missing_reason"
 
@@ -67,13 +69,13 @@ class StaleReview(SuperviseError):
 
 
 class TooRisky(SuperviseError):
-    """Riskier than this way of approving allows."""
+    """Riskier than this kind of approval allows."""
 
     code = "too_risky"
 
 
 class AlreadyDecided(SuperviseError):
-    """Somebody else was first; `decision` says who."""
+    """Another operator was first; `decision` is theirs."""
 
     code = "already_decided"
 

@@ -1,4 +1,4 @@
-"""Pages of a long list, newest first, found by the row where they begin: none costs more than the first."""
+"""Pages of a long list, newest first, by a cursor: every page costs the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_DIGITS = 16  # of a number in a cursor
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Row]):
-    """`newer` and `older` are cursors for the address; empty where there is nothing."""
+    """One page. `newer` and `older` are cursors for the address, or empty."""
 
     rows: list[Row]
     newer: str = ""
@@ -25,9 +25,9 @@ class Page(Generic[Row]):
 
 
 def page_of(rows: QuerySet[Row], size: int, *, before: str = "", after: str = "") -> Page[Row]:
-    """The rows that are older than the cursor `before`, or newer than `after`; else the newest ones.
+    """The rows older than the cursor `before`, or newer than `after`; else the newest ones.
 
-    The rows have `created_at` and a number as their key, and an index of both. A bad cursor is none.
+    The rows have `created_at` and a numeric key, and an index of both. An invalid cursor is ignored.
     """
     found: Page[Row] | None = None
     if place := _place(before):
@@ -44,14 +44,14 @@ def _first(rows: QuerySet[Row], size: int) -> Page[Row]:
 
 def _older(rows: QuerySet[Row], size: int, place: Place) -> Page[Row] | None:
     at, key = place
-    # The first condition is a range of the index, the second is for rows of the same moment.
+    # The first condition is a range of the index, the second is for rows with the same time.
     beyond = rows.filter(Q(created_at__lt=at) | Q(pk__lt=key), created_at__lte=at)
     page = _first(beyond, size)
     return Page(page.rows, _cursor(page.rows[0]), page.older) if page.rows else None
 
 
 def _newer(rows: QuerySet[Row], size: int, place: Place) -> Page[Row] | None:
-    """None where these are on the first page, which is full."""
+    """None if these rows are on the first page, which is full."""
     at, key = place
     beyond = rows.filter(Q(created_at__gt=at) | Q(pk__gt=key), created_at__gte=at)
     found = list(beyond.order_by("created_at", "pk")[: size + 1])

@@ -1,4 +1,4 @@
-"""Agents' text is hostile. It is stored as sent, and shown only through these functions."""
+"""Agents' text is hostile: it is stored as sent, and shown only through these functions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 import unicodedata
 from typing import Any
 
-# Bidi controls, zero-width and other invisible format characters are category Cf; NUL, ESC … are Cc;
-# line and paragraph separators (Zl, Zp) move text; Hangul fillers and Braille blank look like nothing.
+# Bidi controls, zero-width and other invisible format characters are category Cf; NUL, ESC … are Cc; line and
+# paragraph separators (Zl, Zp) move text; Hangul fillers and Braille blank look empty.
 _INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _BLANK_LOOKALIKES = set("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5")
 _MAYBE_INVISIBLE = re.compile(r"[^\x20-\x7e\n\t]")
@@ -16,12 +16,12 @@ _ACTIVE_IN_JSON = str.maketrans({character: f"\\u{ord(character):04x}" for chara
 
 
 def without_nul(text: str) -> str:
-    """The text as sent but for what PostgreSQL or UTF-8 cannot hold: NUL becomes ␀, lone surrogates �."""
+    """Replace only what PostgreSQL or UTF-8 cannot hold: NUL becomes ␀, lone surrogates become �."""
     return _LONE_SURROGATE.sub("\ufffd", text.replace("\x00", "\u2400"))
 
 
 def without_nul_json(value: Any) -> Any:
-    """The same for every text inside a JSON value."""
+    """Do the same for every text inside a JSON value."""
     if isinstance(value, str):
         return without_nul(value)
     if isinstance(value, dict):
@@ -32,17 +32,17 @@ def without_nul_json(value: Any) -> Any:
 
 
 def escape_html_json(text: str) -> str:
-    """JSON that is already ASCII, so that neither a browser nor a terminal finds anything to act on in it."""
+    """Escape ASCII JSON so that neither a browser nor a terminal acts on anything in it."""
     return text.translate(_ACTIVE_IN_JSON)
 
 
 def make_visible(text: str) -> str:
-    """Every character that would hide, reorder or fake something becomes a token such as ⟦U+202E⟧."""
+    """Replace every character that would hide, reorder or fake something by a token such as ⟦U+202E⟧."""
     return _MAYBE_INVISIBLE.sub(_token, text)
 
 
 def one_line(text: str, limit: int) -> str:
-    """A short single line for tables, notifications and logs."""
+    """The text as a short single line for tables, notifications and logs."""
     line = make_visible(" ".join(text[: limit * 4].split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

@@ -15,8 +15,8 @@ PACKAGES = ("botbottle", "egress", "supervise")
 PURE = re.compile(
     r"egress\.(policy|dlp|contract)\."
     r"|supervise\.(digests|sanitize|diffs|proposals\.risk|kinds\.dockerfile_review)$"
-    r"|supervise\.(bottles\.state_from_journal|mcp\.session_context\.text)$"
-    r"|supervise\.mcp\.(jsonrpc|versions|protocol|http_checks|catalog)$"
+    r"|supervise\.bottles\.state_from_journal$"
+    r"|supervise\.mcp\.(jsonrpc|versions|protocol|http_checks)$"
     r"|botbottle\.(dockerfiles|manifest)\."
     r"|botbottle\.(core\.environment|launch\.(plan|host_paths|plan_cache)|backends\.(base|seccomp))$"
     r"|botbottle\.provision\.(agents|variables|trust|context_hooks)$"

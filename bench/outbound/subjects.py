@@ -24,8 +24,8 @@ from bench.outbound.certificates import TestCa
 from botbottle.core.files import write_atomically
 from egress.contract import sharding
 from egress.contract.snapshot import render_gate, render_routes
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Auth, Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.state.records import BATCH
 from egress.proxy.tls.authority import ensure
 

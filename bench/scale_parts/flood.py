@@ -9,6 +9,7 @@ import asyncio
 import re
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import quantiles
@@ -17,6 +18,7 @@ import httpx
 
 from bench.report import table
 from bench.scale_parts.part import Bar, Section
+from bench.scale_parts.plot import dot_plot
 from tests.support.floods import Kind, Setting, call, flood, post
 from tests.support.server import RunningServer, running_server
 
@@ -64,7 +66,14 @@ def run(*, quick: bool, directory: Path) -> Section:
         f"{ABOUT}\n\n{table(head, cells)}",
         bars=[Bar(f"{row.flood}: p95 of {row.subject} to its quiet value", row.ratio, BAR) for row in rows],
         numbers={"rows": [asdict(row) for row in rows]},
+        plots={"scale-flood.svg": _plot(rows)},
     )
+
+
+def _plot(rows: Sequence[Row]) -> str:
+    ratios = {flood: [row.ratio for row in rows if row.flood == flood] for flood in Kind}
+    title = "p95 while one bottle floods, in relation to the quiet server"
+    return dot_plot(title, [OTHER_BOTTLE, QUEUE_PAGE], ratios, bar=BAR)
 
 
 async def _measure(directory: Path, *, quick: bool) -> list[Row]:

@@ -24,7 +24,7 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress.models import Publication, RouteTableVersion
 from egress.policy.asks import parse_egress_ask, parse_gate_ask
-from egress.policy.decide import Route
+from egress.policy.routes import Route
 from egress.tables import versions
 from supervise import audit
 from supervise.digests import digest
@@ -35,8 +35,8 @@ HOSTS = 400
 ROUTES = 6  # of a table
 AGE = timedelta(days=360)
 STEP = timedelta(seconds=30)  # from one proposal to the next
-Tool, Status, Applied = Proposal.Tool, Proposal.Status, Decision.Applied
-TOOLS = {Tool.EGRESS: 88, Tool.GATE: 10, Tool.CAPABILITY: 2}
+Status, Applied = Proposal.Status, Decision.Applied
+TOOLS = {"egress-block": 88, "pipelock-block": 10, "capability-block": 2}
 STATUSES = {
     Status.APPROVED: 55, Status.MODIFIED: 10, Status.REJECTED: 25, Status.WITHDRAWN: 5, Status.EXPIRED: 5
 }  # fmt: skip
@@ -110,7 +110,7 @@ class History:
             status, at, at,
         )  # fmt: skip
         is_granted = status in GRANTS
-        makes_table = is_granted and tool != Tool.CAPABILITY
+        makes_table = is_granted and tool != "capability-block"
         author = f"operator-{number % 5}"
         if makes_table:
             content = self._content(place, host)
@@ -154,11 +154,11 @@ def _host(number: int) -> str:
 
 
 PAYLOADS: dict[str, Callable[[int], dict[str, Any]]] = {
-    Tool.EGRESS: lambda n: parse_egress_ask(
+    "egress-block": lambda n: parse_egress_ask(
         {"host": _host(n), "path_allowlist": ["/v1"], "methods": ["GET"]}
     ),
-    Tool.GATE: lambda n: parse_gate_ask({"failed_url": f"https://{_host(n)}/v1"}),
-    Tool.CAPABILITY: lambda n: {"dockerfile": DOCKERFILE.format(n)},
+    "pipelock-block": lambda n: parse_gate_ask({"failed_url": f"https://{_host(n)}/v1"}),
+    "capability-block": lambda n: {"dockerfile": DOCKERFILE.format(n)},
 }
 
 

@@ -34,7 +34,7 @@ def dot_plot(title: str, sizes: Sequence[str], rows: Mapping[str, Sequence[float
     drawn.append(
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}" stroke="#c44e2f" stroke-dasharray="4 3"/>'
     )
-    for value in (0.0, 1.0, bar):
+    for value in dict.fromkeys((0.0, 1.0, bar)):
         at = LEFT + value / most * WIDTH
         drawn.append(f'<text x="{at:.1f}" y="{height - 6}" text-anchor="middle" {TEXT}>{value:g}</text>')
     return "\n".join([*drawn, "</svg>", ""])

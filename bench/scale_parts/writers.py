@@ -18,12 +18,13 @@ from statistics import median
 from bench.report import percentile, table
 from bench.scale_parts.consoles import Console, open_consoles
 from bench.scale_parts.part import Bar, Section
+from bench.scale_parts.plot import dot_plot
 from bench.subjects import BotBottle, Verb
 from bench.usage import cpu_seconds
 from bench.wire import Connection
 
 NUMBERS = count()
-MOST_COST = 2.0  # each open page has to ask once; the answer is computed once
+MOST_ADDED = 0.25  # each open page has to ask once; the answer is computed once for all
 MOST_SPREAD = 5.0  # writers take turns: none waits for many times as long as another
 MOST_LOSS = 1.0  # many writers together do not write less than one alone
 ABOUT = """One `manage.py up` on SQLite serves all rows. They are measured in turn, in several rounds, and
@@ -86,7 +87,20 @@ def run(*, quick: bool, directory: Path) -> Section:
         "\n\n".join([ABOUT, _speed_table(measured.rows), _cost_table(measured)]),
         bars=list(_bars(measured)),
         numbers={"rows": [asdict(row) for row in measured.rows], "cost_ms": measured.cost_ms},
+        plots={"scale-writers.svg": _plot(measured.rows)},
     )
+
+
+def _plot(rows: Sequence[Row]) -> str:
+    """The rates of several writers in relation to those of the first."""
+    rates: dict[str, list[float]] = {}
+    for row in rows:
+        for what, speed in (("filings", row.filings), ("decisions", row.decisions)):
+            rates.setdefault(f"{what}, {row.consoles} open consoles", []).append(speed.per_second)
+    ratios = {what: [rate / found[0] for rate in found] for what, found in rates.items()}
+    writers = dict.fromkeys(f"{row.writers} writers" for row in rows)
+    title = "Filings and decisions per second by the number of writers, in relation to the first"
+    return dot_plot(title, list(writers), ratios, bar=1.0)
 
 
 def _speed_table(rows: Sequence[Row]) -> str:
@@ -108,7 +122,10 @@ def _cost_table(measured: Measured) -> str:
 def _bars(measured: Measured) -> Iterator[Bar]:
     few, many = min(measured.cost_ms), max(measured.cost_ms)
     costs = measured.cost_ms
-    yield Bar(f"cost of a filing, {many} open consoles to {few}", costs[many] / costs[few], MOST_COST)
+    added = (costs[many] - costs[few]) / (many - few)
+    yield Bar(
+        f"what an open console adds to a filing, to its cost with {few}", added / costs[few], MOST_ADDED
+    )
     for consoles in costs:
         rows = {row.writers: row for row in measured.rows if row.consoles == consoles}
         one, most = rows[min(rows)], rows[max(rows)]

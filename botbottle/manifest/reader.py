@@ -20,10 +20,10 @@ from botbottle.manifest import yaml as manifest_yaml
 from botbottle.manifest.example import EXAMPLE
 from botbottle.provision import agents, mount_sources, variables
 from egress.policy.asks import parse_operator_route
-from egress.policy.decide import RouteTable
 from egress.policy.errors import PolicyError, quoted
 from egress.policy.hostnames import check_operator_host
 from egress.policy.merge import merge_route
+from egress.policy.table import RouteTable
 
 __all__ = ["EXAMPLE", "BadManifest", "Manifest", "Workspace", "load", "parse"]
 

@@ -32,7 +32,7 @@ from egress.traffic.record_import import RecordImport
 from supervise import events
 from supervise.background import BackgroundJobs
 from supervise.mcp.access_log import AccessEntry
-from supervise.proposals.waiting import ended, hub
+from supervise.proposals.waiting import cancel_and_wait, hub
 from supervise.webhooks.sender import Sender
 
 log = logging.getLogger(__name__)
@@ -255,10 +255,10 @@ class WebServer(Server):  # type: ignore[misc]
             port.stopListening()
         self._record_import.stop()
         self._sender.stop()
-        asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.give_up)
+        asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.abort_calls)
         await asyncio.gather(self._background_jobs.stop(), self._answer_all())
-        await ended(self._unanswered())
-        reactor.crash()  # the end of the process closes thousands of connections at once
+        await cancel_and_wait(self._unanswered())
+        reactor.crash()  # the process's end closes thousands of connections at once, the loop one by one
 
     async def _answer_all(self) -> None:
         """Finish requests at work first: a decision among them may be what a call waits for."""

@@ -11,7 +11,9 @@ from egress.contract.snapshot import as_yaml
 
 
 def render_pipelock(gate_hosts: Iterable[str]) -> str:
-    """One pipelock serves all bottles: it allows what any of them may reach, after each bottle's own gate."""
+    """One pipelock serves all bottles: it allows what any of their gates allows, behind each bottle's own
+    gate.
+    """
     config = {
         "version": 1,
         "mode": "strict",

@@ -1,4 +1,4 @@
-"""Secrets that a bottle was handed as variables, as its start writes them down for the proxy. Pure."""
+"""The file of a bottle's secret variables: its start writes it, the proxy searches for them. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterable
 
 FILE = "secret_variables.json"  # in the bottle's `run` directory on the host: never mounted
-# Taken from the host may also be what is no secret (a region, a mode): short words turn up by chance.
+# Variables of the host need not be secret (a region, a mode): short words occur by chance.
 SHORTEST = 8
-LONGEST = 16 * 1024  # a longer one is known by its beginning
-# So long after the file is written the proxy judges every request by it. Whoever writes it waits as long.
+LONGEST = 16 * 1024  # of a longer one only the beginning is searched for
+# The proxy judges every request by the file from this time after its writing. The writer waits as long.
 KNOWN_AFTER_SECONDS = 0.01
 
 
 def to_bytes(values: Iterable[str]) -> bytes:
-    """Raises UnicodeEncodeError for what is no text."""
+    """Raises UnicodeEncodeError for a value that is not text."""
     return json.dumps(sorted(set(values)), ensure_ascii=False).encode("utf-8")
 
 
@@ -27,6 +27,6 @@ def from_bytes(content: bytes) -> frozenset[str]:
 
 
 def searched_for(values: Iterable[str]) -> frozenset[str]:
-    """Without the space around them, which tools take off too."""
+    """The values to search for, without surrounding white space, which tools remove too."""
     bare = (value.strip()[:LONGEST] for value in values)
     return frozenset(value for value in bare if len(value) >= SHORTEST)

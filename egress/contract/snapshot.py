@@ -1,6 +1,6 @@
-"""The two files the proxy loads: rendering, strict loading, and writing so that no reader sees half of one.
+"""The two files that the proxy loads: rendering and strict loading.
 
-Trust boundary: a file may be torn, old, edited or hostile. It loads entirely or raises BadSnapshot.
+Trust boundary: a file may be incomplete, old, edited or hostile. It loads entirely or raises BadSnapshot.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.errors import BadSnapshot, PolicyError, quoted
+from egress.policy.table import RouteTable, Snapshot
 
 FORMAT = 1
 _HEADER = ("version", "bottle", "table_version", "written_at", "digest")
@@ -35,7 +35,7 @@ def render_gate(snapshot: Snapshot) -> str:
 
 
 def load(routes_text: str, gate_text: str) -> Snapshot:
-    """The snapshot that the two files hold together. Raises BadSnapshot for anything less than whole."""
+    """The snapshot in the two files. Raises BadSnapshot if any part is missing or wrong."""
     routes = _document(routes_text, "routes")
     gate = _document(gate_text, "hosts")
     for key in ("bottle", "table_version", "written_at"):
@@ -63,12 +63,12 @@ def _render(snapshot: Snapshot, part: str, content: list[Any]) -> str:
 
 
 def as_yaml(document: dict[str, Any]) -> str:
-    """With the C library where there is one: many times as fast, and agents wait for it."""
+    """Dump with the C library if there is one: it is many times as fast, and agents wait for it."""
     return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False))
 
 
 def _digest(document: dict[str, Any]) -> str:
-    """Over the content, not the bytes: a comment or other layout changes nothing, any value does."""
+    """A digest of the content, not of the bytes: comments and layout do not matter, any value does."""
     try:
         canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -125,7 +125,7 @@ def _parse(text: str, name: str) -> object:
 
 
 def _refuse_clever_yaml(text: str, name: str) -> None:
-    """Anchors, tags and deep nesting can make a small file huge or crash the parser; we never write them."""
+    """Refuse anchors, tags and deep nesting: they can make a small file huge or crash the parser."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
@@ -138,7 +138,7 @@ def _refuse_clever_yaml(text: str, name: str) -> None:
 
 
 class _UniqueKeyLoader(_Loader):  # type: ignore[misc, valid-type]
-    """YAML readers take the last of two equal keys; a person reading the file may take the first."""
+    """Refuses repeated keys: YAML readers use the last of two, but a person may use the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping: dict[Any, Any] = {}

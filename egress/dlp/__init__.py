@@ -1,1 +1,1 @@
-"""Data loss prevention: finds secrets in what leaves a bottle, and covers them in what comes back. Pure."""
+"""Data loss prevention: finds secrets in what leaves a bottle, and masks them in what comes back. Pure."""

@@ -1,7 +1,8 @@
-"""Opens what a stream holds: gzip, deflated members of zip archives, git packs, one within the other. Pure.
+"""Opens containers in a stream: gzip, deflated members of zip archives, git packs, also nested. Pure.
 
-Trust boundary: nobody says what the stream is. A container is known by its first bytes, wherever they stand;
-what only looks like one is passed over. What would become too large, or is too deep, raises Unreadable.
+Trust boundary: nothing declares what the stream is. A container is known by its first bytes, wherever they
+are; data that only looks like one is passed over. What would become too large, or is too deep, raises
+Unreadable.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ _LONGEST_MAGIC = 7
 _SLICE = 4 * 1024  # what one step reads
 _PIECE = 16 * 1024
 _GZIP_HEAD, _MEMBER_HEAD = 10, 30
-_SYSTEMS = {*range(14), 255}  # that gzip knows by number
+_SYSTEMS = {*range(14), 255}  # compression methods by number
 _STORED, _DEFLATED, _ENCRYPTED, _NEWEST_ZIP = 0, 8, 1, 63
 _UNKNOWN_SIZE = 0xFFFFFFFF  # in a field of its own, or behind the data
 _INFLATING = 48 * 1024  # a window of 32 KB, and tables
-_SEARCHING = 64 * 1024  # ends of texts that are looked back to, and what is read at once
+_SEARCHING = 64 * 1024  # the overlaps between texts, and what is read at once
 
 
 class Allowance:
-    """How much one body may become in all of its containers together, and what they keep of it meanwhile."""
+    """How much one body may expand to in all of its containers together, and what they keep meanwhile."""
 
     def __init__(self, keep: Callable[[int], None]) -> None:
-        """`keep` gets the size of what is kept, whenever it changes. It may raise."""
+        """`keep` is called with the size of the kept data whenever it changes. It may raise."""
         self.coded = 0
         self._decoded = self._held = 0
         self._keep = keep
@@ -44,7 +45,7 @@ class Allowance:
             raise Unreadable("what is packed in it becomes too large")
 
     def begin(self, container: Container) -> None:
-        """What it keeps itself, and what the search in it keeps."""
+        """Reserve what the container keeps itself, and what the search in it keeps."""
         self._held += container.MEMORY + _SEARCHING
         self._keep(self._held)
 
@@ -54,13 +55,13 @@ class Allowance:
 
 
 class SearchedText(Protocol):
-    """One text in pieces. Raises Found."""
+    """A text that arrives in pieces. Raises Found."""
 
     def steps(self, piece: bytes, *, last: bool) -> Iterator[None]: ...
 
 
 class Container(Protocol):
-    """`rest` is what follows it, once it is over."""
+    """A container that is being read. `rest` is the data after its end."""
 
     MEMORY: int
     NAMES_PARTS: bool
@@ -69,14 +70,14 @@ class Container(Protocol):
     def feed(self, data: bytes) -> Iterator[Piece]: ...
 
     def mark(self) -> None:
-        """The part that ended last is the one to be named."""
+        """Remember the part that ended last, to be named."""
 
     def marked(self) -> str:
-        """Its name, as far as it can be known from what has been read; empty before there is one."""
+        """The marked part's name, as far as it is known by now; empty before there is one."""
 
 
 class Deflated:
-    """gzip, or a member of a zip archive after its head. What turns out to be neither is over."""
+    """gzip, or a member of a zip archive after its head. Ends at once if the data is neither."""
 
     MEMORY = _INFLATING + _PIECE
     NAMES_PARTS = False
@@ -84,7 +85,7 @@ class Deflated:
     def __init__(self, window_bits: int, skipped: int = 0) -> None:
         self.rest: bytes | None = None
         self._skipped = skipped  # the name and more that stand before a member's data
-        self._own_magic = 1 if window_bits > 0 else 0  # with which what is fed begins
+        self._own_magic = 1 if window_bits > 0 else 0  # that precede the fed data
         self._inflating = zlib.decompressobj(window_bits)
 
     def feed(self, data: bytes) -> Iterator[Piece]:
@@ -94,7 +95,9 @@ class Deflated:
             try:
                 piece = self._inflating.decompress(coded, _PIECE)
             except zlib.error:
-                self.rest = data[self._own_magic :]  # a container may have been taken for a part of this one
+                self.rest = data[
+                    self._own_magic :
+                ]  # a container may have been mistaken for a part of this one
                 break
             ended = self._inflating.eof
             coded = self._inflating.unused_data if ended else self._inflating.unconsumed_tail
@@ -113,7 +116,7 @@ class Deflated:
 
 
 class Stored:
-    """A member of a zip archive that is there as it is: a text of its own, which nothing runs into."""
+    """A stored member of a zip archive: a separate text, which no other one continues."""
 
     MEMORY = 0
     NAMES_PARTS = False
@@ -139,7 +142,7 @@ class Stored:
 
 
 def beginning_at(data: bytes, place: int) -> tuple[Container | None, int] | None:
-    """The container that begins here, if any, and how long its head is. None when too little is here yet."""
+    """The container that begins here, if any, and the length of its head. None if more data is needed."""
     if data.startswith(PACK, place):
         version = data[place + len(PACK) : place + len(PACK) + 1]
         return ((Pack() if version in {b"\2", b"\3"} else None), 0) if version else None
@@ -165,25 +168,25 @@ def _member(head: bytes) -> Container | None:
 
 
 def first_magic(data: bytes, start: int) -> int:
-    """Where the next container could begin, or -1."""
+    """The place where the next container could begin, or -1."""
     found = [place for magic in (_GZIP, _MEMBER, PACK) if (place := data.find(magic, start)) >= 0]
     return min(found, default=-1)
 
 
 class Containers:
-    """Finds the containers in one stream, and has what they hold searched, part by part."""
+    """Finds the containers in one stream, and has their contents searched part by part."""
 
     def __init__(self, new_text: Callable[[], SearchedText], allowance: Allowance, depth: int = 0) -> None:
         self._new_text, self._allowance, self._depth = new_text, allowance, depth
         self._unread = b""
         self._open: Container | None = None
-        self._text: SearchedText | None = None  # of what is open
+        self._text: SearchedText | None = None  # of the open containers
         self._inner: Containers | None = None
         self._found: Found | None = None
 
     @property
     def suspected(self) -> Finding | None:
-        """What was found, and is only to be named yet by what follows."""
+        """The finding whose place is still to be named by later data."""
         if self._found is not None:
             return self._found.finding
         return None if self._inner is None else self._inner.suspected
@@ -197,7 +200,7 @@ class Containers:
                 yield from self._read(part)
 
     def end(self) -> None:
-        """Raises Found for what was to be named."""
+        """Raises Found for a finding that was still to be named."""
         if self._found is not None and self._open is not None:
             raise Found(replace(self._found.finding, file=self._open.marked()))
         if self._inner is not None:

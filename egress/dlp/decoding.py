@@ -1,7 +1,7 @@
-"""Content codings undone piece by piece, within bounds. Pure.
+"""Decodes content codings piece by piece, within bounds. Pure.
 
 Trust boundary: the coded bytes come from a bottle or an origin and may be built to explode or to be read in
-two ways. What cannot be read whole, and as the one thing it claims to be, raises Unreadable.
+two ways. What cannot be read completely, and as the one thing it claims to be, raises Unreadable.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ FREE = 4 * 1024 * 1024
 MAX_DECODED = 1024 * 1024 * 1024
 MAX_CODINGS = 2
 _PIECE = 64 * 1024
-_SLICE = 4 * 1024  # what one step reads, so that no step takes long, whatever the data is made of
+_SLICE = 4 * 1024  # input of one step, so that no step takes long, whatever the data is
 _ZSTD_WINDOW = 8 * 1024 * 1024
-_ZSTD_SLICE = 256  # can become 8 MB at most, which is then counted
+_ZSTD_SLICE = 256  # can expand to 8 MB at most, which is then counted
 _ZSTD_PIECE = 8 * 1024 * 1024
 _PLAIN = frozenset({"", "identity", "aws-chunked"})
 
@@ -33,7 +33,7 @@ class _Decoder(Protocol):
     def feed(self, coded: bytes) -> Iterator[bytes]: ...
 
     def end(self) -> None:
-        """Raises Unreadable when the coded data stopped in the middle."""
+        """Raises Unreadable if the coded data is incomplete."""
 
 
 def codings_of(header: str) -> tuple[str, ...]:
@@ -49,12 +49,12 @@ def codings_of(header: str) -> tuple[str, ...]:
 
 
 def memory_of(codings: Sequence[str]) -> int:
-    """How many bytes decoders of these can keep at once, each with the piece that came out of it last."""
+    """How many bytes the decoders of these codings can keep at once, each with its last piece of output."""
     return sum(_MEMORY[name] for name in codings)
 
 
 class Decoding:
-    """Coded bytes in, decoded pieces out, some of them empty: each is one step of bounded work."""
+    """Takes coded bytes and yields decoded pieces, some of them empty: each is one step of bounded work."""
 
     def __init__(self, codings: Sequence[str]) -> None:
         self._decoders = [_DECODERS[name]() for name in reversed(codings)]
@@ -118,7 +118,7 @@ class _Zlib:
 
 
 class _Deflate:
-    """Meant to be zlib's format; some send the bare stream."""
+    """The format is zlib's; some senders leave out its header."""
 
     def __init__(self) -> None:
         self._first = b""
@@ -164,7 +164,7 @@ class _Brotli:
 
 
 class _Zstandard:
-    """The library gives no bound on what one call returns, so it gets little at a time."""
+    """The library has no limit for the output of one call, so it gets little input at a time."""
 
     def __init__(self) -> None:
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)

@@ -1,8 +1,9 @@
-"""Common encodings within a text, undone wherever they begin and end in it. Pure.
+"""Decodes common encodings within a text, wherever they begin and end in it. Pure.
 
-Trust boundary: the text is hostile. Nothing says what in it is encoded, nor where the encoded data begins, so
-every run of an encoding's alphabet that is long enough is read at each alignment: of base64 comes three times
-as much, of base32 five times, of hex as much again. Only long base64 is read from where its run begins alone.
+Trust boundary: the text is hostile. Nothing says which parts are encoded or where encoded data begins, so
+every run of an encoding's alphabet that is long enough is decoded at each alignment: this yields three times
+as much for base64, five times for base32, and as much again for hex. Only long base64 is decoded from the
+start of its run alone.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from functools import cache
 
 from egress.dlp.expressions import Matcher
 
-APART = b"\n\0\n"  # between texts that nothing may be found across: no shape of a token has it in it
-GROWTH = 9  # how many times as long as a text is what becomes of it
-LAYERS = 2  # how many encodings, one within the other, are undone
-PART = 32 * 1024  # what is looked at for encodings at once
-OVERLAP = 4 * 1024  # longer than anything that is searched for
+APART = b"\n\0\n"  # between texts, so that no match spans two of them: no token shape contains it
+GROWTH = 9  # the most that the decoded texts can be longer than the text
+LAYERS = 2  # how many nested encodings are decoded
+PART = 32 * 1024  # what is searched for encodings at once
+OVERLAP = 4 * 1024  # longer than any pattern
 
 _UPPER, _LOWER, _DIGITS = (bytes(range(ord(a), ord(z) + 1)) for a, z in ("AZ", "az", "09"))
 _BASE64 = _UPPER + _LOWER + _DIGITS + b"+/-_"
@@ -33,7 +34,7 @@ _LEAST_64, _LEAST_32, _LEAST_HEX = 16, 16, 16
 
 
 def _marks(alphabet: bytes) -> bytes:
-    """A table that makes every text one of three letters: in the alphabet, white space, or neither."""
+    """A translation table to three letters: in the alphabet, white space, or neither."""
     table = bytearray(b"." * 256)
     for byte in _SPACE:
         table[byte] = ord("s")
@@ -43,16 +44,16 @@ def _marks(alphabet: bytes) -> bytes:
 
 
 class _Alphabet:
-    """Runs of one alphabet, `group` characters of which make whole bytes; `zero` stands for no bits."""
+    """Finds runs of one alphabet, `group` characters of which make whole bytes; `zero` stands for no bits."""
 
     def __init__(self, alphabet: bytes, *, least: int, group: int, zero: bytes) -> None:
         self.table, self._least = _marks(alphabet), b"a" * least
-        # Long lines of the alphabet, and a short last one.
+        # long lines of the alphabet, and a short last one
         self._run = re.compile(b"a++(?:s{1,8}+a{%d}a*+)*+(?:s{1,8}+a++)?" % least)
         self._group, self._zero = group, zero
 
     def runs(self, text: bytes) -> Iterator[tuple[int, bytes]]:
-        """Each run without its white space, and where it begins."""
+        """Yield each run without its white space, and where it begins."""
         marks = text.translate(self.table)
         start = marks.find(self._least)
         while start >= 0:
@@ -62,7 +63,7 @@ class _Alphabet:
             start = marks.find(self._least, end)
 
     def joined(self, runs: Iterable[bytes]) -> bytes:
-        """Each from the beginning of a group, and with zeros behind it."""
+        """Join the runs, each from the beginning of a group and padded with zeros."""
         group, zero = self._group, self._zero
         return b"".join(run + zero * (2 * group - len(run) % group) for run in runs)
 
@@ -74,7 +75,7 @@ _RUNS_64 = _Alphabet(_BASE64, least=_LEAST_64, group=4, zero=b"A")
 _RUNS_32 = _Alphabet(_BASE32 + b"=", least=_LEAST_32, group=8, zero=b"A")
 _RUNS_LOWER_32 = _Alphabet(_BASE32.lower() + b"=", least=_LEAST_32, group=8, zero=b"a")
 _RUNS_HEX = _Alphabet(_HEX, least=_LEAST_HEX, group=2, zero=b"0")
-_LONG = 4 * 1024  # base64 that is read at one alignment
+_LONG = 4 * 1024  # base64 that is decoded at one alignment
 _NEAR = 1024
 
 
@@ -97,7 +98,7 @@ def _from_base64(text: bytes, before: int | None) -> Iterator[bytes]:
 
 
 def run_before(text: bytes, place: int, before: int | None) -> int | None:
-    """How many characters of base64 stand before this place without a break, modulo 4. None if unknown.
+    """How many base64 characters precede this place without a break, modulo 4. None if unknown.
 
     `before` is the same for the beginning of the text. Lines are multiples of 4.
     """
@@ -126,12 +127,12 @@ def _from_hex(text: bytes) -> Iterator[bytes]:
         yield unhexlify(joined[1:-1])
 
 
-# Up to four bytes together, with or without 0x, and something that is no letter or digit between them.
+# Up to four bytes together, with or without 0x, and a separator that is not a letter or digit between them.
 _GROUP = rb"(?:0[xX])?[0-9A-Fa-f]{2}(?:[0-9A-Fa-f]{2}){0,3}"
 _BETWEEN = rb"[^0-9A-Za-z\0]{1,6}"
 _GROUPS = re.compile(rb"(?<![0-9A-Za-z])(?:" + _GROUP + _BETWEEN + rb"){3,}" + _GROUP)
 _NO_DIGIT = re.compile(rb"0[xX]|[^0-9A-Fa-f]")
-# Where such groups are, for Hyperscan: the expression above is as slow as it is exact.
+# Where such groups are, for Hyperscan: the expression above is exact but slow.
 _PLACES_OF_GROUPS = (
     rb"(?:[0-9A-Fa-f]{2}[:,-]){4}",
     rb"(?:[0-9A-Fa-f]{2} ){4}",
@@ -161,8 +162,8 @@ def _from_groups_of_hex(text: bytes) -> Iterator[bytes]:
             yield unhexlify(_NO_DIGIT.sub(b"", groups))
 
 
-# How an escape begins, and how it can go on. They are undone one after the other by splitting the text, which
-# is much faster than one expression for all of them.
+# The start of each kind of escape, and its possible rest. They are decoded one after the other by splitting
+# the text, which is much faster than one expression for all of them.
 _DIGITS_OF = {b"%02x" % byte: byte for byte in range(256)}
 _DIGITS_OF |= {b"%02X" % byte: byte for byte in range(256)}
 _BYTES = {digits: bytes((byte,)) for digits, byte in _DIGITS_OF.items()}
@@ -201,7 +202,7 @@ def _from_wide_characters(text: bytes) -> Iterator[bytes]:
     yield text.translate(None, b"\0")
 
 
-# What in a text says that it may be worth while to undo an encoding.
+# Hints that decoding a text may be worthwhile.
 _HINTS: dict[bytes, Callable[[bytes], Iterator[bytes]] | None] = {
     rb"[A-Za-z0-9+/_-]{%d}" % _LEAST_64: None,  # base64, see `undone`
     rb"[A-Z2-7=]{%d}" % _LEAST_32: _from_base32,
@@ -219,20 +220,20 @@ def _hints() -> Matcher:
     return Matcher(_HINTS, once=True)
 
 
-# For most URLs: in a busy process Hyperscan's tables are seldom in the processor's cache.
+# For most URLs: in a busy process Hyperscan's tables are rarely in the processor's cache.
 _SHORT = 256
 _SUSPECT = re.compile(rb"[A-Za-z0-9+/_=-]{16}|[0-9A-Fa-fxX\s:,;-]{17}|[\\%\0]|&#")
 
 
 def is_plain(text: bytes) -> bool:
-    """Whether none of the hints can be in it."""
+    """Whether the text cannot contain any of the hints."""
     return _SUSPECT.search(text) is None
 
 
 def undone(text: bytes, before: int | None) -> bytes:
-    """What the text becomes when any one encoding in it is undone, one after the other; often nothing.
+    """The text with any one encoding in it decoded, one after the other; often nothing.
 
-    `before` is what `run_before` says of its beginning.
+    `before` is the result of `run_before` for its beginning.
     """
     if len(text) <= _SHORT and is_plain(text):
         return b""
@@ -246,7 +247,7 @@ def undone(text: bytes, before: int | None) -> bytes:
 
 
 def layers(text: bytes, before: int | None = 0, *, count: int = LAYERS) -> Iterator[bytes]:
-    """All that is encoded in a text of any length, once and then again, each a text of its own."""
+    """Yield all that is encoded in a text of any length, once and then twice, each as a separate text."""
     for start in range(0, len(text), PART):
         decoded = undone(text[max(0, start - OVERLAP) : start + PART], None if start else before)
         if decoded:

@@ -1,6 +1,6 @@
-"""Sets of expressions that are searched for together, by Hyperscan. Pure.
+"""Sets of expressions that Hyperscan searches for together. Pure.
 
-Trust boundary: what is searched is hostile. The time a search takes depends on the length of the text alone.
+Trust boundary: the searched text is hostile. The time of a search depends only on the length of the text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hyperscan
 
 
 class Matcher:
-    """One set of expressions, searched for together.
+    """A set of expressions that is searched for in one pass.
 
     Blocks only: the streams of Hyperscan's Python binding (0.9.1) are freed while still in use.
     """
@@ -25,7 +25,7 @@ class Matcher:
         caseless: bool = False,
         once: bool = False,
     ) -> None:
-        """With `once`, an expression that matched is not looked for again in the same text."""
+        """With `once`, an expression is reported only at its first match in a text."""
         self.expressions = tuple(expressions)
         self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
         self._scan = self._database.scan  # asked for every request
@@ -40,7 +40,7 @@ class Matcher:
             )
 
     def first(self, text: bytes) -> int | None:
-        """The number of an expression that matches."""
+        """Return the number of an expression that matches."""
         if not self.expressions:
             return None
         found: list[int] = []
@@ -51,7 +51,7 @@ class Matcher:
         return None
 
     def ends(self, text: bytes) -> list[tuple[int, int]]:
-        """All matches: the expression's number and where the match ends."""
+        """Return all matches: the expression's number and where the match ends."""
         found: list[tuple[int, int]] = []
         if self.expressions:
             self._scan(text, _each, 0, found)

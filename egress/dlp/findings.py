@@ -1,4 +1,4 @@
-"""What a search for secrets can find: never the value itself. Pure."""
+"""The findings of a search for secrets, which never contain the value itself. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ PROVISIONED = "provisioned-secret"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`kind` is `provisioned-secret` or a key of SHAPES; `where` is url, header, body or trailer.
+    """A secret that was found. `kind` is `provisioned-secret` or a key of SHAPES; `where` is url, header,
+    body or trailer.
 
-    `file` says which file or other part of a container it is in, if that is known.
+    `file` names the file or other part of a container that it is in, if that is known.
     """
 
     kind: str

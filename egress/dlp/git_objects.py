@@ -1,7 +1,7 @@
-"""Objects of git: what a delta makes of another one, and which file a blob is. Pure.
+"""Git objects: applies deltas, and finds the path of a blob. Pure.
 
-Trust boundary: objects come from a bottle. What a delta makes is as large as it says itself; whoever asks for
-it looks at that first. A delta that breaks the rules raises Unreadable.
+Trust boundary: objects come from a bottle. The result of a delta is as large as the delta declares; callers
+check that first. A delta that breaks the rules raises Unreadable.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 from egress.dlp.decoding import Unreadable
 
-MOST_OBJECT = 1024 * 1024  # of one that is kept, for deltas on it
+MOST_OBJECT = 1024 * 1024  # of an object that is kept as a base for deltas
 MOST_KEPT = 4 * 1024 * 1024
 _MOST_TREES = 512 * 1024
 _MOST_DEPTH = 100  # directories
 _MOST_SHIFT = 63
-_APART = b"\n\0\n"  # between what a delta adds in two places
+_APART = b"\n\0\n"  # between the additions of a delta
 _TREE_ENTRY = re.compile(rb"(?:100644|100755|100664|120000|40000) ([^\0/]+)\0(.{20})", re.DOTALL)
 
 
 class GitObject:
-    """One that is here whole."""
+    """A complete object."""
 
     def __init__(self, kind: bytes, data: bytes) -> None:
         self.kind = kind
@@ -36,7 +36,7 @@ class GitObject:
 
 
 class ObjectName(NamedTuple):
-    """Without a kind, what a delta builds on."""
+    """The name of an object. Without a kind, it is the base of a delta."""
 
     kind: bytes
     digest: bytes | None
@@ -53,12 +53,12 @@ _DESCRIPTIONS = {
 
 
 class GitObjects:
-    """The newest ones, for the deltas that build on them; and trees, which know the names of files."""
+    """Keeps the newest objects for deltas that build on them, and trees, which contain the names of files."""
 
     MEMORY = MOST_KEPT + _MOST_TREES
 
     def __init__(self) -> None:
-        self._kept: dict[int, GitObject] = {}  # by where they begin in the pack
+        self._kept: dict[int, GitObject] = {}  # by their offset in the pack
         self._unnamed: dict[int, GitObject] = {}
         self._named: dict[bytes, int] = {}
         self._size = 0
@@ -77,7 +77,7 @@ class GitObjects:
             self._size -= len(self._kept.pop(oldest).data)
 
     def base(self, place: int, base: int | bytes) -> GitObject | None:
-        """The base of a delta at this place, if it is kept."""
+        """The base at this offset, if it is kept."""
         if isinstance(base, int):
             return self._kept.get(place - base)
         self._named |= {object.name: at for at, object in self._unnamed.items()}
@@ -85,7 +85,7 @@ class GitObjects:
         return self._kept.get(self._named.get(base, -1))
 
     def described(self, name: ObjectName) -> str:
-        """The path of a file, or what a person finds the object by."""
+        """The path of a file, or another description of the object for people."""
         if name.digest is None:
             return "an object of the pack"
         if name.kind in {b"", b"blob"} and (path := self._path_of(name.digest)):
@@ -93,7 +93,7 @@ class GitObjects:
         return _DESCRIPTIONS[name.kind].format(name.digest.hex())
 
     def _path_of(self, name: bytes) -> str:
-        """Empty when no tree has it."""
+        """The path by a tree that contains it, or empty."""
         parents: dict[bytes, tuple[bytes, bytes]] = {}
         for tree in self._trees:
             for entry in _TREE_ENTRY.finditer(tree.data):
@@ -106,7 +106,7 @@ class GitObjects:
 
 
 class Delta:
-    """Reads a delta while it comes. `before` and `after` are the sizes of its base and of what it makes."""
+    """Reads a delta while it arrives. `before` and `after` are the sizes of its base and of its result."""
 
     def __init__(self) -> None:
         self.before = self.after = -1
@@ -124,7 +124,7 @@ class Delta:
             while place < len(self._unread):
                 instruction, place = _instruction_at(self._unread, place)
                 yield instruction
-        except IndexError:  # the rest of it is not here yet
+        except IndexError:  # it is incomplete so far
             pass
         self._unread = self._unread[place:]
 
@@ -134,7 +134,7 @@ class Delta:
 
 
 class Instruction(NamedTuple):
-    """What to copy from the base, or what to add."""
+    """A range to copy from the base, or data to add."""
 
     start: int
     size: int
@@ -153,7 +153,7 @@ def _size_at(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _instruction_at(data: bytes, place: int) -> tuple[Instruction, int]:
-    """With where the next one begins. Raises IndexError for one that is not all there."""
+    """Return the instruction and where the next one begins. Raises IndexError if it is incomplete."""
     code, place, number = data[place], place + 1, 0
     if not code:
         raise _broken()
@@ -169,7 +169,7 @@ def _instruction_at(data: bytes, place: int) -> tuple[Instruction, int]:
 
 
 def built(base: bytes, delta: bytes) -> bytes:
-    """What the delta makes of its base. Raises Unreadable."""
+    """Apply the delta to its base. Raises Unreadable."""
     reader, made = Delta(), bytearray()
     for start, size, added in reader.feed(delta):
         made += added or base[start : start + size]
@@ -182,7 +182,7 @@ def built(base: bytes, delta: bytes) -> bytes:
 
 
 def additions(instructions: Iterable[Instruction]) -> bytes:
-    """What they add, with a gap where something is copied in between."""
+    """The added data, with a gap where something is copied in between."""
     return b"".join(added or _APART for _, _, added in instructions)
 
 

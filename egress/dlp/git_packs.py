@@ -1,7 +1,7 @@
-"""A git pack, read object by object while it comes, deltas included. Pure.
+"""Reads a git pack object by object while it arrives, deltas included. Pure.
 
 Trust boundary: the pack comes from a bottle and may be built to explode. What cannot be read raises
-Unreadable. A delta whose base is not in the pack, or is no longer kept, shows only what it adds.
+Unreadable. Of a delta whose base is not in the pack, or is no longer kept, only the additions are read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from egress.dlp.decoding import FREE, MAX_RATIO, Unreadable
 from egress.dlp.git_objects import MOST_OBJECT, Delta, GitObject, GitObjects, ObjectName, additions, built
 
 MAGIC = b"PACK\0\0\0"
-MEMORY = GitObjects.MEMORY + 3 * MOST_OBJECT  # a delta, what it makes, and the object that is read
+MEMORY = GitObjects.MEMORY + 3 * MOST_OBJECT  # a delta, its result, and the object that is being read
 _PIECE = 16 * 1024
 _TYPES = {1: b"commit", 2: b"tree", 3: b"blob", 4: b"tag"}
 _BY_DISTANCE, _BY_NAME = 6, 7
@@ -24,7 +24,7 @@ _MOST_BITS = 63
 
 
 class Piece(NamedTuple):
-    """A part of the text of one object. What a delta made was `built`: it is more than what came."""
+    """A part of the text of one object. `built` marks the result of a delta, which is more than the input."""
 
     data: bytes
     ends: bool = False
@@ -34,12 +34,12 @@ class Piece(NamedTuple):
 class _Head(NamedTuple):
     kind: int
     size: int
-    base: int | bytes | None  # how far back it is, or its name
+    base: int | bytes | None  # the distance to the base, or its name
     length: int  # of the head itself
 
 
 class Pack:
-    """`rest` is what follows the pack, once it is over."""
+    """A pack that is being read. `rest` is the data after its end."""
 
     MEMORY = MEMORY
     NAMES_PARTS = True
@@ -49,9 +49,9 @@ class Pack:
         self._last: ObjectName | None = None
         self._marked: ObjectName | None = None
         self._unread = b""
-        self._place = 0  # of what is unread
+        self._place = 0  # of the unread data
         self._objects = GitObjects()
-        self._missing = -1  # objects; unknown before the head is here
+        self._missing = -1  # objects; unknown until the head was read
         self._entry: _Whole | _Delta | None = None
         self._built = 0
 
@@ -67,11 +67,11 @@ class Pack:
             raise _unreadable() from error
 
     def mark(self) -> None:
-        """The object that ended last is the one to be named."""
+        """Remember the object that ended last, to be named."""
         self._marked = self._marked or self._last
 
     def marked(self) -> str:
-        """Its path, if a tree with it was read; else what a person can find it by."""
+        """The marked object's path, if a tree with it was read; otherwise another description for people."""
         return "" if self._marked is None else self._objects.described(self._marked)
 
     def _take(self, count: int) -> bytes:
@@ -80,7 +80,7 @@ class Pack:
         return taken
 
     def _begin(self) -> bool:
-        """False when the next object is not here yet, or was the last one."""
+        """Return False if more data is needed, or the last object was read."""
         if self._missing < 0:
             if len(self._unread) < 12:
                 return False
@@ -136,7 +136,7 @@ class Pack:
         yield Piece(b"", ends=True)
 
     def _made(self, entry: _Delta) -> GitObject | None:
-        """What the delta makes of its base, unless that is too much or not kept."""
+        """The result of the delta, unless it is too large or its base is not kept."""
         if entry.base is None or entry.whole is None:
             return None
         reader = Delta()
@@ -148,7 +148,7 @@ class Pack:
 
 
 class _Whole:
-    """An object as it is."""
+    """An object that is stored completely."""
 
     def __init__(self, place: int, kind: bytes, size: int) -> None:
         self.place, self.kind, self.missing = place, kind, size
@@ -168,7 +168,7 @@ class _Whole:
 
 
 class _Delta:
-    """What is to be done to a base: kept until it is whole, unless it is too long or the base is unknown."""
+    """A delta. Kept until it is complete, unless it is too long or its base is unknown."""
 
     def __init__(self, place: int, base: GitObject | None, base_name: bytes | None, size: int) -> None:
         self.place, self.base, self.base_name, self.missing = place, base, base_name, size
@@ -187,14 +187,14 @@ class _Delta:
             self._data += data
 
     def added(self) -> Iterator[Piece]:
-        """What was kept of it, as additions alone."""
+        """The kept part of it, as additions only."""
         kept = additions(self._reader.feed(bytes(self._data or b"")))
         for start in range(0, len(kept), _PIECE):
             yield Piece(kept[start : start + _PIECE])
 
 
 def _head_of(data: bytes) -> _Head | None:
-    """None when it is not all there yet. Raises Unreadable."""
+    """Read an object's head, or return None if it is incomplete. Raises Unreadable."""
     try:
         kind, size, place = data[0] >> 4 & 7, data[0] & 15, 0
         while data[place] & 0x80:

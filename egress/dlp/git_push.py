@@ -1,7 +1,7 @@
-"""What a git push asks for, and the answer by which git shows its user why it was refused. Pure.
+"""Reads a git push, and makes the response by which git tells its user why it was refused. Pure.
 
-Trust boundary: the request comes from a bottle. git shows nothing of a refusal in the terms of HTTP at this
-point, only a report on each of the references that were to be updated.
+Trust boundary: the request comes from a bottle. At this point git shows nothing of an HTTP refusal, only a
+report on each of the references that were to be updated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 REQUEST = b"application/x-git-receive-pack-request"
 RESULT = b"application/x-git-receive-pack-result"
-_MOST_COMMANDS = 64 * 1024  # bytes, of which the report says something
+_MOST_COMMANDS = 64 * 1024  # bytes of commands that the report covers
 _LONGEST_LINE = 1000  # with its length, as small as a side band may be
 _FLUSH = b"0000"
 _DIGITS = re.compile(rb"[0-9a-fA-F]{4}")
@@ -34,11 +34,11 @@ class Push:
         while (size := _size_of(self._begun)) > 4 and len(self._begun) >= size:
             self._lines.append(self._begun[4:size])
             self._begun = self._begun[size:]
-        # Anything else than a line that is not all here yet is where they end.
+        # The commands end at anything but an incomplete line.
         self._is_over = self._room <= 0 or (len(self._begun) >= 4 and size <= 4)
 
     def report(self, sentence: str, reason: str) -> bytes | None:
-        """The whole answer, or None when git did not ask for a report."""
+        """The whole response, or None if git did not ask for a report."""
         commands = [line for line in self._lines if _is_command(line)]
         names, _, capabilities = b"".join(commands[:1]).partition(b"\0")
         wanted = set(capabilities.split())
@@ -59,7 +59,7 @@ def _is_command(line: bytes) -> bool:
 
 
 def _size_of(line: bytes) -> int:
-    """As it says itself; 0 when it does not."""
+    """The declared size of a line; 0 if it has none."""
     digits = line[:4]
     return int(digits, 16) if _DIGITS.fullmatch(digits) else 0
 

@@ -1,4 +1,4 @@
-"""Takes a bottle's secrets out of what comes back: each is replaced by asterisks of the same length. Pure.
+"""Redacts a bottle's secrets in what comes back: each is replaced by asterisks of the same length. Pure.
 
 Trust boundary: the origin knows the secret and may repeat it, in any common encoding and in any pieces.
 """
@@ -13,7 +13,9 @@ _ANCHOR = 4
 
 
 class Scrubber:
-    """Holds back only what could be the beginning of a secret, so that events pass when they happen."""
+    """Redacts text that arrives in pieces. Holds back only a possible beginning of a secret, so that events
+    pass at once.
+    """
 
     def __init__(self, literals: Matcher) -> None:
         self._literals = literals
@@ -24,7 +26,7 @@ class Scrubber:
         return self._cover(text, text, 0)
 
     def _cover(self, cleaned: bytes, part: bytes, start: int) -> bytes:
-        """What is found in a part of it that begins at `start`. The same object, if that is nothing."""
+        """Mask the secrets in the text from `start` on. Returns the same object if there are none."""
         matches = self._literals.ends(part)
         if not matches:
             return cleaned
@@ -39,7 +41,7 @@ class Scrubber:
         return self._release(self.clean(self._kept + data), last=last)
 
     def steps(self, data: bytes, *, last: bool) -> Steps:
-        """The same for what may be long: it can be full of secrets, and each takes its time."""
+        """The same in steps, for text that may be long: it can be full of secrets, and each takes time."""
         text = cleaned = self._kept + data
         for end in range(PART, len(text) + PART, PART):
             start = max(0, end - PART - LONGEST_FORM)

@@ -1,7 +1,7 @@
-"""Data loss prevention: finds a bottle's own secrets and well-known token shapes in what leaves. Pure.
+"""Finds a bottle's own secrets and well-known token shapes in what leaves it. Pure.
 
-Trust boundary: all text is hostile. A finding names the kind and the place, never the value. It is a net for
-accidents and for plain attempts: what a bottle encrypts, or encodes in a way of its own, is not seen.
+Trust boundary: all text is hostile. A finding names the kind and the place, never the value. This catches
+accidents and plain attempts: it does not see data that a bottle encrypts or encodes in a way of its own.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from egress.dlp.token_shapes import INJECTIONS, SHAPES
 
 __all__ = ["OVERLAP", "PROVISIONED", "Finding", "Found", "Matcher", "Scanner"]
 
-_PERCENT = ord("%")  # asked for in bytes: bytes in bytes take ten times as long
-# A body is looked at in windows that start at fixed places, however it arrives. One that fits into a single
-# window is known whole before any of it is let go; of a longer one, the end of what was looked at stays.
+_PERCENT = ord("%")  # a set for lookups by byte: searching bytes in bytes takes ten times as long
+# A body is searched in windows that start at fixed places, however it arrives. A body that fits into a single
+# window is searched completely before any of it is released; of a longer one, the end of the searched part is
+# held back.
 WINDOW = 64 * 1024
-PART = 16 * 1024  # what is searched in one step where a step may cost much: forms, and what was decoded
-CODED_HOLD_BACK = 256 * 1024  # a block of zstd is decoded only when all of it is there
+PART = 16 * 1024  # what is searched in one step where a step may cost much: encodings, and decoded data
+CODED_HOLD_BACK = 256 * 1024  # a block of zstd is only decoded when it is complete
 _WRAPPING = b"\r\n\t \0"  # between the lines of base64 and the digits of a dump; every other byte of UTF-16
 _LINES_IN_JSON = re.compile(rb"\\[rn]")
 
 Headers = Sequence[tuple[bytes, bytes]]
-Steps = Generator[None, None, bytes]  # bounded work between one `yield` and the next; then the result
+Steps = Generator[None, None, bytes]  # bounded work between two `yield`s; then the result
 
 
 @cache
 def shapes() -> Matcher:
-    """Compiled once, which takes a third of a second, and shared by all bottles."""
+    """The compiled token shapes, shared by all bottles. Compiling takes a third of a second."""
     return Matcher(shape.encode("ascii") for shape in SHAPES.values())
 
 
@@ -52,19 +53,19 @@ _KINDS = tuple(SHAPES)
 
 
 class Scanner:
-    """For one bottle, whose `secrets` are those that the proxy can add, and those that it was handed."""
+    """The scanner of one bottle. `secrets` are those that the proxy can add, and its secret variables."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.secrets = frozenset(secrets)
         forms = sorted({form for secret in self.secrets for form in forms_of(secret)})
         self.literals = Matcher(forms, literal=True, caseless=True)
-        # In decoded noise, a few bytes come up by chance.
+        # A few bytes occur by chance in decoded noise.
         long = frozenset(secret for secret in self.secrets if len(secret.encode()) >= SHORTEST_ENCODED)
         self._long = self if long == self.secrets else Scanner(long)
         self._shapes = shapes()
         self.clean_headers: set[bytes] = (
             set()
-        )  # whole blocks that were searched before; bounded by whoever adds
+        )  # complete blocks that were searched before; bounded by the caller
 
     def kind_in(self, text: bytes) -> str | None:
         if self.literals.first(text) is not None:
@@ -73,8 +74,8 @@ class Scanner:
         return None if number is None else _KINDS[number]
 
     def kind_in_encoded(self, text: bytes, before: int | None = 0) -> str | None:
-        """The same in what is encoded in the text, once or twice. `before` is for `undone`."""
-        decoded = undone(text, before)  # of most texts nothing: that is all it costs them
+        """The same for what is encoded in the text, once or twice. `before` is for `undone`."""
+        decoded = undone(text, before)  # usually there is nothing, and then this is the only cost
         if not decoded:
             return None
         find = self._long.kind_in
@@ -85,8 +86,11 @@ class Scanner:
         return PROVISIONED if self.literals.first(text) is not None else None
 
     def find_in_head(self, host: str, origin_form: bytes, headers: Headers) -> Finding | None:
-        """`headers` are those that leave, without what the proxy adds."""
-        url = b"%b\n%b" % (host.encode("ascii"), origin_form)  # apart: a webhook may be sent to its owner
+        """Search a request's head. `headers` are without those that the proxy adds."""
+        url = b"%b\n%b" % (
+            host.encode("ascii"),
+            origin_form,
+        )  # separately: a webhook may be sent to its owner
         if (kind := self.kind_in_quoted(APART.join([url, *_texts(headers)]))) is None:
             return None
         in_url = self.kind_in_quoted(url)
@@ -97,7 +101,7 @@ class Scanner:
         return None if kind is None else Finding(kind, "url")
 
     def kind_in_quoted(self, text: bytes) -> str | None:
-        """As it is, with escapes undone once and twice, and with other encodings undone."""
+        """Search the text as it is, with escapes decoded once and twice, and with other encodings decoded."""
         if _PERCENT in text:
             once = unquote_to_bytes(text)
             text = APART.join([text, once, unquote_to_bytes(once)])
@@ -109,7 +113,7 @@ class Scanner:
 
 
 def _texts(headers: Headers) -> list[bytes]:
-    """The fields as they are, and their values with nothing in between: a secret may be in two parts."""
+    """The fields as they are, and their values joined: a secret may be split over two parts."""
     lines = [b"%b: %b" % header for header in headers]
     lines += [_credentials(value) for _, value in headers if value[:6].lower() == b"basic "]
     return [b"\n".join(lines), b"".join(value for _, value in headers)]
@@ -123,7 +127,7 @@ def _credentials(basic: bytes) -> bytes:
 
 
 def memory_of_scan(codings: Sequence[str], length: int) -> int:
-    """How many bytes a BodyScan can keep at once, besides what it is given; of any length if that is < 0."""
+    """How many bytes a BodyScan can keep at once, besides its input. A negative length means any length."""
     hold_back, texts = (CODED_HOLD_BACK, 2) if codings else (OVERLAP, 1)
     kept, window = WINDOW + hold_back, WINDOW
     if length >= 0:
@@ -132,35 +136,36 @@ def memory_of_scan(codings: Sequence[str], length: int) -> int:
 
 
 class Orders:
-    """Looks for phrases that give orders to an agent in texts that come in pieces, until one is found."""
+    """Looks for phrases that give orders to an agent, in texts that arrive in pieces, until one is found."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[], None]) -> None:
+        self._report = report
         self._end = b""
         self.found = False
 
     def look_at(self, piece: bytes, *, last: bool = False) -> None:
-        """What follows the `last` piece is another text."""
+        """Search a piece. After the `last` piece, another text begins."""
         if self.found:
             return
         text = self._end + piece
         self._end = b"" if last else text[-OVERLAP:]
         if injections().first(text) is not None:
             self.found = True
-            self._tell()
+            self._report()
 
     def steps(self, piece: bytes) -> Iterator[None]:
-        """The same for one that may be long: what is decoded at once can be megabytes."""
+        """The same in steps, for a piece that may be long: data decoded at once can be megabytes."""
         for start in range(0, len(piece), WINDOW):
             self.look_at(piece[start : start + WINDOW])
             yield
 
 
 class BodyScan:
-    """A body on its way: `steps` gives back what may go on, and raises Found or Unreadable.
+    """Scans a body in transit: `steps` yields what may be sent on, and raises Found or Unreadable.
 
-    With `secrets_only`, as for answers, token shapes are of no interest, and neither containers nor encodings
-    are opened. `orders` are looked for in what is decoded. `keep` is told what open containers keep.
+    With `secrets_only`, as for answers, token shapes do not matter, and neither containers nor encodings are
+    opened. `orders` are searched for in decoded data. `keep` is called with the size that open containers
+    keep.
     """
 
     def __init__(
@@ -181,21 +186,21 @@ class BodyScan:
         self._decoded = Text(scanner, form=form, secrets_only=secrets_only)
         self._hold_back = CODED_HOLD_BACK if codings else OVERLAP
         self._unseen = bytearray()
-        self._held = bytearray()
+        self._pending = bytearray()
 
     @property
     def suspected(self) -> Finding | None:
-        """What was found in a container that may name it later. From here on, nothing is given back."""
+        """A finding in a container that may name it later. From then on, nothing is released."""
         return None if self._containers is None else self._containers.suspected
 
     def steps(self, data: bytes, *, last: bool) -> Steps:
-        is_whole = last and not (self._unseen or self._held)  # as most are: nothing has to be held
+        is_whole = last and not (self._unseen or self._pending)  # the usual case: nothing has to be held back
         start = 0
         while (end := start + WINDOW - len(self._unseen)) < len(data):
             window = self._take_unseen(data[start:end])
             yield from self._look_at(window, last=False)
             if not is_whole:
-                self._held += window
+                self._pending += window
             start = end
         if not last:
             self._unseen += data[start:]
@@ -205,8 +210,8 @@ class BodyScan:
         if self._containers is not None:
             self._containers.end()
             self._containers.close()
-        held, self._held = self._held, bytearray()
-        return data if is_whole else bytes(held) + window
+        pending, self._pending = self._pending, bytearray()
+        return data if is_whole else bytes(pending) + window
 
     def _take_unseen(self, more: bytes) -> bytes:
         unseen, self._unseen = self._unseen, bytearray()
@@ -214,12 +219,12 @@ class BodyScan:
 
     def _release(self) -> bytes:
         if self.suspected is not None:
-            self._held.clear()  # for none of it leaves any more
-        cut = len(self._held) - self._hold_back
+            self._pending.clear()  # because none of it is sent any more
+        cut = len(self._pending) - self._hold_back
         if cut <= 0:
             return b""
-        released = bytes(self._held[:cut])
-        self._held = self._held[cut:]  # anew: one that is cut keeps what it had
+        released = bytes(self._pending[:cut])
+        self._pending = self._pending[cut:]  # copied, because a slice keeps the whole buffer
         return released
 
     def _look_at(self, window: bytes, *, last: bool) -> Iterator[None]:
@@ -233,7 +238,7 @@ class BodyScan:
                 yield from self._open(piece)
                 if self._orders is not None:
                     yield from self._orders.steps(piece)
-                yield  # also where nothing came out: that took its time too
+                yield  # also if nothing was decoded: that took time too
             if last:
                 self._decoding.end()
                 self._decoded.look_at(b"", last=True)
@@ -244,11 +249,11 @@ class BodyScan:
 
 
 class Text:
-    """One text in pieces, searched as it is, without its line breaks and spaces, as a form's values, and in
-    what is encoded in it.
+    """One text that arrives in pieces, searched as it is, without its line breaks and spaces, as a form's
+    values, and in its encoded parts.
     """
 
-    MEMORY = 3 * OVERLAP  # each way has an end that it looks back to
+    MEMORY = 3 * OVERLAP  # each way of reading has an overlap of its own
 
     def __init__(self, scanner: Scanner, *, form: bool = False, secrets_only: bool = False) -> None:
         self._scanner = scanner

@@ -1,4 +1,4 @@
-"""One secret in the encodings in which it commonly travels. Pure."""
+"""The encodings in which a secret commonly travels. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import base64
 import json
 from urllib.parse import quote, quote_plus
 
-# Shorter values are words that turn up by chance: below 8 only as they are, below 4 not at all.
+# Shorter values are words that occur by chance: below 8 only the plain value is searched for, below 4 none.
 SHORTEST, SHORTEST_ENCODED = 4, 8
 _PIECE = 256  # a long secret is known by any piece of this size
 LONGEST_FORM = 2 * _PIECE - 1
 
-# Encoders differ in the punctuation that they touch: a token without any is the same in all of them.
+# Encoders differ in the punctuation that they escape: a token without any is the same in all of them.
 _LEFT_IN_URLS = ("", "/", "!'()*", "!'()*;,/?:@&=+$#")  # two of Python, encodeURIComponent, encodeURI
 _LEFT_IN_FORMS = ("*", "!()*")  # Java and JavaScript, .NET; these write '~' as '%7E' too
 _IN_JSON = [
@@ -37,7 +37,7 @@ _IN_HTML = [
 
 
 def forms_of(secret: str) -> set[bytes]:
-    """What to search for, without regard to case. Base64 has three forms, one per position in a group."""
+    """The texts to search for, ignoring case. Base64 has three forms, one per position in a group."""
     raw = secret.encode("utf-8")
     if len(raw) < SHORTEST:
         return set()
@@ -64,7 +64,7 @@ def _as_text(secret: str) -> set[str]:
 
 
 def _as_base64(raw: bytes) -> set[bytes]:
-    """Without the characters at either end that depend on what stands next to the secret."""
+    """The base64 forms without the characters at either end that depend on the neighbouring bytes."""
     forms = set()
     for before, skipped in enumerate((0, 2, 3)):
         encoded = base64.b64encode(bytes(before) + raw)

@@ -1,4 +1,4 @@
-"""What well-known credentials look like, as data: one kind and one expression each, for `egress.dlp`.
+"""The shapes of well-known credentials as data: one kind and one expression each, for `egress.dlp`.
 
 An expression needs enough of a credential's own marks (prefix, alphabet, length) to stay silent on ordinary
 text, source code, identifiers and encoded data. It must be one that Hyperscan can compile: no look-around.
@@ -10,7 +10,7 @@ from __future__ import annotations
 _START = r"(?:\b|\\[nrt]|\\u00[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2})"
 _BREAK = r"(?:\s|\\[rn]|%0[AaDd]|\+)"
 
-# A prefix that its issuer made up for this, then a body of known length.
+# A prefix that the issuer chose, then a body of known length.
 _WORDS: dict[str, str] = {
     # code hosting and building
     "github-token": r"gh[pousr]_[A-Za-z0-9]{36}\b",
@@ -91,7 +91,7 @@ _WORDS: dict[str, str] = {
     "operator-api-key": r"bbk_[A-Za-z0-9_-]{43}",
 }
 
-# Known by what stands around them, or by a form that many issuers share.
+# Known by their context, or by a form that many issuers share.
 _FORMS: dict[str, str] = {
     "aws-secret-key": (
         r"(?i:aws_?secret_?(?:access_?)?key)[\"'\\ ]{0,4}[=:][\"'\\ ]{0,4}"
@@ -119,7 +119,7 @@ _FORMS: dict[str, str] = {
 
 SHAPES: dict[str, str] = {kind: _START + word for kind, word in _WORDS.items()} | _FORMS
 
-# Phrases by which a page tries to give orders to an agent that reads it. Case does not matter.
+# Phrases by which a page tries to give orders to an agent that reads it. Case is ignored.
 _SPACE = r"[\s_*]{1,3}"
 INJECTIONS: tuple[str, ...] = tuple(
     phrase.replace(" ", _SPACE)

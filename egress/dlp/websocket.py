@@ -1,8 +1,8 @@
-"""WebSocket frames: what a client sends is searched before it goes on, what a server sends is cleaned. Pure.
+"""Scans WebSocket frames of a client, and redacts those of a server. Pure.
 
-Trust boundary: frames come from a bottle, or from an origin that knows a secret. Without extensions, which
-are not negotiated where this is used, frames have no reserved bits, and only a client's are masked; anything
-else raises Unreadable.
+Trust boundary: frames come from a bottle, or from an origin that knows a secret. No extensions are negotiated
+where this is used, so frames have no reserved bits, and only a client's are masked; anything else raises
+Unreadable.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from egress.dlp.expressions import Matcher
 from egress.dlp.redaction import Scrubber
 from egress.dlp.scanner import OVERLAP, WINDOW, Orders, Scanner, Steps, Text
 
-_PART = 4 * 1024  # what one step reads: it may be hundreds of frames
-_CONTROL = 8  # the first opcode of those that may stand between the parts of a message
+_PART = 4 * 1024  # input of one step: it may be hundreds of frames
+_CONTROL = 8  # the first opcode of the control frames, which may stand between the parts of a message
 _LAST = 0x80  # of its message
-# Of a connection: both ways one frame, with the part that ended it; two texts that leave, two that come back.
-# And one that is searched for orders.
+# Memory of a connection: in each direction one frame, with the part that ended it; two outgoing texts, two
+# incoming ones, and one that is searched for orders.
 MEMORY_OF_FRAMES = 2 * (WINDOW + _PART + Text.MEMORY + OVERLAP) + OVERLAP
 
 
@@ -39,7 +39,7 @@ class _FrameHead(NamedTuple):
 
 
 def _head_at(data: bytearray, place: int, *, masked: bool) -> _FrameHead | None:
-    """None when it is not all there yet. Raises Unreadable."""
+    """Read a frame's head, or return None if it is incomplete. Raises Unreadable."""
     head = data[place : place + 14]
     if len(head) < 2:
         return None
@@ -56,17 +56,19 @@ def _head_at(data: bytearray, place: int, *, masked: bool) -> _FrameHead | None:
 
 
 class FrameScan:
-    """Gives frames back as they were. One of up to 64 KiB waits until it is whole, a longer one has its end
-    held back. A secret that is spread over several is found when the last part comes; what pings, pongs and
-    closes carry is a text of its own, because they are not part of the message they interrupt.
+    """Scans a client's frames and releases them unchanged.
+
+    A frame of up to 64 KiB waits until it is complete; of a longer one the end is held back. A secret that is
+    spread over several frames is found when its last part arrives. The payload of pings, pongs and closes is
+    a separate text, because they are not part of the message they interrupt.
     """
 
     def __init__(self, scanner: Scanner) -> None:
         self._texts = (Text(scanner), Text(scanner))  # messages, control frames
         self._unsearched = (bytearray(), bytearray())
         self._held = bytearray()
-        self._seen = 0  # how much of what is held was read
-        self._frame = 0  # where in it the frame under way begins
+        self._seen = 0  # how much of the buffer was read
+        self._frame = 0  # where the current frame begins in it
         self._size = 0
         self._missing = 0
         self._mask = b""
@@ -84,7 +86,7 @@ class FrameScan:
         return bytes(released)
 
     def _read(self) -> bytes:
-        """What may go on of all that is there. Small frames are searched together: each search looks back."""
+        """Return what may be sent on. Small frames are searched together, as each search has an overlap."""
         while self._missing or self._read_head():
             self._read_payload()
             if self._missing:
@@ -105,7 +107,7 @@ class FrameScan:
         return self._frame if self._size <= WINDOW else max(0, self._seen - OVERLAP)
 
     def _read_head(self) -> bool:
-        """False when it is not all there yet."""
+        """Return False if the head is incomplete."""
         head = _head_at(self._held, self._seen, masked=True)
         if head is None:
             return False
@@ -126,22 +128,24 @@ class FrameScan:
 
 
 class FrameScrub:
-    """Each message is one text, in however many frames it comes. What a control frame carries is another.
+    """Redacts a server's messages. Each message is one text, in any number of frames; a control frame's
+    payload is another.
 
-    A frame of up to 64 KiB waits until it is whole, and then leaves at once if its message ends with it. Of
-    one that goes on, what could be the beginning of a secret waits for more. Parts of a message that arrive
-    together are cleaned together, as each time looks back: so a message may be framed anew.
-    `orders` are looked for in messages.
+    A frame of up to 64 KiB waits until it is complete, and then leaves at once if it ends its message.
+    Otherwise what could be the beginning of a secret waits for more. Parts of a message that arrive together
+    are redacted together, because each redaction has an overlap: so a message may be framed differently.
+
+    `orders` are searched for in messages.
     """
 
     def __init__(self, literals: Matcher, orders: Orders | None = None) -> None:
         self._message, self._control = Scrubber(literals), Scrubber(literals)
         self._orders = orders
         self._held = bytearray()
-        self._text = bytearray()  # of the message, to be cleaned
-        self._missing = 0  # of the data frame whose head was read
-        self._ends = True  # the message, with that frame
-        self._opcode = 0  # for the next frame of the message that is written
+        self._text = bytearray()  # of the message, to be redacted
+        self._missing = 0  # of the current data frame
+        self._ends = True  # the message, with the current frame
+        self._opcode = 0  # for the next written frame of the message
 
     @property
     def count(self) -> int:
@@ -154,14 +158,14 @@ class FrameScrub:
             self._held += data[start:end]
             start = end
             while (yield from self._read_some(cleaned)):
-                yield  # there may be thousands of frames in it
+                yield  # the input may be thousands of frames
             if self._text:
                 yield from self._write(cleaned, last=False)
             yield
         return bytes(cleaned)
 
     def _read_some(self, cleaned: bytearray) -> Generator[None, None, bool]:
-        """False when there is nothing to go on with."""
+        """Return False if more data is needed."""
         if self._missing:
             part = self._take(min(self._missing, len(self._held)))
             self._missing -= len(part)

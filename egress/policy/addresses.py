@@ -75,11 +75,11 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def is_forbidden_address(ip: str | Address, *, nat64: bool = False) -> str | None:
-    """The reason why this address must not be dialled, or None. What cannot be read is forbidden.
+    """Return why this address must not be dialled, or None. An unreadable address is forbidden.
 
-    IPv4-mapped, NAT64, 6to4 and Teredo addresses are refused whatever they embed. Where `nat64` is the way to
-    the IPv4 internet, as for hosts with IPv6 only, its well-known prefix is judged by the IPv4 address
-    inside; the local-use prefix is not, as its layout is unknown.
+    IPv4-mapped, NAT64, 6to4 and Teredo addresses are refused whatever they embed. If `nat64` is the path to
+    the IPv4 internet, as on hosts with IPv6 only, its well-known prefix is judged by the embedded IPv4
+    address; the local-use prefix is not, because its layout is unknown.
     """
     try:
         address = ip_address(ip)
@@ -93,12 +93,12 @@ def is_forbidden_address(ip: str | Address, *, nat64: bool = False) -> str | Non
 
 
 def in_networks(ip: str | Address, networks: Iterable[Network]) -> bool:
-    """Whether the address, or the one that NAT64 makes of it, is in one of them."""
+    """Whether the address, or the IPv4 address that NAT64 embeds in it, is in one of the networks."""
     return any(address in network for address in {ip_address(ip), embedded(ip)} for network in networks)
 
 
 def embedded(ip: str | Address) -> Address:
-    """The IPv4 address that the well-known NAT64 prefix leads to; any other address itself."""
+    """The IPv4 address embedded under the well-known NAT64 prefix; any other address unchanged."""
     address = ip_address(ip)
     return IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else address
 

@@ -33,7 +33,8 @@ _OPERATOR_KEYS = (*_ASK_KEYS, "dlp", "pinned_addresses")
 
 
 def parse_egress_ask(arguments: Mapping[str, object]) -> dict[str, Any]:
-    """The canonical payload of an `egress-block`, only with what was given; PolicyError names the bad field.
+    """The canonical payload of an `egress-block`, with only the given keys. Raises PolicyError with the bad
+    field.
 
     A key that is null counts as not given, and so does a list that means everything (empty, or with `/`).
     """
@@ -61,7 +62,7 @@ def parse_operator_route(arguments: Mapping[str, object]) -> dict[str, Any]:
 
 
 def parse_gate_ask(arguments: Mapping[str, object]) -> dict[str, str]:
-    """The canonical payload of a `pipelock-block`: the URL as it was given, and its canonical host."""
+    """The canonical payload of a `pipelock-block`: the given URL and its canonical host."""
     given = known_keys(arguments, "the request", ("failed_url",))
     url = _text(given.get("failed_url"), "failed_url")
     if len(url) > MAX_URL:

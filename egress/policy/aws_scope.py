@@ -1,4 +1,4 @@
-"""Which AWS service and region a hostname belongs to, as a signature has to name them. Pure."""
+"""The AWS service and region of a hostname, as a signature names them. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _S3 = re.compile(rf"(?:.+\.)?s3(?:-accesspoint)?[.-](?:dualstack\.)?({_REGION})\
 _GLOBAL_S3 = re.compile(r"(?:.+\.)?s3\.amazonaws\.com")
 _REGIONAL = re.compile(rf"(?:.+\.)?([a-z0-9-]+)\.({_REGION})\.amazonaws\.com")
 _GLOBAL = re.compile(r"([a-z0-9-]+)\.amazonaws\.com")
-# Where the name in the host is not the name in the signature.
+# services whose name in the host differs from the one in the signature
 _SIGNING_NAMES = {
     "bedrock-runtime": "bedrock",
     "bedrock-agent": "bedrock",
@@ -21,7 +21,7 @@ _SIGNING_NAMES = {
 
 
 def signing_scope(host_or_pattern: str) -> tuple[str, str]:
-    """Service and region. Raises BadRoute for a host that is not AWS's."""
+    """Return service and region. Raises BadRoute for a host that does not belong to AWS."""
     host = host_or_pattern.removeprefix("*.")
     if match := _S3.fullmatch(host):
         return "s3", match[1]

@@ -1,131 +1,21 @@
-"""Route tables, snapshots and the one matcher, shared by the proxy and by the console's preview.
-
-Pure and immutable. A table that exists is well-formed: one route per host, sorted.
-"""
+"""The one decision about a request, shared by the proxy and by the console's preview. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from egress.policy.errors import BadHost, BadPath, BadRoute, PolicyError, quoted
-from egress.policy.hostnames import WILDCARD, canonical_host, canonical_pattern, check_askable
+from egress.policy.errors import BadHost, BadPath, PolicyError, quoted
+from egress.policy.hostnames import canonical_host, check_askable
 from egress.policy.paths import canonical_path, narrowest_prefix
-from egress.policy.routes import Auth, Dlp, Lease, Route, canonical_methods, known_keys, listed
-
-__all__ = [
-    "Auth",
-    "Dlp",
-    "Lease",
-    "Request",
-    "Route",
-    "RouteTable",
-    "Snapshot",
-    "Verdict",
-    "decide",
-    "decide_again",
-    "decide_connect",
-    "used_up",
-]
+from egress.policy.routes import Lease, Route, canonical_methods
+from egress.policy.table import Snapshot
 
 PORTS = {"https": 443, "http": 80}
 
 
-@dataclass(frozen=True, slots=True)
-class RouteTable:
-    """Every route of a bottle, and the hosts its gate lets through."""
-
-    routes: tuple[Route, ...] = ()
-    gate_hosts: tuple[str, ...] = ()
-    _by_host: dict[str, Route] = field(init=False, repr=False, compare=False)
-    _gate: frozenset[str] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        index = {route.host: route for route in self.routes}
-        if len(index) != len(self.routes):
-            hosts = [route.host for route in self.routes]
-            twice = next(host for host in hosts if hosts.count(host) > 1)
-            raise BadRoute(f"routes has two entries for {quoted(twice)}: a host has one route")
-        gate = frozenset(canonical_pattern(host, field="gate_hosts") for host in self.gate_hosts)
-        for name, value in (
-            ("routes", tuple(index[host] for host in sorted(index))),
-            ("gate_hosts", tuple(sorted(gate))),
-            ("_by_host", index),
-            ("_gate", gate),
-        ):
-            object.__setattr__(self, name, value)
-
-    def get(self, host: str) -> Route | None:
-        """The route written for exactly this host or pattern."""
-        return self._by_host.get(host)
-
-    def serving(self, host: str) -> Iterator[Route]:
-        """Routes that apply to a host (or pattern), the deciding one first: exact, then longest wildcard."""
-        for pattern in _names_from_exact_to_widest(host):
-            if pattern in self._by_host:
-                yield self._by_host[pattern]
-
-    def live_route(self, host: str, now: datetime) -> Route | None:
-        """The route that decides for this host; one whose lease is over counts as absent."""
-        exact = self._by_host.get(host)
-        if exact is not None and not exact.is_over(now):  # nearly always, and on the way of every request
-            return exact
-        return next((route for route in self.serving(host) if not route.is_over(now)), None)
-
-    def gate_allows(self, host: str) -> bool:
-        return host in self._gate or any(name in self._gate for name in _names_from_exact_to_widest(host))
-
-    def open_routes(self, now: datetime) -> list[Route]:
-        """Those by which something is reached: neither over nor kept back by the gate."""
-        return [route for route in self.routes if not route.is_over(now) and self.gate_allows(route.host)]
-
-    def with_route(self, route: Route) -> RouteTable:
-        """The route added, or put in place of the host's old one; its host mirrored onto the gate."""
-        others = tuple(old for old in self.routes if old.host != route.host)
-        return RouteTable((*others, route), (*self.gate_hosts, route.host))
-
-    def without_route(self, host: str) -> RouteTable:
-        """The inverse: the route written for exactly this host is gone, and so is its host at the gate."""
-        others = tuple(route for route in self.routes if route.host != host)
-        return RouteTable(others, tuple(name for name in self.gate_hosts if name != host))
-
-    def with_gate_host(self, host: str) -> RouteTable:
-        return self if self.gate_allows(host) else RouteTable(self.routes, (*self.gate_hosts, host))
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"routes": [route.as_dict() for route in self.routes], "gate_hosts": list(self.gate_hosts)}
-
-    @classmethod
-    def from_dict(cls, plain: object) -> RouteTable:
-        known = known_keys(plain, "table", ("routes", "gate_hosts"))
-        return cls(
-            tuple(Route.from_dict(route) for route in listed(known.get("routes", ()), "routes")),
-            tuple(listed(known.get("gate_hosts", ()), "gate_hosts")),
-        )
-
-
-def _names_from_exact_to_widest(host: str) -> Iterator[str]:
-    yield host
-    name = host.removeprefix(WILDCARD)
-    while "." in name:
-        name = name.partition(".")[2]
-        yield WILDCARD + name
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One table version of one bottle, as the proxy loads it."""
-
-    bottle: str
-    version: int
-    table: RouteTable
-    written_at: str
-
-
 class Request(NamedTuple):  # made for every request: much cheaper than a frozen dataclass
-    """What a bottle wants to send. `path` is without the query; `host` is in canonical form."""
+    """A request that a bottle wants to send. `path` is without the query; `host` is in canonical form."""
 
     scheme: str
     host: str
@@ -157,7 +47,7 @@ def decide(request: Request, snapshot: Snapshot, *, now: datetime) -> Verdict:
 
 
 def decide_again(request: Request, snapshot: Snapshot, *, now: datetime) -> Verdict:
-    """The same for a request that was allowed before, so that its path is known to be canonical."""
+    """Decide again about a request that was allowed before, so that its path is known to be canonical."""
     verdict = _decide_host(request.scheme, request.host, request.port, snapshot, now)
     route = verdict.route
     if not verdict.allowed or route is None:
@@ -184,14 +74,14 @@ def decide_connect(host: str, port: int, snapshot: Snapshot, *, now: datetime) -
 
 
 def used_up(request: Request, route: Route) -> Verdict:
-    """For what a table allows by a lease that has no uses left: whoever counts them says so.
+    """The verdict about a request that the table allows, but whose lease has no uses left.
 
-    The ask is for the same lease again: without one it would be for good.
+    The ask is for the same lease again: without one it would be permanent.
     """
     how = _how_to_ask(request.host, "Ask again with egress-block.")
     sentence = f"The lease for {request.host} is used up. {how}"
     verdict = Verdict(False, "used-up", sentence, route)
-    if request.method == "CONNECT":  # nothing else is known of what is inside
+    if request.method == "CONNECT":  # nothing is known about the requests inside
         verdict = verdict._replace(ask=_askable({"host": request.host}))
     else:
         verdict = _with_details(verdict, request)
@@ -234,7 +124,7 @@ def _decide_host(scheme: str, host: str, port: int, snapshot: Snapshot, now: dat
 
 
 def _how_to_ask(host: str, advice: str) -> str:
-    """The advice, or why nobody can ask for this host."""
+    """Return the advice, or why nobody can ask for this host."""
     try:
         check_askable(host)
     except BadHost as error:
@@ -259,7 +149,7 @@ def _with_details(verdict: Verdict, request: Request) -> Verdict:
 
 
 def is_askable(host: str) -> bool:
-    """Whether a tool call for this host is not refused at once."""
+    """Whether a tool call for this host would be queued and not refused at once."""
     try:
         check_askable(host)
     except BadHost:

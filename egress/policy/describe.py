@@ -1,5 +1,5 @@
-"""What a change of a table does, in sentences for the operator: what becomes reachable or is no longer, and
-what goes beyond an ask.
+"""Describes a change of a route table in sentences for the operator: what becomes reachable, what no longer
+is, and what exceeds the ask.
 
 Pure. Hosts, paths and methods in these sentences are canonical, so they are safe to show as plain text.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from egress.policy.decide import RouteTable
 from egress.policy.hostnames import WILDCARD, mixed_script, pattern_matches
 from egress.policy.paths import prefix_allows
 from egress.policy.routes import Dlp, Lease, Route
+from egress.policy.table import RouteTable
 
-_SEARCHED = {False: 0, None: 1, True: 2}  # how much of what leaves, by `dlp.out`
+_SEARCHED = {False: 0, None: 1, True: 2}  # how much of the outgoing data, by `dlp.out`
 
 
 def describe_effects(base: Route | None, merged: Route, table: RouteTable) -> tuple[str, ...]:
-    """What changes. `base` is the route that decided for the host so far."""
+    """Describe what changes. `base` is the route that decided for the host so far."""
     host = merged.host
     if base is None:
         effects = [
@@ -37,7 +37,7 @@ def describe_effects(base: Route | None, merged: Route, table: RouteTable) -> tu
 
 
 def describe_warnings(base: Route | None, merged: Route, asked: Route, table: RouteTable) -> tuple[str, ...]:
-    """What an operator could overlook: widenings, and reach that nobody asked for."""
+    """Warn about what an operator could overlook: widenings, and reach that nobody asked for."""
     warnings = list(name_warnings(merged.host))
     warnings += [
         f"{route.host} keeps its own route, whatever {merged.host} allows"
@@ -50,12 +50,14 @@ def describe_warnings(base: Route | None, merged: Route, asked: Route, table: Ro
 
 
 def describe_change(before: Route, after: Route) -> tuple[str, ...]:
-    """What an operator's own change of one route gives and takes."""
+    """Describe what an operator's own change of one route grants and removes."""
     return (*_new_reach(before, after), *_lost_reach(before, after), *_new_terms(before, after))
 
 
 def describe_withdrawal(route: Route, left: Route | None) -> tuple[str, ...]:
-    """`left` is the route that decides for the host from then on, if a wildcard above it does."""
+    """Describe a withdrawal. `left` is the wildcard route that decides for the host afterwards, if there is
+    one.
+    """
     if left is None:
         return (f"no longer reachable: {route.host}; open connections that use its route are cut at once",)
     return (
@@ -66,24 +68,24 @@ def describe_withdrawal(route: Route, left: Route | None) -> tuple[str, ...]:
 
 
 def change_warnings(before: Route, after: Route) -> tuple[str, ...]:
-    """The widenings, and what is searched less than before."""
+    """Warn about widenings, and about data that is no longer searched."""
     warnings = [*name_warnings(after.host), *_widenings(before, after)]
     if before.dlp.searches_requests and not after.dlp.searches_requests:
         warnings.append(f"what is sent to {after.host} is no longer searched for secrets")
     if after.is_bare and not before.is_bare:
-        warnings.append(f"{after.host} is tunnelled from now on: nobody looks at what is inside")
+        warnings.append(f"{after.host} is tunnelled from now on: what is inside is not inspected")
     if before.dlp.incoming and not after.dlp.incoming:
         warnings.append(f"answers of {after.host} are no longer searched for secrets")
     return tuple(warnings)
 
 
 def widens(before: Route, after: Route) -> bool:
-    """Whether anything of `after` is more than `before` gave. What cannot be compared counts as more."""
+    """Whether `after` allows anything that `before` did not. What cannot be compared counts as more."""
     return (
         new_paths(before, after) is not None
         or new_methods(before, after) is not None
         or (after.auth is not None and after.auth != before.auth)
-        or (before.lease is not None and _outlasts_or_counts_anew(after.lease, before.lease))
+        or (before.lease is not None and _outlasts_or_restarts_count(after.lease, before.lease))
         or bool(set(after.pinned_addresses) - set(before.pinned_addresses))
         or bool(before.pinned_addresses and not after.pinned_addresses)
         or _SEARCHED[after.dlp.out] < _SEARCHED[before.dlp.out]
@@ -196,7 +198,7 @@ def _widenings(base: Route, merged: Route) -> list[str]:
 
 
 def _beyond_the_ask(base: Route, merged: Route, asked: Route) -> list[str]:
-    """A route allows every method on every path, for one time: so a union can be more than its parts."""
+    """A route allows every method on every path, under one lease: a union can allow more than its parts."""
     warnings = []
     paths, methods = new_paths(base, merged), new_methods(base, merged)
     if paths is not None and asked.methods and merged.methods != asked.methods:
@@ -229,7 +231,7 @@ def _outlasts(lease: Lease | None, asked: Lease) -> bool:
     return later or more
 
 
-def _outlasts_or_counts_anew(lease: Lease | None, before: Lease) -> bool:
+def _outlasts_or_restarts_count(lease: Lease | None, before: Lease) -> bool:
     if _outlasts(lease, before):
         return True
     return lease is not None and before.max_uses is not None and lease.granted_at != before.granted_at
@@ -272,7 +274,7 @@ def _duration(lease: Lease | None) -> str:
 
 
 def operator_settings(route: Route) -> str:
-    """What only operators set, as the end of a sentence; empty where it is as usual."""
+    """The settings that only operators change, as the end of a sentence; empty if all are defaults."""
     pinned = f"; pinned to {', '.join(route.pinned_addresses)}" if route.pinned_addresses else ""
     if route.dlp == Dlp():
         return pinned

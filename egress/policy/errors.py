@@ -1,10 +1,10 @@
-"""What can be wrong with an ask, a route or a snapshot. Each message is a plain sentence fit for an agent."""
+"""The errors of an ask, a route or a snapshot. Each message is a plain sentence fit for an agent."""
 
 from __future__ import annotations
 
 
 class PolicyError(ValueError):
-    """Base of all refusals here; `str(error)` says what is wrong and what to do instead."""
+    """The base of all errors here; `str(error)` says what is wrong and what to do instead."""
 
 
 class BadHost(PolicyError):
@@ -24,7 +24,7 @@ class BadRoute(PolicyError):
 
 
 class BadSnapshot(PolicyError):
-    """A snapshot file that is torn, edited, of another version or of the wrong shape."""
+    """A snapshot file that is incomplete, edited, of another version or of the wrong shape."""
 
 
 def quoted(value: object) -> str:

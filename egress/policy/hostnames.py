@@ -31,7 +31,7 @@ WILDCARD = "*."
 CONTROL_PLANE_NAMES = frozenset({"supervise", "_egress.local"})
 
 _MAX_HOST = 253
-_MAX_RAW = 1024  # mapping can shrink a text, but nothing this long is a hostname
+_MAX_RAW = 1024  # mapping can shorten a text, but nothing this long is a hostname
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PLAIN = re.compile(rf"{_LABEL.pattern}(?:\.{_LABEL.pattern})*")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -81,7 +81,7 @@ def canonical_host(text: str, *, field: str = "host") -> str:
     return _canonical_host(text, field)
 
 
-@lru_cache(maxsize=2048)  # a proxy is asked for the same few names again and again
+@lru_cache(maxsize=2048)  # a proxy is asked for the same few names repeatedly
 def _canonical_host(text: str, field: str) -> str:
     host = text.lower() if text.isascii() else ""
     host = host.removesuffix(".")
@@ -105,7 +105,7 @@ def canonical_pattern(text: str, *, field: str = "host") -> str:
 
 
 def _mapped_host(text: str, field: str) -> str:
-    """The slow way: UTS 46 mapping, then every check again on what came out of it."""
+    """The slow path: UTS 46 mapping, then every check again on its result."""
     import idna  # noqa: PLC0415  (its tables cost 20 ms, and plain names never need them)
 
     _refuse_characters(text, text, field)
@@ -148,7 +148,7 @@ def _refuse_characters(candidate: str, text: str, field: str) -> None:
 
 
 def check_askable(host_or_pattern: str, *, field: str = "host") -> str:
-    """The canonical form of what an agent may ask for. Raises BadHost with the reason otherwise."""
+    """The canonical form of a host that an agent may ask for. Raises BadHost with the reason otherwise."""
     name = check_operator_host(host_or_pattern, field=field)
     refuse_local_name(name, field=field)
     if not name.startswith(WILDCARD) and public_suffixes().is_public(name):
@@ -159,7 +159,7 @@ def check_askable(host_or_pattern: str, *, field: str = "host") -> str:
 
 
 def check_operator_host(host_or_pattern: str, *, field: str = "host") -> str:
-    """The canonical form of what an operator may open: not our own names, not a whole registry."""
+    """The canonical form of a host that an operator may open: no reserved name and no whole registry."""
     if isinstance(host_or_pattern, str) and host_or_pattern.lower().rstrip(".") in CONTROL_PLANE_NAMES:
         raise BadHost(f"{field} {quoted(host_or_pattern)} belongs to bot-bottle: it is always reachable")
     pattern = canonical_pattern(host_or_pattern, field=field)
@@ -174,7 +174,7 @@ def check_operator_host(host_or_pattern: str, *, field: str = "host") -> str:
 
 
 def refuse_local_name(pattern: str, *, field: str = "host") -> None:
-    """Raises BadHost for names that only mean something on the host's own network."""
+    """Raise BadHost for names that only have a meaning on the host's own network."""
     base = pattern.removeprefix(WILDCARD)
     labels = base.split(".")
     if len(labels) == 1:
@@ -195,7 +195,7 @@ def public_suffixes() -> PublicSuffixList:
 
 
 def pattern_matches(pattern: str, host: str) -> bool:
-    """Both canonical. `*.a.b` matches one or more labels below `a.b`, never `a.b` itself."""
+    """Match two canonical names: `*.a.b` matches one or more labels below `a.b`, never `a.b` itself."""
     if pattern.startswith(WILDCARD):
         return host.endswith(pattern[1:]) and len(host) >= len(pattern)
     return pattern == host

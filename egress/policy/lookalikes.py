@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from egress.policy.hostnames import WILDCARD, public_suffixes, unicode_label
 
-# Where coding agents go every day, and what is therefore imitated.
+# Hosts that coding agents use every day, and that are therefore imitated.
 WELL_KNOWN = (
     "amazonaws.com", "anthropic.com", "bitbucket.org", "cloudflare.com", "crates.io", "debian.org",
     "discord.com", "docker.com", "docker.io", "github.com", "githubusercontent.com", "gitlab.com",
@@ -24,17 +24,17 @@ _ALIKE = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("0", "o"), ("1", "l"), ("i", "
 
 
 def resembles(host: str, known: Iterable[str] = ()) -> str | None:
-    """The known name that this one could be taken for; None for known names and all below them."""
-    mine, owned = _owned(host), _all_owned(frozenset(known))
-    if not mine or mine in owned:
+    """The known name that this one could be mistaken for; None for known names and all names below them."""
+    own, owned = _owned(host), _all_owned(frozenset(known))
+    if not own or own in owned:
         return None
-    return _resembled(mine, host.removeprefix(WILDCARD).removesuffix(mine), owned)
+    return _resembled(own, host.removeprefix(WILDCARD).removesuffix(own), owned)
 
 
-@lru_cache(maxsize=1024)  # pages with many names are made again and again, from the same known ones
-def _resembled(mine: str, subdomain: str, owned: frozenset[str]) -> str | None:
+@lru_cache(maxsize=1024)  # pages with many names are rendered repeatedly, with the same known names
+def _resembled(own: str, subdomain: str, owned: frozenset[str]) -> str | None:
     return next(
-        (name for name in sorted(owned) if _passes_for(mine, name) or _in_front(subdomain, name)), None
+        (name for name in sorted(owned) if _passes_for(own, name) or _in_front(subdomain, name)), None
     )
 
 
@@ -45,14 +45,14 @@ def _all_owned(known: frozenset[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _owned(host: str) -> str:
-    """The part of a name that somebody registered: example.co.uk of www.example.co.uk."""
+    """The registered part of a name: example.co.uk of www.example.co.uk."""
     return public_suffixes().privatesuffix(host.removeprefix(WILDCARD)) or ""
 
 
-def _passes_for(mine: str, known: str) -> bool:
-    if _skeleton(mine) == _skeleton(known):
+def _passes_for(own: str, known: str) -> bool:
+    if _skeleton(own) == _skeleton(known):
         return True
-    (label, _, suffix), (known_label, _, known_suffix) = mine.partition("."), known.partition(".")
+    (label, _, suffix), (known_label, _, known_suffix) = own.partition("."), known.partition(".")
     if len(known_label) < _SHORTEST:
         return False
     if suffix != known_suffix:

@@ -1,4 +1,4 @@
-"""How an approved ask, or an operator by itself, changes a route table, and what to tell about it.
+"""How an approved ask, or an operator by itself, changes a route table, and the sentences about it.
 
 Pure. Operators change or withdraw one route as they say. A merge of an ask never takes reach away, and
 applying it twice is the same as once. Its rules:
@@ -8,19 +8,18 @@ applying it twice is the same as once. Its rules:
 - Paths and methods are united, separately; as a route allows every method on every path, combinations that
   nobody asked for are warned about. "All" absorbs everything, so a bare route stays bare.
 - Of two leases the later end and the higher count win; no lease wins over any, so asking without one makes a
-  leased route permanent. Each of these is warned about. Uses that are asked for are counted anew.
+  leased route permanent. Each of these is warned about. The count of uses restarts when uses are asked for.
 - auth, dlp and pinned_addresses of a reachable host stay as they are unless an operator sets them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from egress.policy.asks import parse_operator_route
-from egress.policy.decide import RouteTable
 from egress.policy.describe import (
     change_warnings,
     describe_change,
@@ -32,16 +31,19 @@ from egress.policy.describe import (
 )
 from egress.policy.errors import BadRoute, quoted
 from egress.policy.hostnames import canonical_pattern
-from egress.policy.routes import Auth, Dlp, Lease, Route, whole_second
+from egress.policy.routes import Lease, Route, whole_second
+from egress.policy.table import RouteTable
 
-_OPERATOR_FIELDS = ("auth", "dlp", "pinned_addresses")
+_UNITED_FIELDS = ("host", "path_allowlist", "methods", "lease")  # of the old route and the ask
+_OPERATOR_FIELDS = tuple(field.name for field in fields(Route) if field.name not in _UNITED_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """`effects` and `warnings` are sentences for the operator, `granted` is what the agent may know it has.
+    """The result of a merge. `effects` and `warnings` are sentences for the operator.
 
-    `ignored` names the fields of the ask that had no effect because only operators change them.
+    `granted` is what the agent may know that it was given. `ignored` names the fields of the ask that had no
+    effect because only operators change them.
     """
 
     table: RouteTable
@@ -83,7 +85,7 @@ def merge_route(table: RouteTable, ask: Mapping[str, Any], *, now: datetime, ope
 
 
 def merge_gate_host(table: RouteTable, host: str) -> Merge:
-    """The host let through the gate; it still needs a route to be reachable."""
+    """Add the host to the gate; it still needs a route to be reachable."""
     host = canonical_pattern(host)
     new_table = table.with_gate_host(host)
     changed = new_table != table
@@ -97,9 +99,9 @@ def merge_gate_host(table: RouteTable, host: str) -> Merge:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What an operator's change of one route does.
+    """The result of an operator's change of one route.
 
-    It `widens` also where a route that is gone leaves the host to a wider one above it.
+    It also `widens` if a withdrawn route leaves the host to a wider one above it.
     """
 
     table: RouteTable
@@ -111,15 +113,15 @@ class Revision:
 
 
 def change_route(table: RouteTable, host: str, fields: Mapping[str, Any], *, now: datetime) -> Revision:
-    """The fields that are given replace those of the host's own route; null, or "all", takes one away.
+    """Replace the given fields of the host's own route; null, or "all", removes one.
 
-    They are what an operator may give for a proposal too. A lease that is given begins now. Raises
-    PolicyError for an unknown host, for fields that are wrong, and when they say what the route says.
+    The fields are those that an operator may give for a proposal too. A given lease begins now. Raises
+    PolicyError for an unknown host, for wrong fields, and if nothing changes.
     """
     before = _own_route(table, host)
     if fields.get("host", host) != host:
         raise BadRoute(f"The route of {host} stays that of {host}: another host needs a route of its own.")
-    pinned = list(before.pinned_addresses)  # a private name is known by them
+    pinned = list(before.pinned_addresses)  # private names are only accepted with them
     asked = _asked_route(
         parse_operator_route({"pinned_addresses": pinned, **fields, "host": host}),
         whole_second(now, "now"),
@@ -135,7 +137,7 @@ def change_route(table: RouteTable, host: str, fields: Mapping[str, Any], *, now
 
 
 def withdraw_route(table: RouteTable, host: str, *, now: datetime) -> Revision:
-    """The host's own route taken away, and its host off the gate. Raises PolicyError for an unknown host."""
+    """Remove the host's own route, and its host from the gate. Raises PolicyError for an unknown host."""
     before = _own_route(table, host)
     new_table = table.without_route(host)
     left = new_table.live_route(host, now) if not before.is_over(now) else None
@@ -152,7 +154,7 @@ def withdraw_route(table: RouteTable, host: str, *, now: datetime) -> Revision:
 def takes_away(before: RouteTable, after: RouteTable, *, now: datetime) -> bool:
     """Whether a route or the gate allowed anything before that it does not allow after.
 
-    What cannot be compared, such as uses that are counted anew, counts as taken away.
+    What cannot be compared, such as a restarted count of uses, counts as taken away.
     """
     routes = ((route, after.get(route.host)) for route in before.routes if not route.is_over(now))
     return any(now is None or widens(now, route) for route, now in routes) or not (
@@ -168,7 +170,7 @@ def _own_route(table: RouteTable, host: str) -> Route:
 
 
 def diff_tables(old: RouteTable, new: RouteTable) -> tuple[RouteChange, ...]:
-    """Route by route, then the gate, each in order of hosts."""
+    """Compare two tables: route by route, then the gate, each in order of hosts."""
     changes: list[RouteChange] = []
     for host in sorted({route.host for route in (*old.routes, *new.routes)}):
         before, after = (route.as_dict() if (route := table.get(host)) else None for table in (old, new))
@@ -184,19 +186,10 @@ def diff_tables(old: RouteTable, new: RouteTable) -> tuple[RouteChange, ...]:
 
 
 def _asked_route(ask: Mapping[str, Any], now: datetime) -> Route:
+    """The route that the ask describes. Its lease begins now."""
     lease = ask.get("lease")
-    try:
-        return Route(
-            host=ask["host"],
-            path_allowlist=tuple(ask.get("path_allowlist") or ()),
-            methods=tuple(ask.get("methods") or ()),
-            auth=Auth.from_dict(ask["auth"]) if ask.get("auth") else None,
-            lease=_lease_from(lease, now) if lease else None,
-            dlp=Dlp.from_dict(ask["dlp"]) if ask.get("dlp") else Dlp(),
-            pinned_addresses=tuple(ask.get("pinned_addresses") or ()),
-        )
-    except (KeyError, TypeError) as error:
-        raise BadRoute("the ask has not been through egress.policy.asks") from error
+    route = Route.from_dict({key: value for key, value in ask.items() if value and key != "lease"})
+    return replace(route, lease=_lease_from(lease, now)) if lease else route
 
 
 def _lease_from(lease: Mapping[str, int], now: datetime) -> Lease:
@@ -221,7 +214,7 @@ def _united(
 
 
 def _both(some: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    """Empty means all. Routes reduce prefixes that others cover."""
+    """The union of two lists, where empty means all. Routes remove prefixes that others cover."""
     return (*some, *others) if some and others else ()
 
 

@@ -16,13 +16,13 @@ _PLAIN = re.compile(rf"/(?:(?!\.+(?:/|\Z))[{_CHARACTERS}]+(?:/|\Z))*")
 _TRIPLET = re.compile(r"%[0-9A-Fa-f]{2}")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Dots alone, also with the spaces around or `;parameters` that some servers drop before looking.
+# Only dots, also with the spaces around or `;parameters` that some servers remove first.
 _DOT_SEGMENT = re.compile(r"(?:\A|[/\\]) *+\.[. ]*+(?:[;/\\]|\Z)")
 _ALLOWED = re.compile(rf"[{_CHARACTERS}/%]*")
 MAX_PREFIX = 1024
 _MAX_ENCODING_LAYERS = 3
-# What a server reads that folds characters to their usual form (NFKC): all that become dots, separators or
-# spaces and nothing else. Folding whole texts takes time with the square of their length; this does not.
+# Characters that become dots, separators or spaces on a server that folds them to their usual form (NFKC).
+# Folding whole texts takes time with the square of their length; this does not.
 FOLDED = str.maketrans(
     {
         **dict.fromkeys("\u2024\ufe52\uff0e", "."),
@@ -38,7 +38,7 @@ FOLDED = str.maketrans(
 
 
 def canonical_path(raw: str, *, field: str = "the path") -> str:
-    """Exactly `raw`, or BadPath when two servers could read it differently. Without the query.
+    """Return exactly `raw`, or raise BadPath if two servers could read it differently. Without the query.
 
     An encoded slash stays allowed (package scopes and project names need it), but the text it separates is
     checked for dot segments like any other.
@@ -76,9 +76,10 @@ def canonical_prefix(text: str, *, field: str = "the path prefix") -> str:
 
 
 def narrowest_prefix(path: str) -> str:
-    """The longest prefix in a route that allows this path: itself, or of one that is too long, a parent.
+    """The longest prefix that a route could have to allow this path: the path itself, or a parent if it is
+    too long.
 
-    Raises BadPath when only all paths would do.
+    Raises BadPath if only all paths would do.
     """
     if len(path) <= MAX_PREFIX:
         return canonical_prefix(path)
@@ -89,22 +90,22 @@ def narrowest_prefix(path: str) -> str:
 
 
 def reduce_prefixes(prefixes: Iterable[str]) -> tuple[str, ...]:
-    """Sorted, without what another prefix covers. Empty means all paths, and so does `/` among them."""
-    kept: list[str] = []
+    """Sort the prefixes and remove those that another one covers. Empty means all paths, and so does `/`."""
+    reduced: list[str] = []
     for prefix in sorted(set(prefixes), key=lambda text: (len(text), text)):
         if prefix == "/":
             return ()
-        if not any(prefix_allows(shorter, prefix) for shorter in kept):
-            kept.append(prefix)
-    return tuple(sorted(kept))
+        if not any(prefix_allows(shorter, prefix) for shorter in reduced):
+            reduced.append(prefix)
+    return tuple(sorted(reduced))
 
 
 def prefix_allows(prefix: str, path: str) -> bool:
-    """At segment boundaries: `/repos` allows `/repos` and `/repos/x`, not `/reposevil`.
+    """Match at segment boundaries: `/repos` allows `/repos` and `/repos/x`, not `/reposevil`.
 
     `prefix` is canonical, `path` came through `canonical_path`. Hex digits have no case: `%2f` is `%2F`.
     """
-    if "%" in prefix:  # only of what is compared: the rest can be long
+    if "%" in prefix:  # only in the compared part: the rest can be long
         path = upper_hex(path[: len(prefix)]) + path[len(prefix) :]
     if not path.startswith(prefix):
         return False
@@ -117,7 +118,9 @@ def upper_hex(path: str) -> str:
 
 
 def has_dot_segment(text: str) -> bool:
-    """Whether a server could find one in it that takes backslashes for slashes, or folds wide characters."""
+    """Whether a server that takes backslashes for slashes, or folds wide characters, could find a dot
+    segment.
+    """
     return _DOT_SEGMENT.search(text if text.isascii() else text.translate(FOLDED)) is not None
 
 
@@ -162,7 +165,7 @@ def _refuse_encodings(path: str, field: str) -> None:
 
 
 def _refuse_dot_segments(path: str, field: str) -> None:
-    """On the path as it is, and as a server sees it that decodes it again or folds wide characters."""
+    """Check the path as it is, and as a server sees it that decodes it again or folds wide characters."""
     layer = path
     for _ in range(_MAX_ENCODING_LAYERS + 1):
         if has_dot_segment(layer):

@@ -1,1 +1,1 @@
-"""Versioned route tables in the database, and how the proxy gets them."""
+"""Versioned route tables in the database, the homes they belong to, and their publication to the proxy."""

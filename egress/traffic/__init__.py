@@ -1,1 +1,1 @@
-"""The proxy's records, read into the database."""
+"""The import of the proxy's records into the database, and the health of its processes."""

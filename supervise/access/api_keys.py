@@ -1,4 +1,4 @@
-"""Keys for scripts and chat bots: who holds one acts as its user. Shown once, kept only as a digest."""
+"""Keys for scripts and chat bots, which act as a user. Shown once, and stored only as a digest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NoSuchKey(SuperviseError):
 
 
 def create(user: User, name: str, *, author: str | None = None) -> str:
-    """A new key that acts as `user`. The returned text exists only now."""
+    """Create a key that acts as `user`. The returned text is not stored."""
     key = PREFIX + secrets.token_urlsafe(32)
     with transaction.atomic():
         row = ApiKey.objects.create(user=user, name=name, digest=digest_token(key))
@@ -34,7 +34,7 @@ def create(user: User, name: str, *, author: str | None = None) -> str:
 
 
 def delete(key_id: int, *, author: str) -> ApiKey:
-    """The key stops working with the commit. Raises NoSuchKey."""
+    """Delete a key, which stops working with the commit. Raises NoSuchKey."""
     with transaction.atomic():
         row = ApiKey.objects.select_related("user").filter(pk=key_id).first()
         if row is None:
@@ -45,7 +45,7 @@ def delete(key_id: int, *, author: str) -> ApiKey:
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """`Authorization: Bearer bbk_…` on the operator plane. Without that header the session is asked."""
+    """`Authorization: Bearer bbk_…` on the operator plane. Requests without that header use the session."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiKey] | None:
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")

@@ -11,7 +11,9 @@ from supervise.models import Assignment
 
 
 def assign(bottle: Bottle, operator: User, *, author: str) -> Assignment:
-    """From now on the bottle is decided only by its assigned operators, and by who may assign."""
+    """Assign an operator: from now on only assigned operators, and those who may assign, decide for the
+    bottle.
+    """
     with transaction.atomic():
         made, is_new = Assignment.objects.get_or_create(
             bottle=bottle, operator=operator, defaults={"assigned_by": author}
@@ -22,7 +24,7 @@ def assign(bottle: Bottle, operator: User, *, author: str) -> Assignment:
 
 
 def release(assignment: Assignment, *, author: str) -> None:
-    """Once the last one is released, every operator decides for the bottle again."""
+    """Remove an assignment. Without any, every operator decides for the bottle again."""
     with transaction.atomic():
         _record("operator released", assignment, author)
         assignment.delete()

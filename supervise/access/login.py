@@ -1,7 +1,7 @@
-"""Signing in to the console: how often it may be tried, and how long it lasts.
+"""Signing in to the console: limits on attempts, and the length of a session.
 
-Trust boundary: whoever reaches the console's port. The limits are in the database, so that all workers share
-them. They are per address: nobody can lock an account for its owner who is somewhere else.
+Trust boundary: anybody who reaches the console's port. The limits are in the database, so that all workers
+share them. They are per address: nobody can lock an account for its owner at another address.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from supervise import audit
 from supervise.models import LoginFailure
 
 WINDOW = timedelta(minutes=15)
-KEPT = timedelta(days=7)
+MEMORY_OF_FAILURES = timedelta(days=7)
 PER_ACCOUNT = 5  # wrong passwords for one account from one address within the window
 PER_ADDRESS = 30
 NOTED_SECONDS = 60.0  # a session is prolonged at most this often
@@ -39,7 +39,7 @@ BACKGROUND = "X-Background"
 
 
 class SignInForm(AdminAuthenticationForm):
-    """Says the same whatever was wrong, also when the password was right but too many were wrong before."""
+    """Shows the same error whatever was wrong, even for a right password after too many wrong ones."""
 
     error_messages = {
         **AdminAuthenticationForm.error_messages,
@@ -51,7 +51,7 @@ class SignInForm(AdminAuthenticationForm):
 
 
 class ThrottledBackend(ModelBackend):
-    """Django's own, but for the limits. Without a request nobody is at the door, and nothing is counted."""
+    """Django's backend with limits. Calls without a request, such as a program's, are not counted."""
 
     def authenticate(
         self,
@@ -67,13 +67,13 @@ class ThrottledBackend(ModelBackend):
             return None
         user = super().authenticate(request, username, password, **credentials)
         if user is None:
-            _tell_when_full(attempt)
+            _record_when_full(attempt)
             return None
         LoginFailure.objects.filter(account=attempt.account, address=attempt.address).delete()
         return user
 
     def get_all_permissions(self, user_obj: User | AnonymousUser, obj: Model | None = None) -> set[str]:
-        """A user's own permissions and those of their groups, by one query: every request needs them."""
+        """The permissions of a user and of their groups, by one query, because every request needs them."""
         is_unknown = user_obj.is_active and not (user_obj.is_superuser or hasattr(user_obj, "_perm_cache"))
         if is_unknown and obj is None and isinstance(user_obj, User):
             user_obj._perm_cache = _granted_to(user_obj)  # type: ignore[attr-defined]
@@ -88,9 +88,10 @@ def _granted_to(user: User) -> set[str]:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Whom an attempt is counted for; of IPv6 the network, since a home has billions of addresses.
+    """The address that an attempt is counted for; of IPv6 the network, because a home has billions of
+    addresses.
 
-    Behind the HTTPS proxy that CONSOLE_HTTPS speaks of, the address is the one that this proxy saw.
+    Behind the HTTPS proxy of CONSOLE_HTTPS, this is the address that the proxy saw.
     """
     text = request.META.get("REMOTE_ADDR", "")
     if settings.SECURE_COOKIES:
@@ -108,9 +109,9 @@ def address_of(request: HttpRequest) -> str:
 def limited_sessions(
     get_response: Callable[[HttpRequest], HttpResponseBase],
 ) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Sessions end when nobody used them for a while, and in any case after a working day.
+    """Middleware that ends sessions after a while without use, and always after a working day.
 
-    The end is the session's own expiry in the database, so open websockets end with it.
+    It sets the session's own expiry in the database, so open websockets end with it.
     """
 
     def middleware(request: HttpRequest) -> HttpResponseBase:
@@ -127,40 +128,40 @@ def _prolong(request: HttpRequest) -> None:
     if left <= 0:
         session.flush()
         return
-    # What a page's script fetches by itself, and says so, does not show that somebody is there.
+    # A request that a page's script marks as its own does not show that a person is there.
     if BACKGROUND not in request.headers and now - session.get(SEEN, 0.0) >= NOTED_SECONDS:
-        _note(session, session.get(BEGAN, now), now)
+        _set_expiry(session, session.get(BEGAN, now), now)
 
 
 @receiver(user_logged_in)
 def _begin(request: HttpRequest, **_: Any) -> None:
     now = time.time()
-    _note(request.session, now, now)
+    _set_expiry(request.session, now, now)
 
 
-def _note(session: SessionBase, began: float, now: float) -> None:
+def _set_expiry(session: SessionBase, began: float, now: float) -> None:
     left = began + settings.CONSOLE_SESSION_SECONDS - now
     session[BEGAN], session[SEEN] = began, now
     session.set_expiry(max(1, int(min(settings.CONSOLE_IDLE_SECONDS, left))))
 
 
 def _claim(account: str, address: str) -> LoginFailure | None:
-    """Count the attempt as failed before it is made, so that many at one moment are no more than the limit.
+    """Count the attempt as failed before it is made, so that concurrent attempts cannot exceed the limit.
 
-    None when there were too many already: then this one does not count, and the wait does not grow.
+    Returns None if there were too many already: then this one does not count, and the wait does not grow.
     """
     now = timezone.now()
-    LoginFailure.objects.filter(at__lt=now - KEPT).delete()
-    mine = LoginFailure.objects.create(account=account, address=address, at=now)
-    earlier = _recent(address).filter(pk__lt=mine.pk)
+    LoginFailure.objects.filter(at__lt=now - MEMORY_OF_FAILURES).delete()
+    attempt = LoginFailure.objects.create(account=account, address=address, at=now)
+    earlier = _recent(address).filter(pk__lt=attempt.pk)
     if earlier.count() < PER_ADDRESS and earlier.filter(account=account).count() < PER_ACCOUNT:
-        return mine
-    mine.delete()
+        return attempt
+    attempt.delete()
     return None
 
 
-def _tell_when_full(attempt: LoginFailure) -> None:
-    """Once for each time that attempts begin to be refused."""
+def _record_when_full(attempt: LoginFailure) -> None:
+    """Record, once each time, that attempts begin to be refused."""
     recent = _recent(attempt.address)
     for_account = recent.filter(account=attempt.account)
     if for_account.count() == PER_ACCOUNT or recent.count() == PER_ADDRESS:
@@ -177,7 +178,7 @@ def _recent(address: str) -> Any:
 
 
 def _account(username: str) -> str:
-    """The user's name, or for nobody's name only a mark by which the same one is known again."""
+    """The user's name; for an unknown name only a hash that identifies it."""
     name = User.normalize_username(username)[:150]
     known = User.objects.filter(username=name).exists()
     return name if known else "nobody " + salted_hmac("supervise.access.login", name).hexdigest()[:16]

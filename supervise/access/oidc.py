@@ -1,8 +1,8 @@
 """Signing in through an identity provider (OpenID Connect), when OIDC_ISSUER is set.
 
-Trust boundary: the provider says who somebody is and which groups they are in. It is believed only for
-tokens that it signed for us, now, and for this very sign-in; users are known by its own id for them, never
-by an address or a name that could be another's.
+Trust boundary: the provider identifies users and their groups. It is trusted only for tokens that it signed
+for this client, now, and for this very sign-in; users are known by its own id for them, never by an address
+or a name that could be another user's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAILURES = (requests.RequestException, jwt.PyJWTError, SuspiciousOperation, KeyE
 
 
 def provider() -> dict[str, str]:
-    """The provider's addresses, as it publishes them. Raises what is in FAILURES."""
+    """The provider's addresses, as it publishes them. Raises the exceptions in FAILURES."""
     issuer = settings.OIDC_ISSUER
     asked_at, found = _remembered.get(issuer, (0.0, {}))
     if not found or time.monotonic() - asked_at > REMEMBERED_SECONDS:
@@ -54,10 +54,10 @@ def provider() -> dict[str, str]:
 
 
 class OidcBackend(OIDCAuthenticationBackend):  # type: ignore[misc]
-    """The package's, with the checks that it leaves out, and roles from the provider's groups."""
+    """The package's backend with the checks that it leaves out, and roles from the provider's groups."""
 
     def __init__(self) -> None:
-        # Django makes one for every question about permissions: nothing here may ask the provider.
+        # Django creates one for every permission check: nothing here may ask the provider.
         self.UserModel = User
         self.OIDC_RP_CLIENT_ID = settings.OIDC_RP_CLIENT_ID
         self.OIDC_RP_CLIENT_SECRET = settings.OIDC_RP_CLIENT_SECRET
@@ -79,7 +79,7 @@ class OidcBackend(OIDCAuthenticationBackend):  # type: ignore[misc]
     def authenticate(
         self, request: HttpRequest | None, nonce: str = "", code_verifier: str = "", **others: Any
     ) -> User | None:
-        """Only for a sign-in that began here: not for a form that happens to carry a code."""
+        """Only for a sign-in that began here, not for a form that happens to carry a code."""
         if request is None or not nonce or not code_verifier or others:
             return None
         found: User | None = super().authenticate(request, nonce=nonce, code_verifier=code_verifier)
@@ -91,8 +91,11 @@ class OidcBackend(OIDCAuthenticationBackend):  # type: ignore[misc]
         audiences = audience if isinstance(audience, list) else [audience]
         if str(payload.get("iss", "")).rstrip("/") != settings.OIDC_ISSUER:
             raise SuspiciousOperation("The token is another issuer's.")
-        ours = self.OIDC_RP_CLIENT_ID
-        if ours not in audiences or payload.get("azp", ours if len(audiences) == 1 else None) != ours:
+        client_id = self.OIDC_RP_CLIENT_ID
+        if (
+            client_id not in audiences
+            or payload.get("azp", client_id if len(audiences) == 1 else None) != client_id
+        ):
             raise SuspiciousOperation("The token is for somebody else.")
         if "exp" not in payload or not payload.get("sub"):
             raise SuspiciousOperation("The token has no end, or is nobody's.")
@@ -125,7 +128,7 @@ class Begin(OIDCAuthenticationRequestView):  # type: ignore[misc]
 
 
 class Return(OIDCAuthenticationCallbackView):  # type: ignore[misc]
-    """Where the provider sends the browser back to."""
+    """The view that the provider sends the browser back to."""
 
     def get(self, request: HttpRequest) -> HttpResponse:
         try:
@@ -144,9 +147,9 @@ def _refused(request: HttpRequest, sentence: str) -> HttpResponse:
 
 
 def _user_of(subject: str, claims: dict[str, Any]) -> User | None:
-    """The user with this id at the provider, made when new, with the roles its groups give it.
+    """The user with this id at the provider, created if new, with the roles of the provider's groups.
 
-    Where roles come from the provider, who has none is nobody here, and who lost them loses them here.
+    If roles come from the provider, a user without a role cannot sign in, and lost roles are removed.
     """
     mark = hashlib.sha256(f"{settings.OIDC_ISSUER} {subject}".encode()).hexdigest()[:16]
     roles = _roles(claims)
@@ -158,15 +161,15 @@ def _user_of(subject: str, claims: dict[str, Any]) -> User | None:
             user = User.objects.create_user(f"{_readable(claims)}+{mark}")
             _record("user added", user, roles)
         if settings.OIDC_ROLE_GROUPS:
-            _give(user, roles)
+            _assign_roles(user, roles)
     return user if roles or not settings.OIDC_ROLE_GROUPS else None
 
 
-def _give(user: User, roles: set[str]) -> None:
-    held = set(user.groups.filter(name__in=settings.OIDC_ROLE_GROUPS).values_list("name", flat=True))
-    if held == roles and user.is_staff == bool(roles):
+def _assign_roles(user: User, roles: set[str]) -> None:
+    present = set(user.groups.filter(name__in=settings.OIDC_ROLE_GROUPS).values_list("name", flat=True))
+    if present == roles and user.is_staff == bool(roles):
         return
-    user.groups.remove(*Group.objects.filter(name__in=held - roles))
+    user.groups.remove(*Group.objects.filter(name__in=present - roles))
     user.groups.add(*Group.objects.filter(name__in=roles))
     user.is_staff = bool(roles)
     user.save(update_fields=["is_staff"])
@@ -180,7 +183,7 @@ def _roles(claims: dict[str, Any]) -> set[str]:
 
 
 def _readable(claims: dict[str, Any]) -> str:
-    """For people to recognise; the mark behind it is what counts."""
+    """A name for people to recognise; only the hash behind it identifies the user."""
     name = str(claims.get("preferred_username") or claims.get("email") or "user")
     return re.sub(r"[^a-z0-9._-]", "-", name.lower())[:60] or "user"
 

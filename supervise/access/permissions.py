@@ -1,4 +1,4 @@
-"""Who may look, who may decide, and who may start bottles. Every edge asks here."""
+"""Who may view, who may decide, and who may start bottles. Console, API and commands all use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASSIGN = "supervise.add_assignment"
 
 
 def is_staff(user: User | AnonymousUser) -> bool:
-    """Without staff status nobody sees or does anything, at the console or through the API."""
+    """Without staff status a user can neither see nor do anything, at the console or through the API."""
     return user.is_active and user.is_staff
 
 
@@ -23,17 +23,17 @@ def may_decide(user: User | AnonymousUser) -> bool:
 
 
 def may_run(user: User | AnonymousUser) -> bool:
-    """Start and stop bottles."""
+    """Whether the user may start and stop bottles."""
     return is_staff(user) and user.has_perm(RUN)
 
 
 def may_view(user: User | AnonymousUser) -> bool:
-    """Whoever may decide may look: nothing is decided unseen."""
+    """Users who may decide may also view: nothing is decided unseen."""
     return is_staff(user) and (user.has_perm(VIEW) or user.has_perm(DECIDE))
 
 
 def may_decide_for(user: User | AnonymousUser, bottle: Bottle) -> bool:
-    """A bottle with assigned operators is decided by them, or by who could assign themselves."""
+    """A bottle with assigned operators is decided by them, or by users who could assign themselves."""
     return may_decide(user) and _is_among(user, bottle)
 
 

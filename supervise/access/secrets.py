@@ -1,4 +1,4 @@
-"""Setting and removing operators' secrets: the change and its audit row together. The value is in neither."""
+"""Sets and removes operators' secrets: the change and its audit row together. Neither contains the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in through the identity provider: for who is not signed in yet."""
+"""Signing in through the identity provider: for users who are not signed in yet."""
 
 from django.urls import path
 

@@ -1,4 +1,4 @@
-"""What the Django admin shows of proposals, access, MCP servers and webhooks. Django finds the pages here."""
+"""The Django admin's pages for proposals, access, MCP servers and webhooks. Django finds them here."""
 
 from supervise.admin import access, mcp_servers, proposals, webhooks
 

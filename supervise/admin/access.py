@@ -1,6 +1,6 @@
 """Users, assignments and failed sign-ins in the admin.
 
-Trust boundary: who may change users may not make themselves, or anybody, a superuser by it.
+Trust boundary: users who may change users must not be able to make anybody a superuser by it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from supervise.access import assignments
 from supervise.access.login import SignInForm
 from supervise.models import Assignment, LoginFailure
 
-# Only a superuser touches these: with them, everything else could be had.
+# Only a superuser changes these: with them, a user could get every other right.
 _SUPERUSERS_ONLY = ("is_superuser", "user_permissions")
 
 admin.site.login_form = SignInForm
@@ -29,7 +29,7 @@ admin.site.unregister(User)
 
 @admin.register(User)
 class AccountAdmin(UserAdmin):  # type: ignore[type-arg]
-    """Django's own, but for superusers, whom only superusers change, and for the audit record."""
+    """Django's user admin, except that only superusers change superusers, and that changes are recorded."""
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         fixed = tuple(super().get_readonly_fields(request, obj))
@@ -42,7 +42,7 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg]
         return super().has_delete_permission(request, obj) and _may_touch(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
-        """Bulk deletion asks no row for permission: superusers are not there for others to choose."""
+        """Leave superusers out for others: bulk deletion does not check the permission for each row."""
         users: QuerySet[User] = super().get_queryset(request)
         return users if _is_superuser(request) else users.filter(is_superuser=False)
 
@@ -87,7 +87,7 @@ class AssignmentAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(LoginFailure)
 class LoginFailureAdmin(ReadOnlyAdmin):
-    """Deleting them lets who was refused try again at once."""
+    """Deleting failures lets a refused user try again at once."""
 
     when_empty = "Nobody failed to sign in lately."
     list_display = ["at", "account", "address"]

@@ -1,4 +1,6 @@
-"""Managed MCP servers in the admin: how each fares; stop, start and restart. Stderr is a bottle's text."""
+"""MCP servers of bottles in the admin: their condition; stop, start and restart. Stderr was written in a
+bottle.
+"""
 
 from __future__ import annotations
 

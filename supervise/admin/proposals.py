@@ -1,6 +1,6 @@
-"""Proposals, decisions and the audit record in the admin, to look at; secrets, to set but never to see.
+"""Proposals, decisions and the audit record in the admin, read-only; secrets, which can be set but not read.
 
-Trust boundary: everything an agent wrote is shown through `sanitize`; every change goes through a verb.
+Trust boundary: everything an agent wrote is shown through `sanitize`; every change goes through an action.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ToolFilter(admin.SimpleListFilter):
 
 @admin.register(Proposal)
 class ProposalAdmin(HistoryAdmin):
-    when_empty = "No proposals yet. Whatever an agent asks for is kept here, whether or not it was granted."
+    when_empty = "No proposals yet. Everything that agents ask for is listed here, granted or not."
     list_display = ["short_id", "status", "bottle", "ask", "created_at"]
     list_select_related = ["bottle"]
     list_filter = ["status", ToolFilter, "created_at"]
@@ -88,7 +88,7 @@ class ProposalAdmin(HistoryAdmin):
 
     @admin.action(description="Reject selected…", permissions=["decide"])
     def reject_selected(self, request: HttpRequest, queryset: QuerySet[Proposal]) -> HttpResponse | None:
-        """Lists every one and asks for the reason; only the second form rejects."""
+        """Lists every proposal and asks for the reason; only the second form rejects."""
         note = request.POST.get("note", "").replace("\r\n", "\n")
         if "confirmed" not in request.POST or not note.strip():
             return self._confirm(request, queryset, missing="confirmed" in request.POST)
@@ -124,7 +124,7 @@ class ProposalAdmin(HistoryAdmin):
 
 @admin.register(Decision)
 class DecisionAdmin(HistoryAdmin):
-    when_empty = "No decisions yet. Every answer of an operator is kept here."
+    when_empty = "No decisions yet. Every answer of an operator is listed here."
     list_display = [
         "proposal",
         "status",
@@ -233,7 +233,7 @@ class ApiKeyAdmin(ReadOnlyAdmin):
 
 
 class SecretForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Write-only: the value goes in and is never shown again, not even to who set it."""
+    """Write-only: the value is never shown again, not even to the user who set it."""
 
     value = forms.CharField(
         strip=False,
@@ -252,7 +252,7 @@ class SecretForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(Secret)
 class SecretAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     when_empty = (
-        "No secrets yet. A route names one as its credential, and the proxy adds it: no bottle ever holds it."
+        "No secrets yet. A route names one as its credential, and the proxy adds it: no bottle ever gets it."
     )
     form = SecretForm
     list_display = ["name", "usable", "updated_by", "updated_at"]

@@ -28,7 +28,7 @@ class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
         min_length=SHORTEST_SECRET,
         max_length=1000,
         widget=forms.PasswordInput(render_value=False, attrs={"autocomplete": "off"}),
-        help_text="Signs every message. Left empty, the present one is kept. It is never shown again.",
+        help_text="Signs every message. Leave it empty to keep the present one. It is never shown again.",
     )
 
     class Meta:
@@ -55,7 +55,7 @@ class WebhookForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(Webhook)
 class WebhookAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     when_empty = (
-        "No webhooks yet. One tells a chat or a program of yours what agents ask and operators decide."
+        "No webhooks yet. A webhook notifies your chat or program of what agents ask and operators decide."
     )
     form = WebhookForm
     list_display = ["name", "kind", "host", "is_active", "waiting", "given_up", "updated_by", "updated_at"]
@@ -70,7 +70,7 @@ class WebhookAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         )
 
     def get_fields(self, request: HttpRequest, obj: Webhook | None = None) -> Any:
-        """The URL may be a credential: who may not change it does not see it."""
+        """The URL may be a credential: users who may not change it do not see it."""
         may_set = self.has_change_permission(request, obj) if obj else self.has_add_permission(request)
         if may_set:
             return ["name", "url", "kind", "events", "secret", "is_active"]
@@ -107,7 +107,7 @@ class WebhookAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             manage.remove(webhook, author=request.user.get_username())
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Its log goes with it, which needs no permission of its own."""
+        """Its deliveries are deleted with it, which needs no permission of its own."""
         shown, counts, _, protected = super().get_deleted_objects(objs, request)
         return shown, counts, set(), protected
 
@@ -138,7 +138,7 @@ class DeliveryAdmin(ReadOnlyAdmin):
     def shown_error(self, delivery: Delivery) -> str:
         return sanitize.make_visible(delivery.last_error)
 
-    @admin.display(description="What it tells")
+    @admin.display(description="Contents")
     def shown_facts(self, delivery: Delivery) -> str:
         return hostile_json(delivery.facts)
 

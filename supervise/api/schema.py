@@ -1,7 +1,6 @@
 """How the operator API describes itself. Loaded when somebody asks for the schema, and not before.
 
-`describe` is drf-spectacular's hook before it makes a schema; it adds to the views and shapes what cannot be
-found out from them.
+`describe` is drf-spectacular's hook before it makes a schema. It adds what views and serializers do not say.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 
-from supervise.api import serializers as api_shapes
+from supervise.api import serializers as api_serializers
 from supervise.api import views as api
-from supervise.api.serializers import ErrorShape, ProposalShape, RoutesShape
+from supervise.api.serializers import ErrorSerializer, ProposalSerializer, RoutesSerializer
 from supervise.models import Proposal
 from supervise.proposals.kind import names
 
@@ -44,20 +43,20 @@ def _describe_once() -> None:
     status = OpenApiParameter("status", str, enum=Proposal.Status.values)
     for listing in (api.ProposalList, api.History):
         extend_schema(parameters=[status, bottle, tool])(listing.get)
-    extend_schema(responses={200: ProposalShape, 404: ErrorShape})(api.ProposalDetail.get)
-    extend_schema(responses={200: RoutesShape, 404: ErrorShape})(api.BottleRoutes.get)
-    refusals = dict.fromkeys((400, 401, 403, 404, 409), ErrorShape)
+    extend_schema(responses={200: ProposalSerializer, 404: ErrorSerializer})(api.ProposalDetail.get)
+    extend_schema(responses={200: RoutesSerializer, 404: ErrorSerializer})(api.BottleRoutes.get)
+    refusals = dict.fromkeys((400, 401, 403, 404, 409), ErrorSerializer)
     for view in (api.Approve, api.Modify):
-        answers = {200: ProposalShape, 202: ProposalShape, **refusals}
+        answers = {200: ProposalSerializer, 202: ProposalSerializer, **refusals}
         extend_schema(request=view.body, responses=answers)(view)
-    extend_schema(request=api.Reject.body, responses={200: ProposalShape, **refusals})(api.Reject)
+    extend_schema(request=api.Reject.body, responses={200: ProposalSerializer, **refusals})(api.Reject)
 
 
 def _describe_fields() -> None:
     fields: dict[Any, Any] = {
-        ProposalShape.get_approvals: serializers.ListField(child=serializers.CharField()),
-        ProposalShape.get_review: api_shapes.ReviewShape(allow_null=True),
-        ProposalShape.get_decision: api_shapes.DecisionShape(allow_null=True),
+        ProposalSerializer.get_approvals: serializers.ListField(child=serializers.CharField()),
+        ProposalSerializer.get_review: api_serializers.ReviewSerializer(allow_null=True),
+        ProposalSerializer.get_decision: api_serializers.DecisionSerializer(allow_null=True),
     }
     for method, shape in fields.items():
         extend_schema_field(shape)(method)

@@ -1,4 +1,4 @@
-"""The shapes of the operator API's bodies, for reading them and for writing them.
+"""The serializers of the operator API: what it reads and what it writes.
 
 Agents' text goes out as it was sent: what makes it inert is the renderer in `supervise.api.views`.
 """
@@ -12,17 +12,16 @@ from rest_framework import serializers
 from botbottle.models import Bottle
 from supervise.models import Decision, Proposal
 from supervise.proposals import queries, quorum
-from supervise.proposals.kind import Review
 from supervise.proposals.outcomes import outcome_of
 from supervise.proposals.risk import Level
 
 
-class RiskShape(serializers.Serializer[Any]):
+class RiskSerializer(serializers.Serializer[Any]):
     level = serializers.ChoiceField(source="level.word", choices=["low", "medium", "high"])
     reasons = serializers.ListField(child=serializers.CharField())
 
 
-class ReviewShape(serializers.Serializer[Any]):
+class ReviewSerializer(serializers.Serializer[Any]):
     """The change that an approval would make now. `seen_digest` goes back with the decision."""
 
     table_version = serializers.IntegerField()
@@ -31,11 +30,11 @@ class ReviewShape(serializers.Serializer[Any]):
     effects = serializers.ListField(child=serializers.CharField())
     warnings = serializers.ListField(child=serializers.CharField())
     notes = serializers.ListField(child=serializers.CharField(), help_text="What could not be found out.")
-    risk = RiskShape()
+    risk = RiskSerializer()
     seen_digest = serializers.CharField()
 
 
-class DecisionShape(serializers.ModelSerializer[Decision]):
+class DecisionSerializer(serializers.ModelSerializer[Decision]):
     decided_by = serializers.CharField(source="actor_name")
     decided_at = serializers.DateTimeField(source="created_at")
     table_version = serializers.IntegerField(source="table_version.version", default=None, allow_null=True)
@@ -58,7 +57,7 @@ class DecisionShape(serializers.ModelSerializer[Decision]):
         ]
 
 
-class ProposalLine(serializers.ModelSerializer[Proposal]):
+class ProposalLineSerializer(serializers.ModelSerializer[Proposal]):
     """One proposal in a list: enough to choose by; the rest is one GET away."""
 
     bottle = serializers.CharField(source="bottle.slug")
@@ -70,7 +69,7 @@ class ProposalLine(serializers.ModelSerializer[Proposal]):
         fields = ["id", "bottle", "tool", "status", "host", "justification_start", "joined", "created_at"]
 
 
-class ProposalShape(serializers.ModelSerializer[Proposal]):
+class ProposalSerializer(serializers.ModelSerializer[Proposal]):
     """Everything about one proposal. `review` is null once it is decided, `decision` until then."""
 
     bottle = serializers.CharField(source="bottle.slug")
@@ -102,39 +101,37 @@ class ProposalShape(serializers.ModelSerializer[Proposal]):
     def get_approvals(self, proposal: Proposal) -> list[str]:
         return [approval.actor.get_username() for approval in proposal.approvals.select_related("actor")]
 
+    def to_representation(self, instance: Proposal) -> Any:
+        # Made once, since two fields need it.
+        self._review = queries.review_of(instance) if instance.is_pending else None
+        return super().to_representation(instance)
+
     def get_approvals_needed(self, proposal: Proposal) -> int:
-        review = self._review(proposal)
-        level = review.risk.level if review else Level(proposal.risk_when_filed)
+        """Of a decided proposal, as many as when it was filed."""
+        level = self._review.risk.level if self._review else Level(proposal.risk_when_filed)
         return quorum.operators_needed(level)
 
     def get_review(self, proposal: Proposal) -> Any:
-        review = self._review(proposal)
-        return ReviewShape(review).data if review else None
-
-    def _review(self, proposal: Proposal) -> Review | None:
-        """Made once: two fields need it."""
-        if not hasattr(self, "_reviewed"):
-            self._reviewed = queries.review_of(proposal) if proposal.is_pending else None
-        return self._reviewed
+        return ReviewSerializer(self._review).data if self._review else None
 
     def get_decision(self, proposal: Proposal) -> Any:
         decision = queries.decision_of(proposal)
-        return DecisionShape(decision).data if decision else None
+        return DecisionSerializer(decision).data if decision else None
 
     def get_agent_is_told(self, proposal: Proposal) -> str:
         return outcome_of(proposal, queries.decision_of(proposal)).explanation
 
 
-class HistoryLine(DecisionShape):
+class HistoryLineSerializer(DecisionSerializer):
     proposal_id = serializers.UUIDField()
     bottle = serializers.CharField(source="proposal.bottle.slug")
     tool = serializers.CharField(source="proposal.tool")
 
-    class Meta(DecisionShape.Meta):
-        fields = ["proposal_id", "bottle", "tool", *DecisionShape.Meta.fields]
+    class Meta(DecisionSerializer.Meta):
+        fields = ["proposal_id", "bottle", "tool", *DecisionSerializer.Meta.fields]
 
 
-class BottleShape(serializers.ModelSerializer[Bottle]):
+class BottleSerializer(serializers.ModelSerializer[Bottle]):
     live_version = serializers.IntegerField(source="publication.live_version")
     problem = serializers.CharField(source="publication.problem")
     pending = serializers.IntegerField()
@@ -144,7 +141,7 @@ class BottleShape(serializers.ModelSerializer[Bottle]):
         fields = ["slug", "backend", "state", "created_at", "live_version", "problem", "pending"]
 
 
-class RouteShape(serializers.Serializer[Any]):
+class RouteSerializer(serializers.Serializer[Any]):
     host = serializers.CharField()
     path_allowlist = serializers.ListField(child=serializers.CharField())
     methods = serializers.ListField(child=serializers.CharField())
@@ -152,10 +149,10 @@ class RouteShape(serializers.Serializer[Any]):
     auth_injected = serializers.BooleanField()
 
 
-class RoutesShape(serializers.Serializer[Any]):
+class RoutesSerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField()
     source = serializers.ChoiceField(choices=["proxy", "last known"])  # type: ignore[assignment]
-    routes = RouteShape(many=True)
+    routes = RouteSerializer(many=True)
     gate_hosts = serializers.ListField(child=serializers.CharField())
 
 
@@ -180,7 +177,7 @@ class RejectBody(ApproveBody):
     )
 
 
-class ErrorShape(serializers.Serializer[Any]):
+class ErrorSerializer(serializers.Serializer[Any]):
     """Every refusal. A 409 adds who decided and when, or the proposal as it is now."""
 
     error = serializers.CharField()
@@ -188,4 +185,4 @@ class ErrorShape(serializers.Serializer[Any]):
     status = serializers.CharField(required=False)
     decided_by = serializers.CharField(required=False)
     decided_at = serializers.DateTimeField(required=False)
-    proposal = ProposalShape(required=False)
+    proposal = ProposalSerializer(required=False)

@@ -29,13 +29,13 @@ from supervise import errors
 from supervise.access import permissions
 from supervise.api.serializers import (
     ApproveBody,
-    BottleShape,
-    HistoryLine,
+    BottleSerializer,
+    HistoryLineSerializer,
     ModifyBody,
-    ProposalLine,
-    ProposalShape,
+    ProposalLineSerializer,
+    ProposalSerializer,
     RejectBody,
-    RoutesShape,
+    RoutesSerializer,
 )
 from supervise.bottles import records as bottles
 from supervise.models import ApiKey, Approval, Decision, Proposal
@@ -86,7 +86,7 @@ class OperatorView(APIView):
 
 
 class ProposalList(OperatorView, generics.ListAPIView[Proposal]):
-    serializer_class = ProposalLine
+    serializer_class = ProposalLineSerializer
     pagination_class = HistoryPages
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -101,7 +101,7 @@ class ProposalList(OperatorView, generics.ListAPIView[Proposal]):
 class ProposalDetail(OperatorView):
     def get(self, request: Request, proposal_id: str) -> Response:
         """One proposal with its review: what an approval would change now, and the digest to decide with."""
-        return Response(ProposalShape(queries.get_proposal(proposal_id)).data)
+        return Response(ProposalSerializer(queries.get_proposal(proposal_id)).data)
 
 
 class Decide(OperatorView):
@@ -119,7 +119,8 @@ class Decide(OperatorView):
         made = type(self).verb(proposal_id, actor=request.user, **body.validated_data)
         # 202: this operator's approval is recorded, and others must follow.
         return Response(
-            ProposalShape(queries.get_proposal(proposal_id)).data, 202 if isinstance(made, Approval) else 200
+            ProposalSerializer(queries.get_proposal(proposal_id)).data,
+            202 if isinstance(made, Approval) else 200,
         )
 
 
@@ -155,7 +156,7 @@ def _refuse_self_approval(request: Request, proposal_id: str) -> None:
 class BottleList(OperatorView, generics.ListAPIView[Bottle]):
     """The bottles there are."""
 
-    serializer_class = BottleShape
+    serializer_class = BottleSerializer
     pagination_class = Pages
 
     def get_queryset(self) -> QuerySet[Bottle]:
@@ -166,11 +167,11 @@ class BottleList(OperatorView, generics.ListAPIView[Bottle]):
 class BottleRoutes(OperatorView):
     def get(self, request: Request, slug: str) -> Response:
         """What the bottle can reach now: its published table, as its agent sees it."""
-        return Response(RoutesShape(queries.live_routes(bottles.get(slug))).data)
+        return Response(RoutesSerializer(queries.live_routes(bottles.get(slug))).data)
 
 
 class History(OperatorView, generics.ListAPIView[Decision]):
-    serializer_class = HistoryLine
+    serializer_class = HistoryLineSerializer
     pagination_class = HistoryPages
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -211,7 +212,7 @@ def answer_error(error: Exception, context: dict[str, Any]) -> HttpResponse | No
             body |= error.facts
         if isinstance(error, errors.StaleReview):
             fresh = queries.get_proposal(context["kwargs"]["proposal_id"])
-            body["proposal"] = ProposalShape(fresh).data
+            body["proposal"] = ProposalSerializer(fresh).data
         return Response(body, STATUS_OF.get(type(error), 400))
     if (fault := fault_of(error)) is not None:
         log.error("A request to the API failed.", exc_info=error)

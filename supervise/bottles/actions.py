@@ -7,8 +7,8 @@ from django.db import transaction
 
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
-from egress.policy.decide import RouteTable
 from egress.policy.merge import diff_tables
+from egress.policy.table import RouteTable
 from egress.tables import versions
 from supervise import audit, events
 from supervise.access.permissions import may_decide_for, may_run_for
@@ -16,7 +16,7 @@ from supervise.bottles import lifecycle
 from supervise.bottles import records as bottles
 from supervise.bottles.records import Credentials
 from supervise.errors import BadAsk, NotPermitted, StaleReview, TooRisky
-from supervise.proposals import quorum
+from supervise.proposals import apply, quorum
 from supervise.proposals.risk import Level, route_risk
 
 
@@ -35,7 +35,8 @@ def rollback(slug: str, version: int, *, actor: User, seen_version: int) -> Rout
         if old.table == newest.table:
             raise BadAsk(f"Version {version} is identical to the current table.")
         check_quorum(newest.table, old.table)
-        made = versions.rollback(bottle, version, author=actor.get_username())
+        made = versions.roll_back(newest, version, author=actor.get_username())
+        transaction.on_commit(lambda: apply.publish_table(bottle), robust=True)
         audit.append(
             "rolled back",
             actor_name=actor.get_username(),

@@ -21,7 +21,7 @@ from botbottle.backends.base import Unavailable
 from botbottle.core.plan_types import BackendError
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes
 from supervise.bottles import images
 from supervise.models import Proposal
 
@@ -139,7 +139,7 @@ def check_images(proposals: Iterable[Proposal], *, edited: str = "", again: bool
     if not asked:
         return {}
     present = images.present_of(each.bottle for each in asked)
-    ours = versions.ours(present)
+    ours = homes.local_ids(present)
     found: dict[tuple[int, str], Names] = {}
     questions: dict[_Question, str] = {}
     for proposal, text in _texts(asked, edited):

@@ -1,4 +1,4 @@
-"""Which image a bottle runs: the manifest's own, or the newest one that was made live by a rebuild.
+"""Which image a bottle runs: the manifest's own, or the newest one that a rebuild made live.
 
 Here are the reading side and the queue; the work is done by `rebuild` in a process of its own.
 """
@@ -27,7 +27,7 @@ from botbottle.dockerfiles.parse import check_dockerfile, digest_of
 from botbottle.manifest.reader import Manifest
 from botbottle.models import Bottle
 from egress.models import TrafficRecord
-from egress.tables import versions
+from egress.tables import homes
 from supervise import events
 from supervise.digests import digest
 from supervise.models import Decision, Rebuild
@@ -36,19 +36,19 @@ Phase = Rebuild.Phase
 OPEN = (Phase.QUEUED, Phase.SNAPSHOT, Phase.BUILDING, Phase.CANARY, Phase.SWAPPING)
 CONFIG, DOCKERFILE = "current-config", "Dockerfile"
 MOST_REFUSED = 20
-STARTING = timedelta(seconds=60)  # a process may need so long until it is at work, on a busy host
+STARTING = timedelta(seconds=60)  # a process may need this long to start, on a busy host
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """`name` is empty for the manifest's own; the Dockerfile is what the agent is shown as in force."""
+    """`name` is empty for the manifest's own image. The agent is shown `dockerfile` as the one in force."""
 
     name: str
     dockerfile: str
 
 
 def in_force(slug: str, manifest: Manifest) -> Image:
-    """A rebuild counts as long as the manifest names the same image as when it was made. Raises OSError."""
+    """The image in force: a rebuild's, while the manifest names the same image as then. Raises OSError."""
     rebuild = newest_live(slug)
     if rebuild is not None and rebuild.made_for == source_of(manifest):
         return Image(rebuild.image, rebuild.dockerfile or dockerfile_of(manifest))
@@ -61,7 +61,7 @@ def newest_live(slug: str) -> Rebuild | None:
 
 
 def present_of(bottles: Iterable[Bottle]) -> dict[int, str]:
-    """The name of the image that each one's Dockerfile on record is about, by one query. Empty: see Image."""
+    """The name of the image that each bottle's recorded Dockerfile is about, by one query; see Image."""
     by_id = {bottle.pk: bottle for bottle in bottles}
     living = Rebuild.objects.filter(bottle=OuterRef("bottle"), phase=Phase.LIVE).order_by("-ended_at", "-pk")
     newest_rows = Rebuild.objects.filter(bottle__in=by_id, pk=Subquery(living.values("pk")[:1]))
@@ -75,7 +75,7 @@ def present_of(bottles: Iterable[Bottle]) -> dict[int, str]:
 
 
 def source_of(manifest: Manifest) -> str:
-    """What the operator wrote about the image. When that changes, it counts again. Raises OSError."""
+    """Digest what the operator wrote about the image. If it changes, the manifest counts. Raises OSError."""
     written = Path(manifest.dockerfile).read_bytes() if manifest.dockerfile else b""
     content = hashlib.sha256(written).hexdigest()
     return digest([manifest.backend, manifest.image, manifest.dockerfile, content])
@@ -89,8 +89,8 @@ def dockerfile_of(manifest: Manifest) -> str:
 
 
 def show_dockerfile(bottle: Bottle, text: str) -> None:
-    """Where the agent reads which Dockerfile is in force. Raises OSError."""
-    directory = versions.bottle_directory(bottle) / CONFIG
+    """Write the Dockerfile in force where the agent reads it. Raises OSError."""
+    directory = homes.bottle_directory(bottle) / CONFIG
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
     temporary = directory / f".{DOCKERFILE}.{os.getpid()}"
@@ -101,19 +101,19 @@ def show_dockerfile(bottle: Bottle, text: str) -> None:
 
 
 def can_be_rebuilt(bottle: Bottle) -> bool:
-    """Whether it has a sandbox that is ours to replace; otherwise an approval is only recorded."""
+    """Whether the bottle has a sandbox that can be replaced; otherwise an approval is only recorded."""
     return bool(bottle.manifest)
 
 
 def check_dockerfile_for(bottle: Bottle, text: str) -> None:
-    """Raises BadDockerfile for a text that could only fail after the yes."""
+    """Raises BadDockerfile for a text that could only fail after an approval."""
     check_dockerfile(text)
     if can_be_rebuilt(bottle) and image_builders.is_built(bottle.backend):
         check_rebuildable(text)
 
 
 def queue(decision: Decision) -> Rebuild:
-    """A place in the bottle's queue, in the transaction of the decision. `launch` comes after the commit."""
+    """Queue a rebuild, in the transaction of the decision. `launch` comes after the commit."""
     text = (decision.final_payload or {})["dockerfile"]
     return Rebuild.objects.create(
         bottle=decision.proposal.bottle,
@@ -125,12 +125,12 @@ def queue(decision: Decision) -> Rebuild:
 
 
 def launch(rebuild: Rebuild) -> None:
-    """Start the process that does it, unless one is being started: an operator and a caretaker may both try.
+    """Start the rebuild's process, unless one is starting: an operator and the background job may both try.
 
-    One that cannot be started is tried again by the caretaker. Another home's bottle is rebuilt where it is.
+    The background job tries again if it cannot be started. Another home's bottle is rebuilt in that home.
     """
-    if not versions.is_ours(rebuild.bottle):
-        versions.call_home(rebuild.bottle)
+    if not homes.is_local(rebuild.bottle):
+        events.call_home(homes.home_of(rebuild.bottle))
         return
     now = timezone.now()
     mine = Rebuild.objects.filter(Q(launched_at=None) | Q(launched_at__lt=now - STARTING), pk=rebuild.pk)
@@ -155,7 +155,7 @@ def is_starting(rebuild: Rebuild) -> bool:
 
 
 def has_started(rebuild: Rebuild) -> None:
-    """From here on, the bottle's lock says whether somebody is at work."""
+    """Record that the process runs: from here on, the bottle's lock says so."""
     Rebuild.objects.filter(pk=rebuild.pk).update(launched_at=None)
 
 
@@ -164,7 +164,7 @@ def newest_of(decision: Decision) -> Rebuild | None:
 
 
 def enter(rebuild: Rebuild, phase: str, **columns: object) -> None:
-    """The next phase, told to open pages."""
+    """Enter the next phase, and announce it to open pages."""
     with transaction.atomic():
         for name, value in {"phase": phase, **columns}.items():
             setattr(rebuild, name, value)
@@ -175,7 +175,7 @@ def enter(rebuild: Rebuild, phase: str, **columns: object) -> None:
 
 
 def directory_of(rebuild: Rebuild) -> Path:
-    return versions.bottle_directory(rebuild.bottle) / "rebuilds"
+    return homes.bottle_directory(rebuild.bottle) / "rebuilds"
 
 
 def log_path(rebuild: Rebuild) -> Path:
@@ -183,12 +183,12 @@ def log_path(rebuild: Rebuild) -> Path:
 
 
 def progress_of(rebuild: Rebuild) -> str:
-    """Changes whenever its panel would look different but for the log; open pages compare it."""
+    """A text that changes when the panel, apart from the log, would look different; open pages compare it."""
     return f"{rebuild.phase}-{len(refused_hosts(rebuild))}"
 
 
 def refused_hosts(rebuild: Rebuild) -> list[TrafficRecord]:
-    """What the proxy refused this bottle during the build, each host once, with the ask for it."""
+    """The requests that the proxy refused during the build, one for each host, with the ask for it."""
     if rebuild.build_started_at is None:
         return []
     refused = TrafficRecord.objects.filter(

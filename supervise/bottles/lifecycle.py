@@ -28,7 +28,7 @@ from botbottle.manifest.reader import Manifest
 from botbottle.models import Bottle
 from botbottle.provision import trust
 from egress.models import Publication
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from supervise import audit
 from supervise.access import permissions
 from supervise.bottles import build_log, images
@@ -99,7 +99,7 @@ def prepare(slug: str, *, author: str, command: Sequence[str] = (), image: Image
         _remove_from_old_backend(slug, manifest, author)
         bottle = bottles.record_manifest(slug, manifest, author=author)
         _ensure_served(bottle)
-        directory = versions.bottle_directory(bottle)
+        directory = homes.bottle_directory(bottle)
         trust.write(directory, (directory / "ca.pem").read_bytes())
         image = image or images.in_force(slug, manifest)
         made = _compile(manifest, slug, image=image)
@@ -165,7 +165,7 @@ def run(slug: str, *, author: str, command: Sequence[str] = (), progress: Progre
 def stop(slug: str, *, author: str, seconds: float = STOP_SECONDS) -> Bottle:
     """Ask the bottle to end, wait, then kill it. Does nothing if it is stopped. Raises BackendRefused."""
     bottle = bottles.get(slug)
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     if not journal.exists(directory):
         return bottle
     try:
@@ -181,7 +181,7 @@ def stop(slug: str, *, author: str, seconds: float = STOP_SECONDS) -> Bottle:
 def rm(slug: str, *, author: str) -> Bottle:
     """Stop the bottle and remove its sandbox. The record, its routes and workspace stay."""
     bottle = stop(slug, author=author)
-    if journal.exists(versions.bottle_directory(bottle)):
+    if journal.exists(homes.bottle_directory(bottle)):
         with _as_refusals():
             backend_of(bottle).remove(slug)
         with transaction.atomic():
@@ -192,7 +192,7 @@ def rm(slug: str, *, author: str) -> Bottle:
 def exec(slug: str, command: Sequence[str], *, author: str, tty: bool) -> int:
     """Run one more command in a running bottle, on this terminal. Raises BackendRefused."""
     bottle = bottles.get(slug)
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     with _as_refusals(), _without_database():
         return launch.execute(backend_of(bottle), slug, command, tty=tty, directory=directory, who=author)
 
@@ -201,9 +201,7 @@ def attach(slug: str, *, author: str) -> int:
     """Join this terminal to the bottle's main command; Ctrl-P Ctrl-Q detaches. Raises BackendRefused."""
     bottle = bottles.get(slug)
     with _as_refusals(), _without_database():
-        return launch.attach(
-            backend_of(bottle), slug, directory=versions.bottle_directory(bottle), who=author
-        )
+        return launch.attach(backend_of(bottle), slug, directory=homes.bottle_directory(bottle), who=author)
 
 
 def logs(slug: str, *, follow: bool) -> Iterator[bytes]:
@@ -255,7 +253,7 @@ def _prepare_or_record(
     except NotStarted as error:
         bottle = bottles.living().filter(slug=slug).first()
         if bottle is not None:
-            directory = versions.bottle_directory(bottle)
+            directory = homes.bottle_directory(bottle)
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             journal.append(directory, journal.FAILED, who=author, text=error.message)
             reconciler.reconcile_bottle(bottle)
@@ -265,7 +263,7 @@ def _prepare_or_record(
 def _ensure_not_running(slug: str) -> None:
     """Raises NotStarted when the bottle runs: preparing would change files that it uses."""
     bottle = bottles.living().filter(slug=bottles.check_name(slug)).first()
-    if bottle is None or not journal.exists(versions.bottle_directory(bottle)):
+    if bottle is None or not journal.exists(homes.bottle_directory(bottle)):
         return
     try:
         launch.ensure_not_running(backend_of(bottle), slug)
@@ -284,7 +282,7 @@ def _remove_from_old_backend(slug: str, manifest: Manifest, author: str) -> None
     bottle = bottles.living().filter(slug=slug).first()
     if bottle is None or bottle.backend == manifest.backend:
         return
-    if not journal.exists(versions.bottle_directory(bottle)):
+    if not journal.exists(homes.bottle_directory(bottle)):
         return  # this home never started it
     former = backend_of(bottle)
     try:
@@ -335,15 +333,15 @@ def _compile(
 
 def _ensure_served(bottle: Bottle) -> None:
     """Make sure that the newest table is live and the bottle's sockets answer. Raises NotStarted."""
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     live = Publication.objects.get(bottle=bottle).live_version
     if live == versions.current(bottle).version and launch.is_reachable(
         directory, supervise=bottle.supervise
     ):
         return
     try:
-        versions.publish(bottle)
-    except versions.NotPublished as error:
+        publishing.publish(bottle)
+    except publishing.NotPublished as error:
         raise NotStarted(f"Bottle {bottle.slug!r} cannot start: {error}.") from error
     if not launch.is_reachable(directory, supervise=bottle.supervise):
         raise NotStarted(NO_EGRESS.format(slug=bottle.slug))

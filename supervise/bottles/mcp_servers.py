@@ -1,6 +1,6 @@
-"""Managed MCP servers of bottles: which there are, how they fare, and an operator's stop, start and restart.
+"""MCP servers inside bottles: which there are, their condition, and an operator's stop, start and restart.
 
-A process per bottle holds them (`botbottle.mcp_servers`); what it says is taken into the database here.
+A host process per bottle runs them (`botbottle.mcp_servers`); what it reports is saved in the database here.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from botbottle.manifest.mcp_servers import Spec
 from botbottle.manifest.reader import BadManifest
 from botbottle.mcp_servers import host
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes
 from supervise import audit
 from supervise.access import permissions
 from supervise.bottles import reconcile
 from supervise.bottles import records as bottles
+from supervise.bottles.lifecycle import manifest_path
 from supervise.errors import NotPermitted, SuperviseError
 from supervise.models import ManagedServer
 from supervise.sanitize import without_nul
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 VERBS = ("start", "stop", "restart")
 PAST = {"start": "started", "stop": "stopped", "restart": "restarted"}
 ANSWER_SECONDS = 60.0
-SPAWN_SECONDS = 5.0  # between two tries for one bottle
+SPAWN_SECONDS = 5.0  # between two attempts for one bottle
 _spawned: dict[int, float] = {}
 _spawning = threading.Lock()
 
@@ -54,39 +55,37 @@ class NoSuchServer(SuperviseError):
 
 
 class ServerDown(SuperviseError):
-    """The process that holds the bottle's servers does not answer."""
+    """The bottle's host process does not answer."""
 
     code = "servers_down"
 
 
 def servers_of(bottle: Bottle) -> Mapping[str, Spec]:
-    """As the manifest says that the bottle was started with."""
+    """The servers in the manifest that the bottle was started with."""
     return _servers(bottle.manifest, bottle.slug) if bottle.manifest else {}
 
 
 @lru_cache(maxsize=256)
 def _servers(text: str, slug: str) -> Mapping[str, Spec]:
     try:
-        return manifests.parse(text, slug, path=_manifest_path(slug)).mcp_servers
-    except BadManifest:  # of an older version, which knew other keys
+        return manifests.parse(text, slug, path=manifest_path(slug)).mcp_servers
+    except BadManifest:  # of an older version, which had other keys
         return {}
 
 
-def _manifest_path(slug: str) -> Path:
-    return Path(settings.BOTTLE_MANIFESTS) / f"{slug}.yaml"
-
-
 def run_directory(bottle: Bottle) -> Path:
-    return versions.bottle_directory(bottle) / "run"
+    return homes.bottle_directory(bottle) / "run"
 
 
-# --- the process that holds them
+# --- The host process
 
 
 def maintain() -> None:
-    """Every running bottle's servers are held, and every row is true. Other homes look after their own."""
-    ours = bottles.living().filter(publication__home=versions.home_id())
-    for bottle in ours.exclude(manifest="").defer("dockerfile"):
+    """Start the host process of every running bottle, and sync the rows. Each home does this for its own
+    bottles.
+    """
+    local = bottles.living().filter(publication__home=homes.home_id())
+    for bottle in local.exclude(manifest="").defer("dockerfile"):
         if not servers_of(bottle) and not bottle.managed_servers.exists():
             continue
         try:
@@ -94,11 +93,13 @@ def maintain() -> None:
                 ensure(bottle)
             sync(bottle)
         except Exception:
-            log.exception("The MCP servers of bottle %s could not be looked after.", bottle.slug)
+            log.exception("The MCP servers of bottle %s could not be checked.", bottle.slug)
 
 
 def ensure(bottle: Bottle) -> None:
-    """Its host process lives, or is being started. A lock of its own keeps a second one away."""
+    """Make sure that the bottle's host process runs, or is starting. The process's own lock excludes a second
+    one.
+    """
     if not servers_of(bottle) or host.lives(run_directory(bottle)):
         return
     with _spawning:
@@ -111,7 +112,7 @@ def ensure(bottle: Bottle) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # it outlives this process
+        start_new_session=True,  # it survives this process
     )
     assert process.stdin is not None  # noqa: S101 - asked for
     with process.stdin as order:
@@ -120,38 +121,38 @@ def ensure(bottle: Bottle) -> None:
 
 
 def _order(bottle: Bottle) -> dict[str, Any]:
-    path = _manifest_path(bottle.slug)
+    path = manifest_path(bottle.slug)
     workspace = manifests.parse(bottle.manifest, bottle.slug, path=path).workspace.path
     return {
         "slug": bottle.slug,
         "home": str(settings.BOTTLE_HOME),
         "manifest": bottle.manifest,
         "path": str(path),
-        "workspace": os.path.realpath(workspace or versions.bottle_directory(bottle) / "workspace"),
+        "workspace": os.path.realpath(workspace or homes.bottle_directory(bottle) / "workspace"),
         "roots": settings.BOTTLE_SERVER_ROOTS,
     }
 
 
 def is_up(bottle: Bottle) -> bool:
-    """Whether the bottle runs, or is about to. One that only just started may not be in the database yet."""
+    """Whether the bottle runs, or is about to. A start may not be in the database yet."""
     up = (Bottle.State.STARTING, Bottle.State.RUNNING)
-    if bottle.state in up or not journal.exists(versions.bottle_directory(bottle)):
+    if bottle.state in up or not journal.exists(homes.bottle_directory(bottle)):
         return True
     return reconcile.reconcile_bottle(bottle).state in up
 
 
-# --- what is known
+# --- Rows
 
 
 def sync(bottle: Bottle) -> None:
-    """The rows as the host process wrote it down; without one, nothing runs."""
+    """Make the rows match what the host process reports; without a process, nothing runs."""
     run, specs = run_directory(bottle), servers_of(bottle)
     alive, known = host.lives(run), host.known(run)
     rows = {row.name: row for row in bottle.managed_servers.all()}
     for name in rows.keys() - specs.keys():
         rows[name].delete()
     for name, spec in specs.items():
-        # Another process may do the same at this moment: one of them makes the row.
+        # Another process may do the same at this moment: only one of them creates the row.
         row = rows.get(name) or ManagedServer.objects.get_or_create(bottle=bottle, name=name)[0]
         before = _facts(row)
         _fill(row, known.get(name) or {}, spec, alive=alive)
@@ -160,7 +161,7 @@ def sync(bottle: Bottle) -> None:
 
 
 def _fill(row: ManagedServer, state: Mapping[str, Any], spec: Spec, *, alive: bool) -> None:
-    """Its host process is ours; what stderr says is the bottle's."""
+    """Copy what the host process reports. It is trusted; stderr was written inside the bottle."""
     now = state.get("condition")
     row.condition = (
         now if alive and now in ManagedServer.Condition.values else ManagedServer.Condition.STOPPED
@@ -178,11 +179,11 @@ def _facts(row: ManagedServer) -> list[object]:
     return [getattr(row, field.attname) for field in row._meta.concrete_fields if field.name != "updated_at"]
 
 
-# --- verbs
+# --- Actions
 
 
 def act(verb: str, slug: str, name: str, *, author: str) -> None:
-    """Stop, start or restart one server; the others and the bottle go on.
+    """Stop, start or restart one server; the others and the bottle keep running.
 
     Raises NoSuchBottle, NoSuchServer, ServerDown.
     """
@@ -200,13 +201,15 @@ def act(verb: str, slug: str, name: str, *, author: str) -> None:
 
 
 def connect(bottle: Bottle, name: str) -> None:
-    """This process's standard input and output on one server, as its bottle's agent has it: calls that an
-    operator decides wait. Returns at the end. Raises NoSuchServer, ServerDown."""
-    from botbottle.mcp_servers import stdio  # noqa: PLC0415 - a client's library, of use only here
+    """Connect this process's standard input and output to one server, with the rights of the bottle's agent.
+
+    Calls that an operator decides wait. Returns at the end. Raises NoSuchServer, ServerDown.
+    """
+    from botbottle.mcp_servers import stdio  # noqa: PLC0415 - a client's library, used only here
 
     check_name(bottle, name)
     try:
-        code, reason = stdio.bridge_stdio(versions.bottle_directory(bottle) / "sockets" / "agent.sock", name)
+        code, reason = stdio.bridge_stdio(homes.bottle_directory(bottle) / "sockets" / "agent.sock", name)
     except OSError as error:
         raise ServerDown(f"Nothing listens for the bottle {bottle.slug}. Is bot-bottle up?") from error
     if code not in stdio.WELL:
@@ -219,7 +222,7 @@ def check_name(bottle: Bottle, name: str) -> None:
 
 
 def act_for(verb: str, server: ManagedServer, *, actor: User | AnonymousUser) -> None:
-    """For a signed-in operator. Raises NotPermitted, and as `act`."""
+    """Do the same for a signed-in operator. Raises NotPermitted, and what `act` raises."""
     if not permissions.may_run_for(actor, server.bottle):
         raise NotPermitted("Starting and stopping a bottle's MCP servers needs the permission 'run_bottle'.")
     act(verb, server.bottle.slug, server.name, author=actor.get_username())
@@ -240,5 +243,5 @@ def _ask(bottle: Bottle, question: Mapping[str, Any]) -> dict[str, Any]:
                 return answer
     except (OSError, ValueError) as error:
         raise ServerDown(
-            f"Nothing holds the MCP servers of {bottle.slug} just now. Is the bottle running? Try again."
+            f"The MCP servers of {bottle.slug} are not being served. Is the bottle running? Try again."
         ) from error

@@ -24,7 +24,7 @@ from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.launch import canary, journal, plan_cache, scratch_sandbox
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes, versions
 from supervise import audit
 from supervise.access import permissions
 from supervise.bottles import images, lifecycle, reconcile
@@ -214,7 +214,7 @@ def _go_live(rebuild: Rebuild, progress: Progress) -> None:
 
 def _forget_plan(bottle: Bottle) -> None:
     """Remove the cached plan: the fast command line must not start a former image."""
-    (versions.bottle_directory(bottle) / plan_cache.PLAN_FILE).unlink(missing_ok=True)
+    (homes.bottle_directory(bottle) / plan_cache.PLAN_FILE).unlink(missing_ok=True)
 
 
 def _fail(rebuild: Rebuild, problem: str) -> None:
@@ -241,7 +241,7 @@ def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
     bottle = rebuild.bottle
     with suppress(BackendError):
         image_builders.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).clear()
-    scratch_sandbox.clear(bottle.backend, versions.bottle_directory(bottle), bottle.slug)
+    scratch_sandbox.clear(bottle.backend, homes.bottle_directory(bottle), bottle.slug)
     problem = INTERRUPTED
     if rebuild.phase == Phase.SWAPPING and rebuild.was_running:
         try:
@@ -258,7 +258,7 @@ def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
 
 def _command(rebuild: Rebuild) -> tuple[str, ...]:
     """The command of the last start, if it was not the manifest's."""
-    return plan_cache.read_command(versions.bottle_directory(rebuild.bottle))
+    return plan_cache.read_command(homes.bottle_directory(rebuild.bottle))
 
 
 def _prune(bottle: Bottle) -> None:
@@ -277,7 +277,7 @@ def maintain() -> None:
     )
     for rebuild in waiting.order_by("pk"):
         # Another home may share the database: it rebuilds its own bottles.
-        if not journal.exists(versions.bottle_directory(rebuild.bottle)):
+        if not journal.exists(homes.bottle_directory(rebuild.bottle)):
             if rebuild.bottle.state == Bottle.State.DELETED:
                 _fail(rebuild, "the bottle was deleted")
             continue
@@ -364,4 +364,4 @@ def _is_behind(rebuild: Rebuild) -> bool:
 
 def _lock(bottle: Bottle) -> AbstractContextManager[None]:
     """Raises BlockingIOError while another process rebuilds this bottle."""
-    return locks.lock(versions.bottle_directory(bottle) / "run" / "rebuild.lock", wait=False)
+    return locks.lock(homes.bottle_directory(bottle) / "run" / "rebuild.lock", wait=False)

@@ -21,7 +21,7 @@ from botbottle.core.plan_types import BackendError
 from botbottle.launch import journal
 from botbottle.launch.journal import Reading
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes
 from supervise import audit, events
 from supervise.bottles.state_from_journal import BY_ITSELF, BottleState, derive_state
 from supervise.models.rebuilds import Rebuild
@@ -55,7 +55,7 @@ def reconcile() -> bool:
 def reconcile_all() -> None:
     for bottle in Bottle.objects.exclude(state=Bottle.State.DELETED).defer("dockerfile", "manifest"):
         # Another home may share the database: it reconciles its own bottles.
-        if not journal.exists(versions.bottle_directory(bottle)):
+        if not journal.exists(homes.bottle_directory(bottle)):
             continue
         try:
             reconcile_bottle(bottle)
@@ -68,7 +68,7 @@ def reconcile_bottle(bottle: Bottle) -> Bottle:
 
     If its backend does not answer, only `backend_problem` changes.
     """
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     with locks.lock(directory / LOCK):
         bottle.refresh_from_db()
         if bottle.state == Bottle.State.DELETED:
@@ -104,8 +104,8 @@ def _save(bottle: Bottle, reading: Reading, life: Life) -> None:
         bottle.problem,
     )
     derived = derive_state(before, [entry for entry, _ in reading.entries], life)
-    position = reading.entries[derived.told - 1][1] if derived.told else reading.start
-    if replace(derived, told=0) == before and position == bottle.journal_read:
+    position = reading.entries[derived.consumed - 1][1] if derived.consumed else reading.start
+    if replace(derived, consumed=0) == before and position == bottle.journal_read:
         return  # the usual case
     columns = {
         "state": derived.state,

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 from django.core.exceptions import ValidationError
@@ -20,12 +19,12 @@ from botbottle.manifest.reader import Manifest
 from botbottle.models import Bottle, digest_token, new_token, valid_slug
 from egress.models import RouteTableVersion
 from egress.policy.merge import merge_gate_host, merge_route
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from supervise import audit, events
 from supervise.bottles import build_log, reconcile
 from supervise.errors import SuperviseError
 from supervise.models import Proposal
-from supervise.proposals import decisions
+from supervise.proposals import apply, decisions
 
 MANIFEST = "manifest"  # the author of a bottle's first routes
 
@@ -63,10 +62,7 @@ def create(slug: str, *, author: str, backend: str = Bottle.Backend.LOCAL) -> Cr
             audit.append("bottle created", actor_name=author, bottle_slug=slug)
     except IntegrityError as error:
         raise BadBottle(f"There is a bottle {slug!r} already. Choose another name, or delete it.") from error
-    with suppress(
-        versions.NotPublished
-    ):  # recorded, and retried in the background; until then everything is denied
-        versions.publish(bottle)
+    apply.publish_table(bottle)  # if it fails, everything is denied until the background job's retry
     return Credentials(bottle, token)
 
 
@@ -103,7 +99,7 @@ def record_manifest(slug: str, manifest: Manifest, *, author: str) -> Bottle:
         if not bottle.manifest:
             _open_first_routes(newest, manifest, author)
         if bottle.supervise != manifest.supervise:
-            versions.must_publish_again(bottle)
+            publishing.must_publish_again(bottle)
         Bottle.objects.filter(pk=bottle.pk).update(
             manifest=manifest.text, backend=manifest.backend, supervise=manifest.supervise
         )
@@ -134,10 +130,9 @@ def rotate_token(slug: str, *, author: str) -> Credentials:
         Bottle.objects.filter(pk=bottle.pk).update(
             token_digest=digest_token(token), token_rotated_at=timezone.now()
         )
-        versions.must_publish_again(bottle)
+        publishing.must_publish_again(bottle)
         audit.append("token rotated", actor_name=author, bottle_slug=slug)
-    with suppress(versions.NotPublished):
-        versions.publish(bottle)
+    apply.publish_table(bottle)
     return Credentials(bottle, token)
 
 
@@ -159,14 +154,13 @@ def delete(slug: str, *, author: str) -> int:
         details = {"sandbox": left_behind} if left_behind else {}
         audit.append("bottle deleted", actor_name=author, bottle_slug=slug, details=details)
         events.announce_bottle(bottle, Bottle.State.DELETED)
-    with suppress(versions.NotPublished):
-        versions.unpublish(bottle)
+    apply.unpublish_table(bottle)
     return len(open_ids)
 
 
 def _end_sandbox(bottle: Bottle, author: str) -> str:
     """Remove the sandbox, so that a later bottle of the same name inherits nothing. Returns any problem."""
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     if not journal.exists(directory):
         return ""  # it was never started here
     problem = ""

@@ -1,6 +1,6 @@
-"""What operators do to one route of a bottle: change it, withdraw it, and look at what that would do.
+"""What operators do to one route of a bottle: change it, withdraw it, and preview both.
 
-Each verb asks for the right to decide for the bottle first, and changes only a table that was seen.
+Each action first checks the right to decide for the bottle, and changes only a table that was seen.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from django.utils import timezone
 
 from egress.models import RouteTableVersion
 from egress.policy import merge
-from egress.policy.decide import RouteTable
 from egress.policy.describe import table_text
 from egress.policy.errors import PolicyError
 from egress.policy.merge import Revision
+from egress.policy.table import RouteTable
 from egress.tables import versions
 from supervise import audit, events
 from supervise.bottles import records as bottles
 from supervise.bottles.actions import check_quorum, lock_as_seen
 from supervise.errors import BadAsk, TooRisky
-from supervise.proposals import quorum
+from supervise.proposals import apply, quorum
 from supervise.proposals.kind import Preview
 from supervise.proposals.risk import Level, Risk, route_risk
 from supervise.sanitize import without_nul_json
 
-CAUSE = 200  # characters that a version keeps of why it was made
+CAUSE = 200  # the most characters of a version's cause
 
 
 def withdraw_route(slug: str, host: str, *, actor: User, seen_version: int) -> RouteTableVersion:
-    """A new version without the host's route, made live once it is committed: what is open by it is cut.
+    """Append a version without the host's route, made live after the commit: its open connections are cut.
 
-    Raises NoSuchBottle, NotPermitted, StaleReview when another version than `seen_version` is the newest,
-    BadAsk when there is no such route, and TooRisky when a wider one would take its place.
+    Raises NoSuchBottle, NotPermitted, StaleReview if another version than `seen_version` is the newest,
+    BadAsk if there is no such route, and TooRisky if a wider one would take its place.
     """
 
     def withdrawn(table: RouteTable, now: datetime) -> Revision:
@@ -48,9 +48,9 @@ def withdraw_route(slug: str, host: str, *, actor: User, seen_version: int) -> R
 def change_route(
     slug: str, host: str, fields: Mapping[str, Any], *, actor: User, seen_version: int
 ) -> RouteTableVersion:
-    """A new version in which the given fields of the host's route are others; null takes one away.
+    """Append a version with the given fields of the host's route changed; null removes one.
 
-    Raises as `withdraw_route`; BadAsk also for fields that are wrong or change nothing.
+    Raises what `withdraw_route` raises; BadAsk also for fields that are wrong or change nothing.
     """
 
     def changed(table: RouteTable, now: datetime) -> Revision:
@@ -59,8 +59,8 @@ def change_route(
     return _revise(slug, host, changed, "route changed", actor=actor, seen_version=seen_version)
 
 
-def look(version: RouteTableVersion, host: str, fields: Mapping[str, Any] | None = None) -> Preview:
-    """What the change would do, or without fields the withdrawal. Changes nothing. Raises BadAsk."""
+def preview(version: RouteTableVersion, host: str, fields: Mapping[str, Any] | None = None) -> Preview:
+    """What the change would do or, without fields, the withdrawal. Changes nothing. Raises BadAsk."""
     now, table = timezone.now(), version.table
     try:
         if fields is None:
@@ -98,7 +98,8 @@ def _revise(
         _check_quorum(newest.table, made)
         author = actor.get_username()
         cause = f"{action}: {host}"[:CAUSE]
-        version = versions.put_in_force(newest, made.table, author=author, cause=cause)
+        version = versions.append(newest, made.table, author=author, cause=cause)
+        transaction.on_commit(lambda: apply.publish_table(bottle), robust=True)
         audit.append(
             action,
             actor_name=author,
@@ -115,7 +116,7 @@ def _revise(
 
 
 def _check_quorum(table: RouteTable, made: Revision) -> None:
-    """Less needs no other operator's approval."""
+    """Reach that shrinks needs no second approval."""
     if not made.widens:
         return
     if made.after is None and quorum.needs_several(Level.HIGH):
@@ -127,7 +128,7 @@ def _check_quorum(table: RouteTable, made: Revision) -> None:
 
 
 def _risk(made: Revision, table: RouteTable) -> Risk:
-    """Of what is new: less than before is none, but for what could be overlooked."""
+    """The risk of what is new: what only shrinks has none, except for what could be overlooked."""
     if made.widens and made.after:
         known_hosts = versions.hosts_reached()
         return route_risk(made.after.as_dict(), table, made.warnings, known_hosts=known_hosts)

@@ -1,4 +1,4 @@
-"""What became of a bottle since somebody last looked, from its journal and its backend's word. Pure."""
+"""Derives a bottle's state and events since the last check from its journal and its backend. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from botbottle.launch.journal import Entry
 
 BY_ITSELF = "bot-bottle"
 INTERRUPTED = "the process that was starting it ended before the bottle ran. Start it again."
-_SAME_MOMENT = 1.0  # seconds between an entry and the start it tells of
+_SAME_MOMENT = 1.0  # seconds between an entry and the start that it describes
 _OUTCOMES = {journal.STARTED, journal.ENDED, journal.FAILED}
 
 
 @dataclass
 class BottleState:
-    """What to write down: the state, and one audit row for each thing that happened."""
+    """What to save: the state, and one audit row for each event."""
 
     state: str
     started_at: float | None = None
     exit_code: int | None = None
     problem: str = ""
-    told: int = 0  # how many of the entries are part of it; the others are still going on
+    consumed: int = 0  # how many entries are part of it; the others are still in progress
     happened: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)  # action, who, details
 
     def add(self, action: str, who: str, **details: Any) -> None:
@@ -32,58 +32,56 @@ class BottleState:
 
 
 def derive_state(before: BottleState, entries: Sequence[Entry], life: Life) -> BottleState:
-    """The story that goes on from `before`. Entries whose effect is not to be seen yet are left for later."""
-    story = BottleState(before.state, before.started_at, before.exit_code, before.problem)
+    """The state that follows from `before`. Entries without a visible effect so far are left for later."""
+    derived = BottleState(before.state, before.started_at, before.exit_code, before.problem)
     running, stopper, is_starting = before.state == "running", BY_ITSELF, False
     for number, entry in enumerate(entries):
         later = entries[number + 1 :]
-        if _is_going_on(entry, later, life):
+        if _is_in_progress(entry, later, life):
             is_starting = entry.what == journal.STARTING
             break
-        story.told += 1
+        derived.consumed += 1
         match entry.what:
             case journal.STARTING if _came_to_run(entry, later, life):
-                story.add("bottle started", entry.who)
-                story.started_at, story.exit_code, story.problem = entry.at, None, ""
+                derived.add("bottle started", entry.who)
+                derived.started_at, derived.exit_code, derived.problem = entry.at, None, ""
                 running, stopper = True, BY_ITSELF
             case journal.STARTING if not _outcome(entry, later):
-                story.add("bottle not started", entry.who, problem=INTERRUPTED)
-                story.problem = INTERRUPTED
+                derived.add("bottle not started", entry.who, problem=INTERRUPTED)
+                derived.problem = INTERRUPTED
             case journal.FAILED:
-                story.add("bottle not started", entry.who, problem=entry.text)
-                story.problem = entry.text
+                derived.add("bottle not started", entry.who, problem=entry.text)
+                derived.problem = entry.text
             case journal.ENDED:
-                story.exit_code = entry.exit_code
+                derived.exit_code = entry.exit_code
                 if running:
-                    story.add("bottle stopped", stopper, exit_code=entry.exit_code)
+                    derived.add("bottle stopped", stopper, exit_code=entry.exit_code)
                 running = False
             case journal.STOPPING:
                 stopper = entry.who
             case journal.USED:
-                story.add("bottle used", entry.who, program=entry.text)
-    _agree_with_the_system(story, life, running=running, stopper=stopper, is_starting=is_starting)
-    return story
+                derived.add("bottle used", entry.who, program=entry.text)
+    _apply_life(derived, life, running=running, stopper=stopper, is_starting=is_starting)
+    return derived
 
 
-def _agree_with_the_system(
-    story: BottleState, life: Life, *, running: bool, stopper: str, is_starting: bool
-) -> None:
+def _apply_life(derived: BottleState, life: Life, *, running: bool, stopper: str, is_starting: bool) -> None:
     if life.alive:
         if not running:
-            story.add("bottle started", BY_ITSELF, found="running")
-        story.state, story.exit_code, story.problem = "running", None, ""
-        story.started_at = life.started_at or story.started_at
+            derived.add("bottle started", BY_ITSELF, found="running")
+        derived.state, derived.exit_code, derived.problem = "running", None, ""
+        derived.started_at = life.started_at or derived.started_at
         return
     if running:
-        story.exit_code = life.exit_code
-        story.add("bottle stopped", stopper, exit_code=life.exit_code)
+        derived.exit_code = life.exit_code
+        derived.add("bottle stopped", stopper, exit_code=life.exit_code)
     if is_starting:
-        story.state = "starting"
-    elif story.state != "created" or story.happened:
-        story.state = "stopped"
+        derived.state = "starting"
+    elif derived.state != "created" or derived.happened:
+        derived.state = "stopped"
 
 
-def _is_going_on(entry: Entry, later: Sequence[Entry], life: Life) -> bool:
+def _is_in_progress(entry: Entry, later: Sequence[Entry], life: Life) -> bool:
     if entry.what == journal.STARTING:
         return not life.alive and not _outcome(entry, later) and entry.writer_lives
     if entry.what == journal.STOPPING:
@@ -92,9 +90,9 @@ def _is_going_on(entry: Entry, later: Sequence[Entry], life: Life) -> bool:
 
 
 def _outcome(entry: Entry, later: Sequence[Entry]) -> str:
-    """How the start ended that this entry began; empty while nobody has said."""
-    said = (e.what for e in later if (e.pid, e.begun) == (entry.pid, entry.begun) and e.what in _OUTCOMES)
-    return next(said, "")
+    """How the start ended that this entry began; empty while that is unknown."""
+    outcomes = (e.what for e in later if (e.pid, e.begun) == (entry.pid, entry.begun) and e.what in _OUTCOMES)
+    return next(outcomes, "")
 
 
 def _came_to_run(entry: Entry, later: Sequence[Entry], life: Life) -> bool:
@@ -102,5 +100,5 @@ def _came_to_run(entry: Entry, later: Sequence[Entry], life: Life) -> bool:
     if outcome:
         return outcome != journal.FAILED
     if any(e.what == journal.STARTING for e in later):
-        return False  # nobody can say any more, and the later one is the one that counts
+        return False  # unknown by now, and only the later start counts
     return life.alive or (life.started_at or 0.0) >= entry.at - _SAME_MOMENT

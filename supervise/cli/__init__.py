@@ -1,1 +1,1 @@
-"""What the management commands share."""
+"""The base of the management commands, and how they print."""

@@ -1,4 +1,4 @@
-"""What all our management commands share: verbs, --json, and refusals as one sentence with exit code 1."""
+"""The base of all management commands: subcommands, --json, and errors as one sentence with exit code 1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JSON_HELP = "print one JSON value for scripts"
 
 
 def add_json(parser: CommandParser, help_text: str = JSON_HELP, **more: Any) -> None:
-    """The option that every command of ours has."""
+    """Add the option that every command has."""
     parser.add_argument("--json", action="store_true", help=help_text, **more)
 
 
@@ -36,7 +36,7 @@ def json_line(value: Any) -> str:
 
 
 def addresses(opened: list[listeners.Listener]) -> dict[str, str]:
-    """Where operators and agents find what serves these listeners."""
+    """The addresses of the console and of the agents' endpoint on these listeners."""
     ports = {listener.plane.value: listener.port for listener in opened}
     agents = next(iter(settings.SUPERVISE_HOSTS), settings.SUPERVISE_BIND)
     return {
@@ -45,22 +45,22 @@ def addresses(opened: list[listeners.Listener]) -> dict[str, str]:
     }
 
 
-def address_lines(told: dict[str, str], *, as_json: bool) -> str:
-    return json_line(told) if as_json else "\n".join(f"{what:<8} {where}" for what, where in told.items())
+def address_lines(found: dict[str, str], *, as_json: bool) -> str:
+    return json_line(found) if as_json else "\n".join(f"{what:<8} {where}" for what, where in found.items())
 
 
-def tell_addresses(command: BaseCommand, told: dict[str, str], *, as_json: bool) -> None:
-    command.stdout.write(address_lines(told, as_json=as_json))
-    command.stdout.flush()  # whoever started it may read a pipe
+def print_addresses(command: BaseCommand, found: dict[str, str], *, as_json: bool) -> None:
+    command.stdout.write(address_lines(found, as_json=as_json))
+    command.stdout.flush()  # the output may be a pipe
 
 
 class OperatorCommand(BaseCommand):
-    """Subclasses return from `run` what --json prints; `show` prints it for people.
+    """A command whose `run` returns what --json prints, and whose `show` prints it for people.
 
-    None stands for output that `run` has written itself.
+    `run` returns None if it has written its output itself.
     """
 
-    requires_system_checks: list[str] = []  # `up` and `web` run them; these commands only touch the database
+    requires_system_checks: list[str] = []  # `up` and `web` run them; these commands only use the database
     requires_migrations_checks = False
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -96,7 +96,7 @@ class OperatorCommand(BaseCommand):
         raise NotImplementedError
 
     def problem(self, result: Any) -> str | None:
-        """What a finished command found wrong, if anything: printed as an error, exit code 1."""
+        """What a finished command found wrong, if anything: printed as an error, with exit code 1."""
         return None
 
     def write_json(self, value: Any) -> None:
@@ -105,20 +105,20 @@ class OperatorCommand(BaseCommand):
 
 
 class Verbs:
-    """The subcommands of a command. Each takes --json too, before or after its other arguments."""
+    """The subcommands of a command. Each accepts --json too, before or after its other arguments."""
 
     def __init__(self, parser: CommandParser, *names: str) -> None:
         self._verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(names))
 
     def add(self, name: str, help_text: str) -> CommandParser:
         parser: CommandParser = self._verbs.add_parser(name, help=help_text)
-        # SUPPRESS: a default here would overwrite the --json that stood before the verb.
+        # SUPPRESS: a default here would overwrite a --json before the verb.
         add_json(parser, default=argparse.SUPPRESS)
         return parser
 
 
 def local_author() -> str:
-    """Whoever can run manage.py owns the database; the record says which account that was."""
+    """The name of the local account. Anybody who can run manage.py owns the database."""
     try:
         return f"{getpass.getuser()} (command line)"
     except (KeyError, OSError):
@@ -133,19 +133,19 @@ def named_user(username: str) -> User:
 
 
 def acting_operator(username: str | None) -> User:
-    """The operator a command decides as: the one named, else the only active superuser."""
+    """The operator that a command decides as: the named one, else the only active superuser."""
     if username:
         return named_user(username)
     superusers = list(User.objects.filter(is_superuser=True, is_active=True)[:2])
     if len(superusers) != 1:
-        raise CommandError("Say who decides: --as USERNAME.")
+        raise CommandError("Say which operator decides: --as USERNAME.")
     return superusers[0]
 
 
 def review_lines(review: Preview) -> Iterator[str]:
-    """What a change would do: in sentences, then line by line. Nothing in it does anything to a terminal."""
-    told = (("effect", review.effects), ("warning", review.warnings), ("note", review.notes))
-    for title, sentences in told:
+    """What a change would do: in sentences, then line by line. The text is safe for a terminal."""
+    parts = (("effect", review.effects), ("warning", review.warnings), ("note", review.notes))
+    for title, sentences in parts:
         for sentence in sentences:
             yield f"{title:14} {make_visible(sentence)}"
     for row in line_diff(review.before, review.after, most_rows=ALL_ROWS).rows:
@@ -154,7 +154,7 @@ def review_lines(review: Preview) -> Iterator[str]:
 
 
 def read_payload(source: str, what: str) -> dict[str, Any]:
-    """A JSON object of a file or, as '-', of standard input, with the keys of `what`."""
+    """Read a JSON object with the keys of `what` from a file or, as '-', from standard input."""
     try:
         payload = json.loads(sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

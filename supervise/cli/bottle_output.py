@@ -1,4 +1,4 @@
-"""How `manage.py bottle` prints. What came out of a bottle is made plain before it meets a terminal."""
+"""The output of `manage.py bottle`. Text from inside a bottle is made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from botbottle.web import listeners
 from supervise.bottles.records import Credentials
 from supervise.sanitize import make_visible, one_line
 
-# Colours and cursor moves (CSI), titles and links (OSC and the like), and the short ones.
+# Colours and cursor moves (CSI), titles and links (OSC and similar), and short escapes.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _LINE_MOST = 64 * 1024
 
 
 class Plain:
-    """Bytes from inside a bottle as lines of text that do nothing to a terminal."""
+    """Bytes from inside a bottle as lines of text that are safe for a terminal."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -49,7 +49,7 @@ def plain(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _plain(text: str) -> bytes:
     lines = _ESCAPES.sub("", text.replace("\r\n", "\n")).split("\n")
-    # A carriage return shows only what was printed last, as a progress bar does.
+    # After a carriage return only the last text shows, as with a progress bar.
     return "\n".join(make_visible(line.rstrip("\r").rpartition("\r")[2]) for line in lines).encode()
 
 
@@ -78,7 +78,7 @@ def connection(credentials: Credentials) -> dict[str, str]:
 
 
 def _agent_port() -> int:
-    """The port a running server published, else the configured one."""
+    """The port that a running server published, else the configured one."""
     return _published(".http.port", "agent") or int(settings.SUPERVISE_PORT)
 
 
@@ -115,7 +115,7 @@ def _show_ps(result: list[dict[str, Any]]) -> str:
 
 
 def _more(line: Mapping[str, Any]) -> str:
-    """Since when, how it ended, what is wrong: as much as there is to say."""
+    """Details of the state: since when, the exit code, problems."""
     said = []
     if line["state"] == Bottle.State.RUNNING and line["started_at"]:
         said.append(f"for {timesince(line['started_at'], timezone.now(), depth=1)}".replace("\xa0", " "))

@@ -1,4 +1,4 @@
-"""What the bottles' pages show. Changes nothing; the number of queries does not grow with what is shown."""
+"""The read side of the bottles' pages. The number of queries does not depend on what is shown."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Case, Max, Q, QuerySet, When
 from django.db.models import Count as CountOf
-from django.db.models import Max, Q, QuerySet
 from django.db.models.functions import TruncDay, TruncHour
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress.models import RouteTableVersion, TrafficRecord
+from egress.models import Publication, RouteTableVersion, TrafficRecord
 from egress.policy.describe import operator_settings, table_text
 from egress.policy.merge import RouteChange, diff_tables
 from egress.policy.routes import Route
@@ -25,11 +25,12 @@ from supervise.proposals import queries
 
 TOP_HOSTS = 10
 MOST_ROWS = 2000
+TROUBLED = 5  # bottles with problems that the overview names
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A stretch of the past, as the page draws it."""
+    """A period of the past, and how a plot divides it."""
 
     name: str
     step: timedelta
@@ -49,11 +50,11 @@ class RouteLine:
     route: Route
     is_over: bool
     last_use: datetime | None
-    uses: int  # as far back as records are kept
+    uses: int  # while records are kept
 
     @property
     def settings(self) -> str:
-        """What only operators set, where it is not as usual."""
+        """The settings that only operators change, if they differ from the defaults."""
         return operator_settings(self.route).removeprefix("; ")
 
 
@@ -81,7 +82,7 @@ def since(period: Period) -> datetime:
 
 
 def plots_of(bottles: Iterable[Bottle], period: Period) -> dict[int, Plot]:
-    """One plot for each bottle, all by one query."""
+    """One plot for each bottle, by one query."""
     ids = [bottle.pk for bottle in bottles]
     times = slots(timezone.now(), period.step, period.count)
     rows = (
@@ -101,7 +102,7 @@ def plots_of(bottles: Iterable[Bottle], period: Period) -> dict[int, Plot]:
 
 
 def route_lines(bottle: Bottle, version: RouteTableVersion, host: str = "") -> list[RouteLine]:
-    """All of them, or that of one host."""
+    """The lines of all routes, or of one host's."""
     records = TrafficRecord.objects.filter(bottle=bottle, verdict="allowed")
     used = {
         row["route"]: row
@@ -122,14 +123,14 @@ def route_lines(bottle: Bottle, version: RouteTableVersion, host: str = "") -> l
 
 
 def refused_hosts(bottle: Bottle, since: datetime) -> list[dict[str, Any]]:
-    """The hosts that were refused most, each with why and when last."""
+    """The hosts that were refused most, with the reason and the last time."""
     refused = TrafficRecord.objects.filter(bottle=bottle, verdict="refused", at__gte=since)
     rows = refused.order_by().values("host", "reason").annotate(times=CountOf("pk"), last=Max("at"))
     return [dict(row) for row in rows.order_by("-times", "host")[:TOP_HOSTS]]
 
 
 def compare(bottle: Bottle, one: int, other: int) -> Comparison | None:
-    """None when the bottle has not both."""
+    """Compare two versions. None if the bottle does not have both."""
     found = {
         version.version: version
         for version in RouteTableVersion.objects.filter(bottle=bottle, version__in=[one, other])
@@ -143,3 +144,31 @@ def compare(bottle: Bottle, one: int, other: int) -> Comparison | None:
         diff_tables(before.table, after.table),
         line_diff(table_text(before.table), table_text(after.table), most_rows=MOST_ROWS),
     )
+
+
+def bottles_overview(*, limit: int = 50) -> dict[str, Any]:
+    """The overview for the queue: active bottles first, then by name. Three queries for any number."""
+    living = Bottle.objects.exclude(state=Bottle.State.DELETED)
+    active = Q(state__in=[Bottle.State.RUNNING, Bottle.State.STARTING])
+    counts = living.aggregate(
+        total=CountOf("pk"), running=CountOf("pk", filter=Q(state=Bottle.State.RUNNING))
+    )
+    shown = list(
+        living.defer("dockerfile", "manifest")
+        .annotate(pending=queries.pending_count(), is_idle=Case(When(active, then=0), default=1))
+        .order_by("is_idle", "slug")[:limit]
+    )
+    troubled = list(_troubled()[: TROUBLED + 1])
+    return {
+        **counts,
+        "shown": shown,
+        "not_shown": counts["total"] - len(shown),
+        "troubled": troubled[:TROUBLED],
+        "more_troubled": len(troubled) > TROUBLED,
+    }
+
+
+def _troubled() -> QuerySet[Publication]:
+    """The publications for which the egress proxy reports a problem, shown above or not."""
+    troubled = Publication.objects.exclude(bottle__state=Bottle.State.DELETED).exclude(proxy_problems=[])
+    return troubled.select_related("bottle").only("proxy_problems", "bottle__slug").order_by("bottle__slug")

@@ -1,7 +1,7 @@
-"""The bottles' pages: what each may reach, what it tried; and forms that roll back, rotate, start and stop.
+"""The bottles' pages: what each may reach and what it tried; forms to roll back, rotate, start and stop.
 
 Trust boundary: readers are signed-in operators; hosts and paths were chosen by agents. Every change goes
-through a verb of `supervise.bottles.actions`, which checks the right to it.
+through `supervise.bottles.actions`, which checks the right to it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from django.views.decorators.http import require_POST
 
 from botbottle.models import Bottle
 from egress.models import Publication, RouteTableVersion
-from egress.tables import versions as store
-from egress.traffic import record_import
+from egress.tables import homes
+from egress.traffic import proxy_health
 from supervise.access.permissions import may_decide_for, may_run_for, may_view
 from supervise.bottles import actions, build_log
 from supervise.bottles.records import NoSuchBottle
-from supervise.console import bottle_queries
+from supervise.console import bottle_queries, views
 from supervise.console.bottle_queries import PERIODS, Period
 from supervise.console.views import OperatorRequest, operator_page
 from supervise.errors import NotPermitted, StaleReview, SuperviseError
@@ -36,12 +36,12 @@ from supervise.proposals.kind import ChangesSince
 
 BOTTLES_PAGE = 50
 VERSIONS_PAGE = 20
-SAID_BY_A_START = 20_000  # characters
+START_LOG = 20_000  # characters
 _STATUS_OF: dict[type[SuperviseError], int] = {NotPermitted: 403, StaleReview: 409}
 
 
 def bottle_form(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponseBase]:
-    """A form's target: POST only. What is refused shows the bottle as it is now, and why."""
+    """The target of a form: POST only. A refusal shows the current bottle and the reason."""
 
     def guarded(request: Any, slug: str, **more: str) -> HttpResponse:
         if not may_view(request.user):
@@ -73,14 +73,21 @@ def bottles(request: OperatorRequest) -> HttpResponse:
     page = Paginator(bottle_queries.living_bottles(), BOTTLES_PAGE).get_page(request.GET.get("page"))
     plots = bottle_queries.plots_of(page, PERIODS["day"])
     lines = [(bottle, plots[bottle.pk]) for bottle in page]
-    return _render(
+    return views.page(
         request,
         "supervise/bottle/list.html",
         title="Bottles",
         page=page,
         lines=lines,
-        losses=record_import.losses(),
+        losses=proxy_health.losses(),
     )
+
+
+@operator_page
+def strip(request: OperatorRequest) -> HttpResponse:
+    """The overview of bottles by itself, which an open queue page fetches after an event."""
+    overview = bottle_queries.bottles_overview()
+    return render(request, "supervise/queue/_bottles_strip.html", {"bottles": overview})
 
 
 @operator_page
@@ -92,14 +99,14 @@ def bottle(request: OperatorRequest, slug: str) -> HttpResponse:
 def rollback(request: OperatorRequest, slug: str) -> HttpResponse:
     version, seen = (number_of(request.POST.get(name)) for name in ("version", "seen_version"))
     made = actions.rollback(slug, version, actor=request.user, seen_version=seen)
-    tell(request, made, f"The table is back at version {version}, as version {made.version}")
+    add_result_message(request, made, f"The table is back at version {version}, as version {made.version}")
     return redirect("bottle", slug)
 
 
 @bottle_form
 @sensitive_variables("made")
 def rotate(request: OperatorRequest, slug: str) -> HttpResponse:
-    """Shows the token in the answer itself: it is kept nowhere, and a second look needs a new one."""
+    """Show the new token in the response itself: it is not stored, and a lost one must be replaced."""
     made = actions.rotate_token(slug, actor=request.user)
     return _bottle_page(request, get_bottle(slug), token=made.token)
 
@@ -118,14 +125,14 @@ def stop(request: OperatorRequest, slug: str) -> HttpResponse:
     return redirect("bottle", slug)
 
 
-def tell(request: OperatorRequest, made: RouteTableVersion, said: str) -> None:
-    """What was changed, and whether the proxy serves it by now."""
+def add_result_message(request: OperatorRequest, made: RouteTableVersion, change: str) -> None:
+    """Add a message about the change, and whether the proxy serves it by now."""
     live = Publication.objects.get(bottle=made.bottle_id)
     if live.live_version >= made.version:
-        messages.success(request, f"{said}, and live.")
+        messages.success(request, f"{change}, and live.")
     else:
         reason = live.problem or "the proxy has not answered yet"
-        messages.warning(request, f"{said}, but not live yet: {reason}. It is retried.")
+        messages.warning(request, f"{change}, but not live yet: {reason}. It is retried.")
 
 
 def status_of(error: SuperviseError) -> int:
@@ -145,7 +152,7 @@ def _bottle_page(
     newest = versions.latest("version")
     chosen = request.GET.get("period", "")
     period = PERIODS.get(chosen, PERIODS["day"])
-    return _render(
+    return views.page(
         request,
         "supervise/bottle/bottle.html",
         status=status,
@@ -159,7 +166,7 @@ def _bottle_page(
         gate_only=[host for host in newest.table.gate_hosts if newest.table.get(host) is None],
         versions=_VersionPages(versions, newest.version).get_page(request.GET.get("page")),
         comparison=_comparison(request, shown),
-        said=build_log.end(store.bottle_directory(shown) / build_log.STARTING, SAID_BY_A_START).text,
+        start_log=build_log.end(homes.bottle_directory(shown) / build_log.STARTING, START_LOG).text,
         may_decide=may_decide_for(request.user, shown),
         may_run=may_run_for(request.user, shown),
         **_traffic(shown, period),
@@ -167,7 +174,7 @@ def _bottle_page(
 
 
 class _VersionPages(Paginator):  # type: ignore[type-arg]
-    """A bottle's versions, newest first. Their numbers have no gaps, so that none is counted or skipped."""
+    """A bottle's versions, newest first. Their numbers have no gaps, so none is counted or skipped."""
 
     object_list: QuerySet[RouteTableVersion]
 
@@ -199,7 +206,7 @@ def _traffic(shown: Bottle, period: Period) -> dict[str, Any]:
 
 
 def changed_since_seen(request: OperatorRequest, shown: Bottle, newest: int) -> ChangesSince | None:
-    """Since the version that the form was made from."""
+    """The changes since the version that the form was made from."""
     found = bottle_queries.compare(shown, number_of(request.POST.get("seen_version")), newest)
     return ChangesSince((), found.diff) if found and found.changes else None
 
@@ -210,12 +217,12 @@ def _comparison(request: OperatorRequest, shown: Bottle) -> bottle_queries.Compa
     one, other = (number_of(request.GET.get(name)) for name in ("from", "to"))
     found = bottle_queries.compare(shown, one, other)
     if found is None:
-        messages.error(request, "The bottle has not both of these versions.")
+        messages.error(request, "This bottle does not have both versions.")
     return found
 
 
 def number_of(text: str | None) -> int:
-    """0, which no version has, for anything else than a number."""
+    """The number, or 0, which no version has, for any other text."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
@@ -224,8 +231,3 @@ def get_bottle(slug: str) -> Bottle:
     if found is None:
         raise Http404(f"There is no bottle {slug!r}.")
     return found
-
-
-def _render(request: OperatorRequest, template: str, *, status: int = 200, **context: Any) -> HttpResponse:
-    context = {**admin.site.each_context(request), "is_nav_sidebar_enabled": False, **context}
-    return render(request, template, context, status=status)

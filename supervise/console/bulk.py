@@ -1,6 +1,6 @@
-"""Many at once: a page that lists every item with what was seen of it, then a report of each result.
+"""Deciding many at once: a page that lists every item with its digest, then a report of each result.
 
-Rejecting takes any; approving takes only what is low risk, checked again inside the decision.
+Any proposal can be rejected; only low risk can be approved, checked again inside the decision.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from django.http import HttpResponse, QueryDict
 
 from supervise.access.permissions import bottles_assigned_to_others, may_decide
 from supervise.console.cards import Card, card_of, summary_of
-from supervise.console.decision_forms import told
+from supervise.console.decision_forms import result_message
 from supervise.console.queue_query import PAGE
 from supervise.console.views import OperatorRequest, operator_form, operator_page, page
 from supervise.errors import StaleReview, SuperviseError
@@ -38,7 +38,7 @@ class Result:
 
 @operator_page
 def bulk(request: OperatorRequest) -> HttpResponse:
-    """What was picked, to be looked at before anything is decided."""
+    """The confirmation page of the picked proposals."""
     verb = request.GET.get("verb", "")
     return _confirm(request, verb if verb in VERBS else "reject", _ids(request.GET))
 
@@ -89,7 +89,7 @@ def _confirm(
 
 
 def _sorted_out(verb: str, cards: list[Card]) -> tuple[list[Card], list[Card]]:
-    """What this way of deciding takes, and what must be decided by itself."""
+    """The cards that can be decided in bulk, and those that must be decided one by one."""
     taken = [card for card in cards if verb == "reject" or card.is_low_risk]
     return taken, [card for card in cards if card not in taken]
 
@@ -97,7 +97,7 @@ def _sorted_out(verb: str, cards: list[Card]) -> tuple[list[Card], list[Card]]:
 def _report(
     request: OperatorRequest, verb: str, decide: Callable[[UUID, str], Decision | Approval]
 ) -> HttpResponse:
-    """Each by itself: one that fails changes nothing about the others."""
+    """Decide each by itself: one failure does not affect the others."""
     results = [_one(pk, request.POST, decide) for pk in _ids(request.POST)]
     return page(
         request,
@@ -114,7 +114,7 @@ def _one(pk: UUID, form: QueryDict, decide: Callable[[UUID, str], Decision | App
     except SuperviseError:
         return None
     try:
-        _, text = told(decide(pk, form.get(f"seen-{pk}", "")))
+        _, text = result_message(decide(pk, form.get(f"seen-{pk}", "")))
     except StaleReview as error:
         changed = changed_since(form.get(f"note-{pk}", ""), review_of(get_proposal(pk)))
         return Result(asked, summary_of(asked), is_done=False, text=error.message, changed=changed)

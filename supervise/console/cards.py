@@ -17,7 +17,6 @@ from django.utils import timezone
 
 from egress.policy.hostnames import is_punycode
 from supervise.access.permissions import bottles_assigned_to_others, may_decide
-from supervise.console.queue_query import call_patience
 from supervise.diffs import Diff, Pair, line_diff, side_by_side
 from supervise.digests import digest, vote_digest
 from supervise.errors import BadAsk
@@ -25,6 +24,7 @@ from supervise.models import Decision, Proposal
 from supervise.proposals import queries, quorum
 from supervise.proposals.kind import Edit, Kind, Preview, Review, kind_of
 from supervise.proposals.precedents import Precedents, precedents_of
+from supervise.proposals.queries import call_patience
 from supervise.proposals.review import checked_payload
 from supervise.proposals.risk import Level
 from supervise.proposals.staleness import fingerprint

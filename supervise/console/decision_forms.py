@@ -123,7 +123,7 @@ def _decide(
         return _refused(request, proposal_id, 409, error.message, opened=opened, edit=edit, is_stale=True)
     except (BadAsk, MissingReason) as error:
         return _refused(request, proposal_id, 400, error.message, opened=opened, edit=edit)
-    level, text = told(result)
+    level, text = result_message(result)
     return _done(request, level, text)
 
 
@@ -171,7 +171,7 @@ def _done(request: OperatorRequest, level: int, text: str) -> HttpResponse:
     return redirect("queue")
 
 
-def told(result: Decision | Approval) -> tuple[int, str]:
+def result_message(result: Decision | Approval) -> tuple[int, str]:
     """The result in one sentence for the operator, and the level of the message."""
     what = _what(result.proposal)
     if isinstance(result, Approval):

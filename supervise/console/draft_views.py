@@ -12,7 +12,7 @@ from supervise.access.permissions import may_decide_for
 from supervise.bottles.records import NoSuchBottle
 from supervise.bottles.records import get as get_bottle
 from supervise.console.cards import Change, summary_of
-from supervise.console.decision_forms import told
+from supervise.console.decision_forms import result_message
 from supervise.console.views import OperatorRequest, draft_lines, operator_form, operator_page, page
 from supervise.errors import SuperviseError
 from supervise.proposals import drafts
@@ -47,7 +47,7 @@ def approve_draft(request: OperatorRequest) -> HttpResponse:
         shown = _draft_of_form(request)
         note = request.POST.get("note", "").replace("\r\n", "\n")
         seen = request.POST.get("seen_digest", "")
-        level, text = told(drafts.approve(shown, actor=request.user, seen_digest=seen, note=note))
+        level, text = result_message(drafts.approve(shown, actor=request.user, seen_digest=seen, note=note))
     except NoSuchBottle as error:
         raise Http404(error.message) from error
     except SuperviseError as error:

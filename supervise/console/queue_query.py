@@ -1,13 +1,13 @@
-"""The queue's read side: which proposals a filter shows, in which order, and what the live header says.
+"""The read side of the queue: which proposals a filter shows, in which order, and the live header.
 
-The number of queries does not depend on the number of cards. Filters are operators' words, hosts are agents'.
+The number of queries does not depend on the number of cards. Filters are operators' text, hosts are agents'.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -20,23 +20,23 @@ from django.utils import timezone
 from botbottle.models import Bottle
 from egress.models import Publication
 from egress.tables import versions
-from egress.traffic import record_import
+from egress.traffic import proxy_health
 from supervise import audit
 from supervise.models import AuditEvent, Proposal
 from supervise.proposals.kind import Review, names
-from supervise.proposals.queries import reviews_of
+from supervise.proposals.queries import call_patience, reviews_of
 from supervise.proposals.risk import Level
 
 PAGE = 50
 MOST_PAGES = 1000
 RISKS = {level.word: level for level in sorted(Level, reverse=True)}
 TABLES_SHOWN = 3
-ARRIVAL_ACTIONS = ("filed", "filed for the bottle", "snoozed", "woken")  # what the audit calls them
+ARRIVAL_ACTIONS = ("filed", "filed for the bottle", "snoozed", "woken")  # actions in the audit record
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What the address asks for. Junk in it counts as not given."""
+    """The filter in the address. Invalid values are ignored."""
 
     show: str = "pending"
     risk: str = ""
@@ -62,7 +62,7 @@ class Filter:
         return bool(self.risk or self.tool or self.bottle or self.text)
 
     def query(self, *, page: int | None = None) -> str:
-        """The address that asks for this again."""
+        """The query string for this filter."""
         words = {"show": self.show if self.show != "pending" else "", "risk": self.risk, "tool": self.tool}
         words |= {"bottle": self.bottle, "q": self.text, "page": str(page) if page and page > 1 else ""}
         return urlencode({name: word for name, word in words.items() if word})
@@ -96,15 +96,18 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """When a page was made: after which change, because a time says nothing of what is still to be committed,
-    and at what time, for what time alone brings back."""
+    """The position of a rendered page: the last audit number (commit order), and the time (for snoozes that
+    end).
+    """
 
     seq: int
     at: datetime
 
     @classmethod
     def of_text(cls, text: str) -> Since:
-        """As a page sent it back. What cannot be read is long ago: rather too much is new than lost."""
+        """Parse what a page sent back. An invalid value means long ago: rather show too much as new than lose
+        something.
+        """
         seq, _, at = text.partition("@")
         try:
             if not (seq.isascii() and seq.isdigit() and len(seq) < 19):
@@ -119,7 +122,7 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class QueuePage:
-    """One page of cards, and how many there are before and after it."""
+    """One page of cards, and how many precede and follow it."""
 
     reviews: list[Review]
     total: int
@@ -132,8 +135,8 @@ class QueuePage:
 
 
 def page_of(wanted: Filter) -> QueuePage:
-    """Riskiest first; then those whose call still waits, the one that ends soonest first; then the oldest."""
-    since = Since(audit.newest_seq(), now := timezone.now())  # before the look: what comes meanwhile is new
+    """The riskiest first; then those with a waiting call, the one that ends first; then the oldest."""
+    since = Since(audit.newest_seq(), now := timezone.now())  # before the read: what arrives meanwhile is new
     found = wanted.proposals(now)
     before = (wanted.page - 1) * PAGE
     proposals = list(
@@ -154,11 +157,12 @@ def page_of(wanted: Filter) -> QueuePage:
 
 
 def arrived(wanted: Filter, since: Since, shown: Collection[UUID] = ()) -> int:
-    """How many came into this view after a page was made: filed, put there by hand, or woken by time.
+    """How many proposals arrived in this view since a page was rendered: submitted, moved there, or woken by
+    time.
 
-    What came in the moment between may be `shown` already.
+    What arrived while it was rendered may be `shown` already.
     """
-    # For each card that is there, however long ago the page was made.
+    # One lookup per card, however old the page is.
     moved = AuditEvent.objects.filter(
         proposal_id=OuterRef("pk"), seq__gt=since.seq, action__in=ARRIVAL_ACTIONS
     )
@@ -168,18 +172,15 @@ def arrived(wanted: Filter, since: Since, shown: Collection[UUID] = ()) -> int:
     return wanted.proposals(timezone.now()).filter(came).count()
 
 
-def call_patience() -> timedelta:
-    """How long a tool call waits before it is told "pending"."""
-    return timedelta(seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS)
-
-
 def proxy_state() -> dict[str, str]:
-    """What the egress proxy serves, in a word, a line, and all of it. Another home's that is away is news."""
+    """Proxy status for the header: label, summary and tooltip. Covers this home only; `proxy_news` covers
+    others.
+    """
     if not settings.EGRESS_PROXY:
         return {
-            "word": "off",
-            "text": "no proxy here",
-            "all": "EGRESS_PROXY is off: tables are published only.",
+            "label": "off",
+            "summary": "no proxy here",
+            "tooltip": "EGRESS_PROXY is off: tables are published only.",
         }
     publications = list(
         Publication.objects.exclude(bottle__state=Bottle.State.DELETED)
@@ -192,15 +193,19 @@ def proxy_state() -> dict[str, str]:
         for slug, live, newest in publications
     ]
     more = f" +{len(tables) - TABLES_SHOWN}" if len(tables) > TABLES_SHOWN else ""
-    text = ", ".join(tables[:TABLES_SHOWN]) + more
-    if absence := record_import.absence_here():
-        return {"word": "away", "text": "does not answer", "all": absence.text}
+    summary = ", ".join(tables[:TABLES_SHOWN]) + more
+    if absence := proxy_health.absence_here():
+        return {"label": "away", "summary": "does not answer", "tooltip": absence.text}
     lags = any(live != newest for _, live, newest in publications)
-    return {"word": "lags" if lags else "up", "text": text or "no tables yet", "all": "\n".join(tables)}
+    return {
+        "label": "lags" if lags else "up",
+        "summary": summary or "no tables yet",
+        "tooltip": "\n".join(tables),
+    }
 
 
 def _beginning_with(text: str) -> Q:
-    """Proposals by the beginning of their id, when the text can be one."""
+    """Match the beginning of an id, if the text can be one."""
     digits = text.replace("-", "").lower()
     if not 8 <= len(digits) <= 32 or digits.strip("0123456789abcdef"):
         return Q(pk__in=[])

@@ -1,7 +1,7 @@
 """The page of one route: what it allows, and the forms that change and withdraw it.
 
 Trust boundary: readers are signed-in operators; the host and its paths were chosen by agents. Every change
-goes through a verb of `supervise.bottles.route_actions`, which checks the right to it.
+goes through `supervise.bottles.route_actions`, which checks the right to it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from supervise.bottles import route_actions
 from supervise.console import bottle_queries
 from supervise.console.bottle_queries import RouteLine
 from supervise.console.bottle_views import (
+    add_result_message,
     bottle_form,
     changed_since_seen,
     get_bottle,
     number_of,
     status_of,
-    tell,
 )
 from supervise.console.cards import Change
 from supervise.console.views import OperatorRequest, is_fragment, operator_page, page
@@ -39,12 +39,12 @@ PANELS = ("change", "withdraw")
 
 @dataclass(frozen=True)
 class RouteDetail:
-    """What the page shows of one route, and of the edit in its form."""
+    """The values of the page: one route, and the edit in its form."""
 
     line: RouteLine
     withdrawal: Change
     edit: RouteEdit
-    edited: Change | None  # what the edit would do, once somebody asked
+    edited: Change | None  # the preview of the edit, if it was requested
     edit_problem: str
 
 
@@ -66,13 +66,13 @@ def change(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
         made = route_actions.change_route(slug, host, fields, actor=request.user, seen_version=seen)
     except SuperviseError as error:
         return _refused(request, slug, host, error, opened="change", edit=edit)
-    tell(request, made, f"The route of {host} is changed, as version {made.version}")
+    add_result_message(request, made, f"The route of {host} is changed, as version {made.version}")
     return redirect("bottle", slug)
 
 
 @bottle_form
 def preview(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
-    """What the form's edit would do. Changes nothing; a POST because an edit can be long."""
+    """Preview the form's edit. Changes nothing; a POST because an edit can be long."""
     shown, edit = get_bottle(slug), RouteEdit.of_form(request.POST)
     if is_fragment(request):
         detail = _detail(shown, versions.current(shown), host, edit)
@@ -86,14 +86,14 @@ def withdraw(request: OperatorRequest, slug: str, host: str) -> HttpResponse:
         made = route_actions.withdraw_route(slug, host, actor=request.user, seen_version=_seen(request))
     except SuperviseError as error:
         return _refused(request, slug, host, error, opened="withdraw")
-    tell(request, made, f"The route of {host} is withdrawn, as version {made.version}")
+    add_result_message(request, made, f"The route of {host} is withdrawn, as version {made.version}")
     return redirect("bottle", slug)
 
 
 def _refused(
     request: OperatorRequest, slug: str, host: str, error: SuperviseError, **shown: Any
 ) -> HttpResponse:
-    """The route as it is now, with what was typed; where there is none left, the bottle. Both say why."""
+    """The current route with the typed edit, or the bottle if the route is gone. Both show the reason."""
     bottle = get_bottle(slug)
     newest = versions.current(bottle)
     if newest.table.get(host) is None:
@@ -129,25 +129,25 @@ def _page(
 
 
 def _detail(bottle: Bottle, newest: RouteTableVersion, host: str, edit: RouteEdit | None) -> RouteDetail:
-    """Raises BadAsk when there is no such route."""
-    withdrawal = Change(route_actions.look(newest, host))
+    """Raises BadAsk if there is no such route."""
+    withdrawal = Change(route_actions.preview(newest, host))
     (line,) = bottle_queries.route_lines(bottle, newest, host)
     start, edited, problem = RouteEdit.of_route(line.route), None, ""
     if edit is not None:
         try:
             fields = edit.changes(start)
-            edited = Change(route_actions.look(newest, host, fields)) if fields else None
+            edited = Change(route_actions.preview(newest, host, fields)) if fields else None
         except BadAsk as error:
             problem = error.message
     return RouteDetail(line, withdrawal, edit or start, edited, problem)
 
 
 def _seen_route(slug: str, host: str, version: int) -> Route:
-    """The route as it was in the version that the form was made from. Raises BadAsk."""
+    """The route in the version that the form was made from. Raises BadAsk."""
     seen = RouteTableVersion.objects.filter(bottle=get_bottle(slug), version=version).first()
     found = seen.table.get(host) if seen else None
     if found is None:
-        raise BadAsk("The table that you saw has no such route. Look again.")
+        raise BadAsk("The table that you saw has no such route. Reload the page.")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Reads that many open pages ask for after one event: done once for each commit, and given to all.
+"""Reads that many open pages request after one event: done once for each commit, and shared.
 
-What is kept is used only while the database says that nothing was committed since it was read. What time
-alone changes, such as the end of a lease, is at most a second late.
+A cached value is used only while the database reports no commit since it was read. What changes by time
+alone, such as the end of a lease, is at most a second late.
 """
 
 from __future__ import annotations
@@ -32,29 +32,31 @@ MOST_KEPT = 64
 @dataclass(frozen=True, slots=True)
 class _Read:
     value: Any
-    commit: Hashable  # the newest one before
+    commit: Hashable  # the newest one before the read
     begun: float  # by time.monotonic()
     at: datetime
 
 
 @dataclass(slots=True)
 class _Place:
-    """One kind of read: whoever holds the lock does it."""
+    """One kind of read, done by the thread that has the lock."""
 
     lock: Any = field(default_factory=Lock)
     last: _Read | None = None
 
 
 class SharedReads:
-    """For the threads of a process. Nobody may change what is shared."""
+    """Shares reads among the threads of a process. Callers must not modify the values."""
 
     def __init__(self) -> None:
         self._mutex = Lock()
         self._places: OrderedDict[Hashable, _Place] = OrderedDict()
 
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
-        """What `read` returns, seen by this thread or another one. It has all that was committed before."""
-        if connection.in_atomic_block:  # which sees what nobody else does
+        """The result of `read`, by this or another thread. It includes everything that was committed before
+        the call.
+        """
+        if connection.in_atomic_block:  # which sees uncommitted data
             return read()
         asked, place = monotonic(), self._place(key)
         if not place.lock.acquire(timeout=PATIENCE):
@@ -77,17 +79,21 @@ class SharedReads:
 
 
 def _read(read: Callable[[], Any]) -> _Read:
-    begun, at, commit = monotonic(), timezone.now(), newest_commit()  # in this order: all before the read
+    begun, at, commit = (
+        monotonic(),
+        timezone.now(),
+        newest_commit(),
+    )  # in this order: everything before the read
     return _Read(read(), commit, begun, at)
 
 
 def _still_holds(last: _Read, asked: float) -> bool:
-    """It was read after it was asked for, or nothing was committed since."""
+    """Whether the value was read after the request, or nothing was committed since."""
     return last.begun >= asked or (timezone.now() - last.at < FRESH and last.commit == newest_commit())
 
 
 def newest_commit() -> Hashable:
-    """A value that is another one after every commit of any process."""
+    """A value that differs after every commit of any process."""
     if connection.vendor == "sqlite":
         return _observer(str(connection.settings_dict["NAME"])).newest_commit()
     with connection.cursor() as cursor:
@@ -98,7 +104,7 @@ def newest_commit() -> Hashable:
 
 
 class _Observer:
-    """A connection of its own, since SQLite counts for each connection the commits of all others."""
+    """A separate connection, because SQLite counts for each connection the commits of all others."""
 
     def __init__(self, path: str) -> None:
         self._lock = Lock()
@@ -116,8 +122,8 @@ def _observer(path: str) -> _Observer:
     return _Observer(path)
 
 
-class SharedLook(Generic[T]):
-    """The same for the tasks of an event loop: who asks before a read begins gets its result."""
+class SharedAsyncRead(Generic[T]):
+    """The same for the tasks of an event loop: requests before a read begins share its result."""
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read = read
@@ -130,7 +136,7 @@ class SharedLook(Generic[T]):
         if self._loop is not loop:
             self._loop, self._current, self._next = loop, None, None
         if self._next is None:
-            # A context of its own: it outlives the page that happens to ask first.
+            # A context of its own, because it outlives the page that asks first.
             self._next = loop.create_task(self._look(self._current), context=Context())
         return await asyncio.shield(self._next)
 

@@ -1,6 +1,6 @@
-"""Traffic over time as the numbers of a small SVG plot. Pure.
+"""Traffic over time as the values of a small SVG plot. Pure.
 
-What went out stands above the line and what was refused hangs below it: nobody needs the colours to read it.
+Allowed requests are above the line and refused ones below it, so the plot is readable without colours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One stretch of time. Rectangles: `top` to the line, and from the line down by `below`."""
+    """One period. Rectangles: from `top` to the line, and from the line down by `below`."""
 
     x: int
     top: float
@@ -48,7 +48,7 @@ class Plot:
 
 
 def slots(last: datetime, step: timedelta, count: int) -> list[datetime]:
-    """The beginnings of `count` stretches of time, of which the last one holds `last`."""
+    """The beginnings of `count` periods, of which the last one contains `last`."""
     whole = last.replace(minute=0, second=0, microsecond=0)
     if step >= timedelta(days=1):
         whole = whole.replace(hour=0)
@@ -56,7 +56,7 @@ def slots(last: datetime, step: timedelta, count: int) -> list[datetime]:
 
 
 def plot(times: Sequence[datetime], counts: Mapping[datetime, Count], *, form: str) -> Plot:
-    """One bar for each time, with the time written as `form` in its label."""
+    """One bar for each time, labelled with the time in the format `form`."""
     found = [counts.get(time, Count()) for time in times]
     peak = max((max(count.allowed, count.refused) for count in found), default=0)
     bars = tuple(
@@ -74,5 +74,5 @@ def _bar(number: int, count: Count, peak: int, time: str) -> Bar:
 
 
 def _height(count: int, peak: int) -> float:
-    """Never nothing for something."""
+    """The bar's height: at least 1 if there is any traffic."""
     return max(1.0, round(count / peak * (HALF - 1), 1)) if count else 0.0

@@ -1,29 +1,50 @@
-"""The console's pages, at the operator plane's root. Every one of them is for signed-in staff."""
+"""The console's URLs, at the operator plane's root. All of them are for signed-in staff."""
 
 from django.urls import path
 
-from supervise.console import bulk, decision_forms, draft_views
-from supervise.console import views as console
+from supervise.console import (
+    bottle_views,
+    bulk,
+    decision_forms,
+    draft_views,
+    rebuild_views,
+    route_views,
+    views,
+)
 
 urlpatterns = [
-    path("", console.queue, name="queue"),
-    path("queue/state", console.queue_state, name="queue-state"),
-    path("queue/list", console.queue_list, name="queue-list"),
-    path("queue/cards", console.queue_cards, name="queue-cards"),
+    path("", views.queue, name="queue"),
+    path("queue/state", views.queue_state, name="queue-state"),
+    path("queue/list", views.queue_list, name="queue-list"),
+    path("queue/cards", views.queue_cards, name="queue-cards"),
     path("queue/drafts", draft_views.queue_drafts, name="queue-drafts"),
-    path("history/", console.history, name="history"),
-    path("refusals/", console.standing_refusals, name="standing-refusals"),
+    path("history/", views.history, name="history"),
+    path("refusals/", views.standing_refusals, name="standing-refusals"),
     path("refusals/<int:refusal_id>/lift", decision_forms.lift, name="lift"),
     path("bulk/", bulk.bulk, name="bulk"),
     path("bulk/approve", bulk.bulk_approve, name="bulk-approve"),
     path("bulk/reject", bulk.bulk_reject, name="bulk-reject"),
     path("draft/", draft_views.draft, name="draft"),
     path("draft/approve", draft_views.approve_draft, name="approve-draft"),
-    path("proposals/<uuid:proposal_id>/", console.proposal, name="proposal"),
+    path("proposals/<uuid:proposal_id>/", views.proposal, name="proposal"),
     path("proposals/<uuid:proposal_id>/approve", decision_forms.approve, name="approve"),
     path("proposals/<uuid:proposal_id>/modify", decision_forms.modify, name="modify"),
     path("proposals/<uuid:proposal_id>/preview", decision_forms.preview, name="preview"),
     path("proposals/<uuid:proposal_id>/reject", decision_forms.reject, name="reject"),
     path("proposals/<uuid:proposal_id>/snooze", decision_forms.snooze, name="snooze"),
     path("proposals/<uuid:proposal_id>/wake", decision_forms.wake, name="wake"),
+    path("proposals/<uuid:proposal_id>/rebuild/", rebuild_views.panel, name="rebuild"),
+    path("proposals/<uuid:proposal_id>/rebuild/again", rebuild_views.again, name="rebuild-again"),
+    path("proposals/<uuid:proposal_id>/rebuild/roll-back", rebuild_views.roll_back, name="rebuild-roll-back"),
+    path("bottles/", bottle_views.bottles, name="bottles"),
+    path("bottles/_strip/", bottle_views.strip, name="bottles-strip"),
+    path("bottles/<slug:slug>/", bottle_views.bottle, name="bottle"),
+    path("bottles/<slug:slug>/rollback", bottle_views.rollback, name="rollback"),
+    path("bottles/<slug:slug>/rotate", bottle_views.rotate, name="rotate-token"),
+    path("bottles/<slug:slug>/start", bottle_views.start, name="start-bottle"),
+    path("bottles/<slug:slug>/stop", bottle_views.stop, name="stop-bottle"),
+    path("bottles/<slug:slug>/routes/<str:host>/", route_views.route, name="route"),
+    path("bottles/<slug:slug>/routes/<str:host>/change", route_views.change, name="change-route"),
+    path("bottles/<slug:slug>/routes/<str:host>/preview", route_views.preview, name="preview-route"),
+    path("bottles/<slug:slug>/routes/<str:host>/withdraw", route_views.withdraw, name="withdraw-route"),
 ]

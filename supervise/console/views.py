@@ -1,4 +1,4 @@
-"""The operator's pages to read: the live queue, one proposal, standing refusals and the history.
+"""The read-only pages: the live queue, one proposal, standing refusals and the history.
 
 Trust boundary: readers are signed-in operators; what they read was written by agents. The forms that decide
 are in `supervise.console.decision_forms`.
@@ -21,10 +21,11 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from egress.traffic import proxy_health
 from supervise import keyset
 from supervise.access.permissions import bottles_assigned_to_others, may_decide, may_view
+from supervise.console.bottle_queries import bottles_overview
 from supervise.console.cards import Card, card_of, detail_of, state_of, summary_of, target_of
-from supervise.console.overview import bottles_overview
 from supervise.console.queue_query import PAGE, RISKS, Filter, QueuePage, Since, arrived, page_of, proxy_state
 from supervise.console.shared_reads import shared
 from supervise.errors import NoSuchProposal
@@ -40,18 +41,20 @@ View = Callable[..., HttpResponseBase]
 
 
 class OperatorRequest(HttpRequest):
-    """Past `admin_view` there is always a signed-in user."""
+    """A request after `admin_view`, which always has a signed-in user."""
 
     user: User
 
 
 def operator_page(view: View) -> View:
-    """A page to read, for staff who may see proposals. Others sign in first, or get 403."""
+    """A read-only page, for staff who may view proposals. Others sign in first, or get 403."""
     return require_safe(admin.site.admin_view(_for_watchers(view)))
 
 
 def operator_form(view: View) -> View:
-    """A form's target: POST only. Who is signed out comes back to the proposal or the queue, not to this."""
+    """The target of a form: POST only. After signing in, the user returns to the proposal or the queue, not
+    here.
+    """
     guarded = admin.site.admin_view(_for_watchers(view))
 
     @require_POST
@@ -69,7 +72,7 @@ def _for_watchers(view: View) -> View:
     @wraps(view)
     def watched(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not may_view(request.user):
-            raise PermissionDenied("Seeing proposals needs the permission 'view_proposal'.")
+            raise PermissionDenied("Viewing proposals needs the permission 'view_proposal'.")
         return view(request, *args, **kwargs)
 
     return watched
@@ -88,7 +91,7 @@ def get_proposal(proposal_id: UUID) -> Proposal:
 
 
 def is_fragment(request: HttpRequest) -> bool:
-    """The page's script asks for the part it will put in place, not for a whole page."""
+    """Whether the page's script requests only the part that it will insert."""
     return request.headers.get("X-Fragment") == "1"
 
 
@@ -105,7 +108,7 @@ def queue(request: OperatorRequest) -> HttpResponse:
         title="Queue",
         counts=queries.counts(),
         proxy=proxy_state(),
-        proxy_news=queries.proxy_news(),
+        proxy_news=proxy_health.proxy_news(),
         bottles=bottles_overview(),
         drafts=draft_lines(),
         tools=names(),
@@ -117,13 +120,13 @@ def queue(request: OperatorRequest) -> HttpResponse:
 
 @operator_page
 def queue_list(request: OperatorRequest) -> HttpResponse:
-    """The cards of one view by themselves, for an open page to show what waited behind the pill."""
+    """The cards of one view as a fragment, for an open page to show new ones."""
     return render(request, "supervise/queue/_list.html", _list_context(request, Filter.of_query(request.GET)))
 
 
 @operator_page
 def queue_cards(request: OperatorRequest) -> HttpResponse:
-    """Some cards, wherever they stand now, for an open page to put in their places."""
+    """Some cards as a fragment, in any status, for an open page to update."""
     others = bottles_assigned_to_others(request.user)
     found = _named(request.GET.getlist("id"))
     cards = [card_of(one, request.user, review=seen, others=others) for one, seen in found]
@@ -131,7 +134,7 @@ def queue_cards(request: OperatorRequest) -> HttpResponse:
 
 
 def _named(ids: list[str]) -> list[tuple[Proposal, Review | None]]:
-    """Proposals by name, wherever they stand now, with the review of those that are pending."""
+    """Proposals by id, in any status, with the review of those that are pending."""
     if not ids:  # usually: an open page shows what its view has
         return []
     known = Proposal.objects.filter(pk__in=[text for text in ids[:PAGE] if _is_uuid(text)])
@@ -143,7 +146,7 @@ def _named(ids: list[str]) -> list[tuple[Proposal, Review | None]]:
 
 @operator_page
 def queue_state(request: OperatorRequest) -> JsonResponse:
-    """Which cards there are and how they look, so that an open page fetches only what changed."""
+    """The cards and their states, so that an open page fetches only what changed."""
     wanted, since = Filter.of_query(request.GET), Since.of_text(request.GET.get("since", ""))
     ids = request.GET.getlist("id")
     view = shared.get(("queue state", wanted), lambda: _view_state(wanted))
@@ -160,7 +163,7 @@ def queue_state(request: OperatorRequest) -> JsonResponse:
 
 
 def _view_state(wanted: Filter) -> dict[str, Any]:
-    """What is the same for every page that shows this view: whoever may look, sees all of it."""
+    """The part that is the same for every page with this view: every viewer sees all of it."""
     shown = page_of(wanted)
     return {
         "counts": queries.counts(),
@@ -184,7 +187,7 @@ def proposal_page(
     edit: Edit | None = None,
     **context: Any,
 ) -> HttpResponse:
-    """The whole page, or only its content when the page's script asks."""
+    """The whole page, or only its content for the page's script."""
     detail = detail_of(current, request.user, edit=edit)
     context |= {"detail": detail, "card": detail.card}
     if is_fragment(request):

@@ -1,1 +1,1 @@
-"""The room on this home's disk: watched, shared out, and explained when it is short."""
+"""The space on this home's disk: watched, measured by bottle, and explained when it is short."""

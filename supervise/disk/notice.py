@@ -1,4 +1,4 @@
-"""What operators are told on every page when the disk is short: the cause, who takes most, what to do."""
+"""The notice on every page when the disk is short: the cause, the largest bottles, and what to do."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from supervise.disk.shares import Share
 
 SHOWN = 3
 STRANGERS = "The disk is nearly full. Sign in to see which, and what to do."
-PLACE_BYTES = 4096  # one block, which is written over while the disk is full
+PLACE_BYTES = 4096  # one block, which is overwritten while the disk is full
 
 
 def notice() -> list[str]:
-    """The sentences, or none while there is enough room."""
+    """The sentences of the notice, or none while there is enough space."""
     room = disk_space.room_in(Path(settings.BOTTLE_HOME))
     if not (room.is_short or reserve.is_needed()):
         return []
@@ -32,12 +32,12 @@ def notice() -> list[str]:
 
 
 def context(request: HttpRequest) -> dict[str, Any]:
-    """For every template."""
+    """A context processor for every template."""
 
     def sentences() -> list[str]:
-        told = notice()
+        found = notice()
         is_known = hasattr(request, "user") and request.user.is_authenticated
-        return told if is_known or not told else [STRANGERS]
+        return found if is_known or not found else [STRANGERS]
 
     return {"disk_notice": sentences}
 
@@ -67,19 +67,19 @@ def _left() -> int:
 def _advice(room: Room) -> str:
     return (
         "Free some space: delete files in bottles' workspaces, old images ('docker system prune') or logs. "
-        f"With {size(2 * room.wanted)} free, everything goes on by itself."
+        f"With {size(2 * room.wanted)} free, everything continues by itself."
     )
 
 
 def write(found: Sequence[Share], stopped: Mapping[str, int]) -> None:
-    """For every worker of this home. Raises OSError."""
+    """Publish the measurement to every worker of this home. Raises OSError."""
     largest = [[share.slug, share.total, share.is_complete] for share in found[:SHOWN]]
     text = json.dumps({"largest": largest, "stopped": dict(list(stopped.items())[:SHOWN])})
     write_atomically(_place(), text.ljust(PLACE_BYTES), synced=False, also_when_full=True)
 
 
 def make_place() -> None:
-    """The file that can be written over later, when there is no room for a new one. Raises OSError."""
+    """Create the file that can be overwritten later, when there is no space for a new one. Raises OSError."""
     if not _place().exists():
         write([], {})
 
@@ -91,7 +91,7 @@ def _place() -> Path:
 def _measured() -> list[str]:
     try:
         known = json.loads(_place().read_text(encoding="utf-8"))
-        told = [
+        stopped = [
             f"Stopped, because it filled the disk: bottle {slug}, which had just written {size(taken)}."
             for slug, taken in known["stopped"].items()
         ]
@@ -101,4 +101,4 @@ def _measured() -> list[str]:
         ]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [*told, f"Bottles that take most of it: {', '.join(largest)}."] if largest else told
+    return [*stopped, f"Bottles that take most of it: {', '.join(largest)}."] if largest else stopped

@@ -1,4 +1,4 @@
-"""How much of this home's disk each bottle takes: its directory, and what else it may write to."""
+"""How much of this home's disk each bottle uses: its directory, and other places that it may write to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from botbottle.core import disk_usage
 from botbottle.core.plan_types import BackendError
 from botbottle.manifest import reader as manifests
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes
+from supervise.bottles.lifecycle import manifest_path
 from supervise.bottles.reconcile import backend_of
 from supervise.bottles.records import living
 
@@ -26,16 +27,16 @@ class Share:
     slug: str
     is_running: bool
     total: int
-    recent: int  # of files that were changed lately
-    is_complete: bool  # False: it has at least so much
-    hides: bool  # some of it cannot be looked into
+    recent: int  # of recently changed files
+    is_complete: bool  # False: `total` is a lower limit
+    hides: bool  # some of it cannot be read
 
 
 def shares(*, since: float) -> list[Share]:
-    """The largest first. `since` is when "lately" begins, by the wall clock."""
-    ours = list(living().filter(publication__home=versions.home_id()).defer("dockerfile"))
-    seconds = max(LEAST_SECONDS, MEASURING_SECONDS / max(1, len(ours)))
-    found = [_share(bottle, since, time.monotonic() + seconds) for bottle in ours]
+    """The shares of all bottles, the largest first. `since` is when "recent" begins, by the wall clock."""
+    local = list(living().filter(publication__home=homes.home_id()).defer("dockerfile"))
+    seconds = max(LEAST_SECONDS, MEASURING_SECONDS / max(1, len(local)))
+    found = [_share(bottle, since, time.monotonic() + seconds) for bottle in local]
     return sorted(found, key=lambda share: -share.total)
 
 
@@ -52,13 +53,12 @@ def _share(bottle: Bottle, since: float, until: float) -> Share:
 
 
 def _directories(bottle: Bottle) -> Iterator[str]:
-    """Where the bottle, or the host on its behalf, writes."""
-    own = versions.bottle_directory(bottle)
+    """The directories that the bottle, or the host on its behalf, writes to."""
+    own = homes.bottle_directory(bottle)
     yield str(own)
     try:
-        path = Path(settings.BOTTLE_MANIFESTS) / f"{bottle.slug}.yaml"
-        manifest = manifests.parse(bottle.manifest, bottle.slug, path=path)
-    except BackendError:  # there never was one, or it is of another version
+        manifest = manifests.parse(bottle.manifest, bottle.slug, path=manifest_path(bottle.slug))
+    except BackendError:  # there is no manifest, or one of another version
         return
     places = [mount.source for mount in manifest.mounts if mount.writable]
     if manifest.workspace.path and manifest.workspace.writable:
@@ -67,7 +67,7 @@ def _directories(bottle: Bottle) -> Iterator[str]:
 
 
 def _processes(bottle: Bottle) -> list[int]:
-    """Those that are children of a supervisor on this host; of a container, none."""
+    """The bottle's processes, which are children of a supervisor on this host; of a container, none."""
     try:
         pid = backend_of(bottle).life(bottle.slug).pid
     except BackendError:

@@ -16,7 +16,7 @@ from django.http import QueryDict
 from botbottle.dockerfiles.parse import MOST_BYTES, MOST_INSTRUCTIONS, BadDockerfile
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
-from egress.policy.decide import RouteTable
+from egress.policy.table import RouteTable
 from supervise.bottles import build_log, image_drift, images
 from supervise.bottles.image_drift import ImageFindings, Names
 from supervise.bottles.images import Phase
@@ -64,6 +64,7 @@ class CapabilityBlock(Kind):
     noun = "container image"
     shown_keys = ("dockerfile",)
     diff_name = "Dockerfile"
+    precedents_name = "This bottle’s images"
     edit_template = "supervise/proposal/_edit_dockerfile.html"
     builds_image = True
     title = "Ask for a changed image"

@@ -1,4 +1,4 @@
-"""A Dockerfile as an operator should read it: what changes, instruction by instruction, and what is risky.
+"""Review a Dockerfile for an operator: what changes, instruction by instruction, and what is risky.
 
 Pure. The text is an agent's; nothing of it is run. Flags are hints for the eye: their absence proves nothing.
 """
@@ -102,7 +102,7 @@ class Change:
 
 
 def instructions_of(text: str) -> list[Instruction]:
-    """Raises BadDockerfile."""
+    """The instructions of a Dockerfile, with their flags. Raises BadDockerfile."""
     if not text.strip():
         return []
     parsed, lines, stages = list(instructions(text)), lines_of(text), _Stages()
@@ -117,14 +117,14 @@ def instructions_of(text: str) -> list[Instruction]:
 
 
 def _as_read(instruction: Written) -> str:
-    """A RUN in JSON form also as the command line that it makes: its quotes hide that from the rules."""
+    """The text to search. A RUN in JSON form counts as a command line too: its quotes would hide it."""
     if instruction.name != "RUN":
         return instruction.rest
     return "\n".join([instruction.rest, " ".join(json_arguments(instruction) or ())])
 
 
 def changes(before: str, after: str) -> tuple[list[Change], int]:
-    """What is added, removed and kept, in order, and how many more. Empty when it cannot be read."""
+    """The instructions added, removed and kept, in order, and how many more. Empty if it cannot be parsed."""
     try:
         old, new = instructions_of(before), instructions_of(after)
     except BadDockerfile:
@@ -140,7 +140,7 @@ def changes(before: str, after: str) -> tuple[list[Change], int]:
 
 @_remembered
 def flags_of(text: str) -> tuple[str, ...]:
-    """Each risky thing once, with the first line it stands on. Raises BadDockerfile."""
+    """Each flag once, with its first line. Raises BadDockerfile."""
     found: dict[str, int] = {}
     for instruction in instructions_of(text):
         for flag in instruction.flags:
@@ -152,7 +152,7 @@ def flags_of(text: str) -> tuple[str, ...]:
 
 @_remembered
 def warnings_of(before: str, after: str) -> tuple[str, ...]:
-    """What the change takes away, or puts another base under. Empty where there is no Dockerfile yet."""
+    """Warnings about removed instructions and other base images. Empty where there is no Dockerfile yet."""
     try:
         old, new = instructions_of(before), instructions_of(after)
     except BadDockerfile:
@@ -180,7 +180,7 @@ def _count_of_stages(instructions: list[Instruction]) -> int:
 
 
 def _bases(instructions: list[Instruction]) -> list[str]:
-    """The images that stages start from; stages that start from an earlier one are left out."""
+    """The images that stages start from, without stages that start from an earlier stage."""
     bases: list[str] = []
     stages: set[str] = set()
     for instruction in instructions:
@@ -204,14 +204,14 @@ def _moved_bases(old: list[str], new: list[str]) -> Iterator[str]:
 
 
 def _name(image: str) -> str:
-    """Without tag and digest. A colon before a slash is a registry's port."""
+    """The image's name without tag and digest. A colon before a slash is a registry's port."""
     image = image.partition("@")[0]
     head, slash, last = image.rpartition("/")
     return head + slash + last.partition(":")[0]
 
 
 class _Stages:
-    """What FROM and COPY --from name: a stage of this text, or an image."""
+    """The stages seen so far, to tell whether FROM and COPY --from name a stage or an image."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -237,7 +237,7 @@ def _is_loose(image: str) -> bool:
 
 
 def _unquoted(text: str) -> str:
-    """Roughly as the engine reads words: quotes and escapes do not count."""
+    """Drop quotes and escapes, roughly as the engine does when it reads words."""
     return re.sub(r"[\"'\\]", "", text)
 
 
@@ -265,7 +265,7 @@ def _flags_of_commands(text: str) -> Iterator[str]:
 
 
 def _ends_in_a_shell(pipeline: list[str]) -> bool:
-    """Whether something that is fetched goes on, at once or later, into a program that runs it."""
+    """Whether something that is fetched ends, at once or later, in a program that runs it."""
     is_fetched = False
     for command in pipeline:
         if is_fetched and _is_shell(command):
@@ -283,7 +283,7 @@ def _is_shell(command: str) -> bool:
 
 
 def _trimmed(lines: list[str]) -> str:
-    """Without the blank lines and comments that lead to the next instruction."""
+    """Drop the blank lines and comments that belong to the next instruction."""
     end = len(lines)
     while end > 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1

@@ -11,9 +11,9 @@ from django.http import QueryDict
 
 from botbottle.models import Bottle
 from egress.policy.asks import parse_egress_ask, parse_operator_route
-from egress.policy.decide import RouteTable
 from egress.policy.merge import Merge, merge_route
 from egress.policy.paths import prefix_allows, reduce_prefixes
+from egress.policy.table import RouteTable
 from supervise.kinds.route_edit import UNITS, RouteEdit
 from supervise.kinds.route_table import TableKind
 from supervise.models import Decision

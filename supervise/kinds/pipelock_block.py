@@ -8,8 +8,8 @@ from typing import Any
 
 from botbottle.models import Bottle
 from egress.policy.asks import parse_gate_ask
-from egress.policy.decide import RouteTable
 from egress.policy.merge import Merge, merge_gate_host
+from egress.policy.table import RouteTable
 from supervise.errors import BadAsk
 from supervise.kinds.route_table import TableKind
 from supervise.models import Decision

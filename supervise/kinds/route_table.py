@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from django.db.models import Q
 
 from egress.models import RouteTableVersion
-from egress.policy.decide import Route, RouteTable
 from egress.policy.describe import table_text
 from egress.policy.hostnames import pattern_matches
 from egress.policy.merge import Merge
+from egress.policy.routes import Route
+from egress.policy.table import RouteTable
 from egress.tables import versions
 from supervise.diffs import line_diff
 from supervise.errors import BadAsk

@@ -1,1 +1,1 @@
-"""The agent plane's MCP endpoint: everything that arrives here was written by an agent and is hostile."""
+"""The agent plane's MCP endpoint. Everything that arrives here was written by an agent and is hostile."""

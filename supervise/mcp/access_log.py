@@ -1,4 +1,4 @@
-"""One JSON line per request on stderr. Agents choose methods and names, so they are cut short and escaped."""
+"""One JSON line per request on stderr. Agents choose methods and names: they are cut and escaped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which calls wait in this process, so that a handshake client's `notifications/cancelled` can end one.
+"""The calls that wait in this process, so that `notifications/cancelled` of a handshake client can end one.
 
-A cancellation only ends the wait: the proposal stays queued. One that reaches another worker than the call is
-told to all of them. A modern client closes its stream instead.
+A cancellation only ends the wait: the proposal stays queued. If the call waits in another worker, all workers
+are notified. A modern client closes its stream instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _waiting: dict[Key, list[Cancellable]] = {}
 
 @contextmanager
 def cancellable(bottle_id: int, request_id: RequestId, waiter: Waiter) -> Iterator[Cancellable]:
-    """Enter on the event loop that the call waits on."""
+    """Register a waiting call. Enter on the event loop that the call waits on."""
     key, entry = (bottle_id, request_id), Cancellable(waiter, asyncio.get_running_loop())
     _waiting.setdefault(key, []).append(entry)
     try:
@@ -47,10 +47,11 @@ def cancellable(bottle_id: int, request_id: RequestId, waiter: Waiter) -> Iterat
 
 
 def cancel(bottle_id: int, request_id: object) -> bool:
-    """End the wait of this request, from any thread. False when nothing waits here: then others are told.
+    """End the wait of this request, from any thread. Returns False if it does not wait here: then other
+    workers are notified.
 
-    Without sessions two clients in one bottle may count alike; which of two calls was meant nobody knows,
-    so then neither ends.
+    There are no sessions, so two clients in one bottle may use the same id. Then it is unknown which call was
+    meant, and neither ends.
     """
     if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
         return False
@@ -68,9 +69,9 @@ def _cancel_here(bottle_id: int, request_id: RequestId) -> bool:
     return True
 
 
-def _hear(message: dict[str, Any]) -> None:
+def _receive(message: dict[str, Any]) -> None:
     if message["type"] == events.CANCELLED:
         _cancel_here(message["bottle"], message["request"])
 
 
-hub.when_told(_hear)
+hub.on_message(_receive)

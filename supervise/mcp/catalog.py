@@ -1,4 +1,4 @@
-"""The tool table as agents read it: names, schemas, and descriptions that say what to do next.
+"""The tool table for agents: names, schemas, and descriptions that say what to do next.
 
 The tools that file a proposal are described by their kinds. The order is fixed, so that clients can cache the
 list.

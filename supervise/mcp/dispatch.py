@@ -1,6 +1,6 @@
-"""One method call of a proven bottle, whatever carried it here: MCP, `/rpc`, or a context provider.
+"""One method call of an authenticated bottle, by MCP, `/rpc` or a context provider.
 
-Raises ProtocolError for what cannot be served; the edge gives it the envelope and the HTTP status.
+Raises ProtocolError for what cannot be served; the view adds the envelope and the HTTP status.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from botbottle.database.faults import Changes, fault_of
 from botbottle.models import Bottle
 from supervise.errors import BadAsk, SuperviseError
 from supervise.mcp import catalog, tasks, tool_results, tools
-from supervise.mcp.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Prepared, ProtocolError
+from supervise.mcp.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, UNAVAILABLE, Json, Prepared, ProtocolError
 from supervise.mcp.session_context import facts as context
 from supervise.mcp.session_context import text as context_text
 from supervise.mcp.versions import (
@@ -26,22 +27,29 @@ from supervise.mcp.versions import (
     server_info,
     shape_result,
 )
+from supervise.models import Proposal
 from supervise.proposals import kind
-from supervise.proposals.outcomes import Outcome
 
-SESSION_CONTEXT = "session/context"  # ours; MCP has no method for what a host asks before there is a model
+# An extension: MCP has no method for a host that asks before there is a model.
+SESSION_CONTEXT = "session/context"
+UNKNOWN = (
+    "It is not known whether the request arrived. Call check-proposal if you know the proposal's id; "
+    "otherwise ask again: the same ask is not queued twice."
+)
+QUEUED = "The proposal stays as it is. Call check-proposal to see where it stands."  # to a call that waits
+
+
+class Unavailable(ProtocolError):
+    """The request is valid, but cannot be served now. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(UNAVAILABLE, f"{message} Try again in {retry_after} s.", http_status=503)
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True)
 class Done:
     result: Json
-
-
-@dataclass(frozen=True)
-class Wait:
-    """The result is what becomes of this proposal; nobody has decided it yet."""
-
-    proposal_id: str
 
 
 @dataclass(frozen=True)
@@ -60,20 +68,18 @@ def dispatch(
     *,
     version: str = NEWEST,
     declares_tasks: bool = False,
-) -> Done | Wait:
-    """Serve one method in one protocol version. Commits what it files before it returns."""
+) -> Done | Proposal:
+    """Serve one method in one protocol version.
+
+    Returns the result, or the proposal whose outcome will be the result. A proposal is committed by then.
+    """
     handler = _METHODS[era_of(version)].get(method)
     if handler is None:
         raise ProtocolError(METHOD_NOT_FOUND, f"Unknown method {method[:60]!a}.")
     answer = handler(Call(bottle, method, params, version, declares_tasks))
-    if isinstance(answer, Wait):
+    if isinstance(answer, Proposal):
         return answer
     return Done(answer if isinstance(answer, Prepared) else shape_result(method, answer, version))
-
-
-def call_result(outcome: Outcome, *, version: str = NEWEST) -> Json:
-    """The tool result of a `Wait`, when the wait is over."""
-    return shape_result("tools/call", tool_results.outcome_result(outcome), version)
 
 
 def _initialize(call: Call) -> Json:
@@ -105,12 +111,12 @@ def _list_tools(call: Call) -> Json:
 
 @cache
 def _tool_list(version: str, names: tuple[str, ...]) -> Prepared:
-    """The same for every bottle; clients ask for it at each start. `names` are those of the kinds."""
+    """The same list for every bottle; clients ask for it at each start. `names` are those of the kinds."""
     tools = {"tools": [tool.as_json() for tool in catalog.tools()]}
     return Prepared(shape_result("tools/list", tools, version))
 
 
-def _call_tool(call: Call) -> Json | Wait:
+def _call_tool(call: Call) -> Json | Proposal:
     name, arguments = call.params.get("name"), call.params.get("arguments")
     if name is None:
         raise ProtocolError(INVALID_PARAMS, "params.name is missing: it says which tool to call.")
@@ -128,9 +134,9 @@ def _call_tool(call: Call) -> Json | Wait:
         if not reports_bad_input_as_result(call.version):
             raise ProtocolError(INVALID_PARAMS, error.message) from error
         return tool_results.text_result(error.message, is_error=True)
-    if not isinstance(answer, tools.CheckedAsk):
-        return answer
-    return tasks.created(call.bottle, answer.proposal_id) if call.declares_tasks else Wait(answer.proposal_id)
+    if isinstance(answer, Proposal) and call.declares_tasks:
+        return tasks.created(call.bottle, str(answer.pk))
+    return answer
 
 
 def _session_context(call: Call) -> Json:
@@ -138,8 +144,8 @@ def _session_context(call: Call) -> Json:
         ask = context.parse_ask(call.params)
     except BadAsk as error:
         raise ProtocolError(INVALID_PARAMS, error.message) from error
-    told = context.session_context(call.bottle, ask)
-    return {"text": context_text.render(told)} if ask.format is context.Format.TEXT else told
+    facts = context.session_context(call.bottle, ask)
+    return {"text": context_text.render(facts)} if ask.format is context.Format.TEXT else facts
 
 
 def _task_method(serve: Callable[[Bottle, Mapping[str, Any]], Json]) -> Callable[[Call], Json]:
@@ -150,7 +156,7 @@ def _task_method(serve: Callable[[Bottle, Mapping[str, Any]], Json]) -> Callable
     return handler
 
 
-_METHODS: Mapping[Era, Mapping[str, Callable[[Call], Json | Wait]]] = {
+_METHODS: Mapping[Era, Mapping[str, Callable[[Call], Json | Proposal]]] = {
     Era.HANDSHAKE: {
         "initialize": _initialize,
         "ping": _ping,
@@ -168,3 +174,16 @@ _METHODS: Mapping[Era, Mapping[str, Callable[[Call], Json | Wait]]] = {
         "tasks/cancel": _task_method(tasks.cancel),
     },
 }
+
+
+def unavailable(
+    error: BaseException, changes: Changes | None, *, unknown: str = UNKNOWN
+) -> Unavailable | None:
+    """The error for a database fault, or None if the exception is something else.
+
+    `unknown` says how to learn the outcome of the request, unless it certainly changed nothing.
+    """
+    fault = fault_of(error)
+    if fault is None:
+        return None
+    return Unavailable(fault.message(changes, unknown=unknown), fault.cause.retry_after)

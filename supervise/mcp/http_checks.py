@@ -1,6 +1,6 @@
-"""The HTTP rules of the agent plane, before a body is read: Host, Origin, length, type, what is accepted.
+"""The HTTP checks of the agent plane, before a body is read: Host, Origin, length, types.
 
-Pure. All of it is the client's word, checked so that no web page reaches a local endpoint by DNS rebinding.
+Pure. All values are the client's, checked so that no web page reaches a local endpoint by DNS rebinding.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Accepted:
 
 
 def check_host(headers: Mapping[str, str], bind: str, names: Collection[str] = ()) -> None:
-    if not _is_ours(_hostname(f"//{headers.get('host', '')}"), bind, names):
+    if not _is_own_address(_hostname(f"//{headers.get('host', '')}"), bind, names):
         raise _refusal(403, "This Host is not served here. Use the address that the operator gave you.")
 
 
 def check_origin(headers: Mapping[str, str], bind: str, names: Collection[str] = ()) -> None:
-    """Agents are not web pages: an Origin is either our own address or an attack."""
+    """Refuse other origins: agents are not web pages, so an Origin is either our own address or an attack."""
     origin = headers.get("origin")
     if origin is None:
         return
-    if not origin.startswith(("http://", "https://")) or not _is_ours(_hostname(origin), bind, names):
+    if not origin.startswith(("http://", "https://")) or not _is_own_address(_hostname(origin), bind, names):
         raise _refusal(403, "Requests from web pages of this Origin are refused.")
 
 
@@ -58,7 +58,9 @@ def check_content_type(headers: Mapping[str, str]) -> None:
 
 
 def accepted(headers: Mapping[str, str]) -> Accepted:
-    """What the client can read. `*/*` (curl) means JSON: only who names event streams gets one."""
+    """The types that the client accepts. `*/*` (curl) means JSON: only a client that names event streams gets
+    one.
+    """
     ranges = [_media_range(part) for part in headers.get("accept", "*/*").split(",")]
     wanted = {media_type for media_type, quality in ranges if quality > 0}
     unwanted = {media_type for media_type, quality in ranges if quality <= 0}
@@ -88,14 +90,14 @@ def _hostname(url: str) -> str:
         return ""
 
 
-def _is_ours(hostname: str, bind: str, names: Collection[str]) -> bool:
+def _is_own_address(hostname: str, bind: str, names: Collection[str]) -> bool:
     if hostname in LOCAL_NAMES or hostname in names or (hostname and hostname == bind.lower()):
         return True
     try:
         address = ipaddress.ip_address(hostname)
     except ValueError:
         return False
-    # A rebinding attack needs a name. Bound to every address, we are any address.
+    # A rebinding attack needs a name. A server that is bound to every address accepts any address.
     return address.is_loopback or bind in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 

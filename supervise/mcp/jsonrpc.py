@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 as far as MCP uses it: bytes to checked messages, and answers back to bytes.
+"""The part of JSON-RPC 2.0 that MCP uses: bytes to checked messages, and responses to bytes.
 
 Pure: no Django, no sockets. The bytes come straight from an agent.
 """
@@ -19,14 +19,14 @@ INTERNAL_ERROR = -32603
 HEADER_MISMATCH = -32020
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
-UNAVAILABLE = -32010  # ours: nothing is wrong with the request, and it may be sent again later
+UNAVAILABLE = -32010  # our own code: the request is valid and may be sent again later
 
 RequestId = str | int
 Json = dict[str, Any]
 
 
 class ProtocolError(Exception):
-    """A request we cannot serve: what goes into the JSON-RPC error, and the HTTP status it travels with."""
+    """A request that cannot be served: the content of the JSON-RPC error, and its HTTP status."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True)
 class Envelope:
-    """One JSON-RPC message: a request when it has an id, else a notification."""
+    """One JSON-RPC message: a request if it has an id, else a notification."""
 
     method: str
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -70,11 +70,11 @@ class Envelope:
 
 
 class ClientResponse(Exception):
-    """The message is an answer. We send no requests, so there is nothing it could answer."""
+    """The message is a response. We send no requests, so there is nothing that it could answer."""
 
 
 def decode(body: bytes) -> Any:
-    """The JSON value of a request's body. Raises ProtocolError -32700."""
+    """Decode a request's body. Raises ProtocolError -32700."""
     try:
         return json.loads(
             body.decode("utf-8"),
@@ -94,7 +94,7 @@ def decode(body: bytes) -> Any:
 
 
 def read_envelope(value: Any) -> Envelope:
-    """One message, checked. Raises ProtocolError -32600 or -32602, or ClientResponse."""
+    """Check one message. Raises ProtocolError -32600 or -32602, or ClientResponse."""
     if not isinstance(value, dict):
         raise ProtocolError(INVALID_REQUEST, "A message must be a JSON object with jsonrpc, id and method.")
     request_id = _read_id(value)
@@ -122,7 +122,7 @@ def notification(method: str, params: Mapping[str, Any]) -> Json:
 
 
 class Prepared(Json):
-    """An object that is sent often and never changes, with its encoded form."""
+    """A constant object that is sent often, with its encoded form."""
 
     def __init__(self, value: Mapping[str, Any]) -> None:
         super().__init__(value)
@@ -130,7 +130,7 @@ class Prepared(Json):
 
 
 def encode(message: Json | list[Json]) -> bytes:
-    """Compact ASCII JSON: no byte of agent text reaches a terminal, a log or an SSE line as itself."""
+    """Encode as compact ASCII JSON: agent text cannot act on a terminal, a log or an SSE line."""
     if isinstance(message, dict) and isinstance(result := message.get("result"), Prepared):
         rest = _dumps({name: value for name, value in message.items() if name != "result"})
         return rest[:-1] + (b"," if len(message) > 1 else b"") + b'"result":' + result.encoded + b"}"
@@ -152,7 +152,9 @@ def _read_id(value: Mapping[str, Any]) -> RequestId | None:
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> Json:
-    """Which of two equal keys counts, readers disagree on; what one checked another would run."""
+    """Refuse repeated keys: readers disagree on which one counts, so what is checked could differ from what
+    runs.
+    """
     value = dict(pairs)
     if len(value) != len(pairs):
         raise ProtocolError(
@@ -163,7 +165,7 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> Json:
 
 def _finite(text: str) -> float:
     value = float(text)
-    if not isfinite(value):  # or it would be answered as Infinity, which is no JSON
+    if not isfinite(value):  # or it would be echoed as Infinity, which is not JSON
         raise ValueError(text)
     return value
 

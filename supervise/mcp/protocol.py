@@ -1,6 +1,6 @@
-"""MCP over Streamable HTTP, both eras: a POST becomes checked requests, or a ProtocolError.
+"""MCP over Streamable HTTP, both eras: turns a POST into checked requests, or a ProtocolError.
 
-Pure: no Django, no sockets. Bodies and headers are an agent's word; who the agent is, is decided elsewhere.
+Pure: no Django, no sockets. Bodies and headers are an agent's claims; its identity is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from supervise.mcp.versions import (
 MAX_BATCH = 50
 META_VERSION = "io.modelcontextprotocol/protocolVersion"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-# Which parameter the Mcp-Name header repeats.
+# The parameter that the Mcp-Name header repeats.
 NAMED_BY = {
     "tools/call": "name",
     "prompts/get": "name",
@@ -42,7 +42,7 @@ _PRINTABLE_ASCII = {*map(chr, range(0x20, 0x7F)), "\t"}
 
 @dataclass(frozen=True)
 class McpRequest:
-    """One request or notification, in the version it is to be answered in."""
+    """One request or notification, with the protocol version for its response."""
 
     era: Era
     version: str
@@ -59,16 +59,16 @@ class McpRequest:
 
 @dataclass(frozen=True)
 class Post:
-    """What one POST carried. In a batch, messages that could not be read stand among the others as errors."""
+    """The messages of one POST. In a batch, unreadable messages are among the others as errors."""
 
     messages: tuple[McpRequest | ProtocolError, ...]
     is_batch: bool = False
 
 
 def parse(body: bytes, headers: Mapping[str, str]) -> Post:
-    """Read one POST. `headers` is looked up in lower case. Raises ProtocolError.
+    """Parse one POST. `headers` has lower-case keys. Raises ProtocolError.
 
-    An empty `messages` means that the client only sent answers, which need none.
+    An empty `messages` means that the client only sent responses, which need no answer.
     """
     value = jsonrpc.decode(body)
     if isinstance(value, list):
@@ -136,7 +136,7 @@ def _era_of_header(headers: Mapping[str, str]) -> Era:
 
 
 def _era(envelope: Envelope, headers: Mapping[str, str]) -> Era:
-    """Modern requests say so themselves; the handshake's first word is `initialize`, whatever its headers."""
+    """The era of a request: modern ones name it; `initialize` starts a handshake, whatever its headers."""
     meta = envelope.params.get("_meta")
     if isinstance(meta, dict) and META_VERSION in meta:
         return Era.MODERN
@@ -187,7 +187,7 @@ def _modern(envelope: Envelope, headers: Mapping[str, str]) -> McpRequest:
     meta = envelope.params.get("_meta", {})
     version = header
     capabilities: Mapping[str, Any] = {}
-    if not envelope.is_notification:  # a notification need not repeat who sent it
+    if not envelope.is_notification:  # a notification need not repeat its sender
         version, capabilities = _request_meta(meta)
     elif isinstance(meta, dict):
         version = meta.get(META_VERSION, header)
@@ -232,10 +232,10 @@ def _declares_tasks(capabilities: Mapping[str, Any]) -> bool:
 
 
 def _check_mirrored_headers(envelope: Envelope, headers: Mapping[str, str]) -> None:
-    """Proxies route on the headers and we act on the body: the two must say the same."""
+    """Check the headers against the body: proxies route on the headers and we act on the body."""
     _check_mirrored("Mcp-Method", headers.get("mcp-method"), envelope.method)
     name = envelope.params.get(NAMED_BY.get(envelope.method, ""))
-    if isinstance(name, str):  # a missing name is the method's own complaint
+    if isinstance(name, str):  # the method itself refuses a missing name
         _check_mirrored("Mcp-Name", headers.get("mcp-name"), name)
 
 
@@ -247,7 +247,7 @@ def _check_mirrored(header: str, sent: str | None, expected: str) -> None:
 
 
 def decode_header(header: str, value: str) -> str:
-    """A mirrored header's value: plain printable ASCII, or =?base64?…?= around UTF-8."""
+    """Decode a mirrored header: plain printable ASCII, or =?base64?…?= around UTF-8."""
     if not set(value) <= _PRINTABLE_ASCII:
         raise _mismatch(f"The {header} header has characters that must be sent as =?base64?…?=.")
     if not (value.startswith("=?base64?") and value.endswith("?=")):

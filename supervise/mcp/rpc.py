@@ -1,6 +1,6 @@
 """The same methods without MCP's envelope: `POST /rpc` for programs, `GET /session-context` for hosts.
 
-Only a proven bottle gets this far; bodies and queries are an agent's, unchecked.
+Only authenticated bottles get here; bodies and queries are an agent's, unchecked.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
 
-from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
 from supervise.mcp import streams
-from supervise.mcp.dispatch import SESSION_CONTEXT, Done, Wait, dispatch
+from supervise.mcp.dispatch import SESSION_CONTEXT, Done, dispatch
 from supervise.mcp.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, Json, ProtocolError, decode, encode
 from supervise.mcp.protocol import McpRequest
-from supervise.mcp.streams import WaitingCall
+from supervise.mcp.streams import PendingCall
 from supervise.mcp.versions import NEWEST_HANDSHAKE, Era, http_status
 from supervise.mcp.views import AgentView, json_response, read_body, stream_response
+from supervise.models import Proposal
 
-VERSION = NEWEST_HANDSHAKE  # its results are plain: nothing of the protocol stands among their fields
+VERSION = NEWEST_HANDSHAKE  # its results are plain, without protocol fields
 CONTEXT_PARAMETERS = ("format", "depth", "session_id")
 
 
@@ -35,7 +35,7 @@ class BareView(AgentView):
     def refusal(self, error: ProtocolError) -> Json:
         return bare(error.as_response())
 
-    def serve(self, method: str, params: Mapping[str, Any]) -> Done | Wait:
+    def serve(self, method: str, params: Mapping[str, Any]) -> Done | Proposal:
         self.entry.mcp = method
         name = params.get("name")
         self.entry.tool = name if method == "tools/call" and isinstance(name, str) else None
@@ -54,19 +54,18 @@ class RpcView(BareView):
         answer = self.serve(method, params)
         if isinstance(answer, Done):
             return json_response({"result": answer.result}, 200)
-        call = WaitingCall(
+        call = PendingCall(
             bottle_id=self.bottle.pk,
             request=McpRequest(Era.HANDSHAKE, VERSION, method, params),
-            request_id=f"rpc {uuid4()}",  # nobody else's: no MCP client cancels this call by counting alike
-            proposal_id=answer.proposal_id,
+            request_id=f"rpc {uuid4()}",  # unique: no MCP client can cancel this call by using the same id
+            proposal_id=str(answer.pk),
             started=self.entry.started,
-            limit_seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS,
         )
         return stream_response(_bare_body(call), "application/json", self.entry)
 
 
 class ContextView(BareView):
-    """For hosts that cannot be pushed to: they fetch this when a session begins."""
+    """For hosts without a push channel: they fetch this when a session begins."""
 
     http_method_names = ["get", "head"]
     allow = "GET, HEAD"
@@ -74,14 +73,14 @@ class ContextView(BareView):
 
     def get(self, request: Request) -> HttpResponse:
         answer = self.serve(SESSION_CONTEXT, _query(request))
-        assert isinstance(answer, Done)  # noqa: S101 - nobody has to decide what a bottle may read
+        assert isinstance(answer, Done)  # noqa: S101 - reading never needs a decision bottle may read
         if (text := answer.result.get("text")) is not None:
             return HttpResponse(text, content_type="text/plain; charset=utf-8")
         return json_response(answer.result, 200)
 
 
 def read_call(body: bytes) -> tuple[str, Json]:
-    """Raises ProtocolError. Pure."""
+    """Parse the body of a call. Raises ProtocolError. Pure."""
     value = decode(body)
     if not isinstance(value, dict) or not set(value) <= {"method", "params"}:
         raise ProtocolError(
@@ -103,10 +102,10 @@ def bare(response: Mapping[str, Any]) -> Json:
 
 
 def _query(request: Request) -> Json:
-    """Which of two equal parameters counts, readers disagree on."""
+    """The query's parameters. Repeated ones are refused, because readers disagree on which one counts."""
     try:
         query = request.query_params
-    except SuspiciousOperation:  # Django counts them
+    except SuspiciousOperation:  # Django limits their number
         raise ProtocolError(INVALID_REQUEST, "The query has too many parameters. Send fewer.") from None
     for name in CONTEXT_PARAMETERS:
         if len(query.getlist(name)) > 1:
@@ -114,7 +113,7 @@ def _query(request: Request) -> Json:
     return {name: query[name] for name in CONTEXT_PARAMETERS if name in query}
 
 
-async def _bare_body(call: WaitingCall) -> AsyncGenerator[bytes]:
+async def _bare_body(call: PendingCall) -> AsyncGenerator[bytes]:
     async with aclosing(streams.json_body((), (call,), is_batch=False)) as chunks:
         async for chunk in chunks:
             yield chunk if chunk == streams.JSON_KEEP_ALIVE else encode(bare(json.loads(chunk)))

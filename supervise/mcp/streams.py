@@ -1,6 +1,6 @@
-"""Answers that wait for a human: async generators of JSON or server-sent events. No thread is held.
+"""Responses that wait for an operator: async generators of JSON or server-sent events. No thread waits.
 
-The proposal is committed before any of this begins; a client that goes away loses only its wait.
+The proposal is committed before any of this begins; a client that disconnects loses only its wait.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.conf import settings
 
 from supervise.mcp.cancellation import cancellable
-from supervise.mcp.dispatch import call_result
+from supervise.mcp.dispatch import QUEUED, unavailable
 from supervise.mcp.jsonrpc import (
     INTERNAL_ERROR,
     Json,
@@ -26,8 +26,8 @@ from supervise.mcp.jsonrpc import (
     notification,
     result_response,
 )
-from supervise.mcp.outage import QUEUED, unavailable
 from supervise.mcp.protocol import McpRequest
+from supervise.mcp.tool_results import call_result
 from supervise.mcp.versions import PROGRESS_FIELDS_SINCE, keep_known
 from supervise.proposals import queries
 from supervise.proposals.outcomes import Outcome
@@ -35,31 +35,33 @@ from supervise.proposals.waiting import hub
 
 log = logging.getLogger(__name__)
 
-# Well inside the idle limits of known clients (60 s and more) and of proxies between.
+# Well below the idle limits of known clients (60 s and more) and of proxies between.
 TICK_SECONDS = 40.0
 SSE_KEEP_ALIVE = b": waiting for an operator\n\n"
 JSON_KEEP_ALIVE = b" "  # white space before a JSON value means nothing
 
 REQUEST_CANCELLED = -32000
 
-Frame = Json | None  # None: nothing to say, but still here
+Frame = Json | None  # None: a keep-alive
 
-_held: Counter[int] = Counter()  # calls that wait in this process, by bottle
+_waiting: Counter[int] = Counter()  # calls that wait in this process, by bottle
 
 
 class _Ended:
-    """One of several calls has sent its last frame."""
+    """Marks that one of several calls has sent its last frame."""
 
 
 @dataclass(frozen=True)
-class WaitingCall:
+class PendingCall:
+    """A tool call that waits for the decision on its proposal."""
+
     bottle_id: int
     request: McpRequest
     request_id: RequestId
     proposal_id: str
     started: float  # by time.monotonic()
-    limit_seconds: float
-    end_with: Callable[[Json], None] | None = None  # for a lone call: sends its response without its task
+    limit_seconds: float = field(default_factory=lambda: queries.call_patience().total_seconds())
+    end_with: Callable[[Json], None] | None = None  # for a single call: sends its response without its task
 
     @property
     def remaining(self) -> float:
@@ -67,9 +69,9 @@ class WaitingCall:
 
 
 async def json_body(
-    ready: Sequence[Json], calls: Sequence[WaitingCall], *, is_batch: bool
+    ready: Sequence[Json], calls: Sequence[PendingCall], *, is_batch: bool
 ) -> AsyncGenerator[bytes]:
-    """One JSON value. White space goes out first, so that headers arrive at once and the line stays open."""
+    """Yield one JSON value. White space first sends the headers at once and keeps the connection open."""
     responses = list(ready)
     yield JSON_KEEP_ALIVE
     async with aclosing(_frames(calls)) as frames:
@@ -82,8 +84,8 @@ async def json_body(
     yield encode(responses if is_batch else responses[0])
 
 
-def _cancelled(calls: Sequence[WaitingCall], responses: Sequence[Json]) -> list[Json]:
-    """A cancelled request gets no response; but a JSON body must say something, which its client ignores."""
+def _cancelled(calls: Sequence[PendingCall], responses: Sequence[Json]) -> list[Json]:
+    """A cancelled request gets no response, but a JSON body must not be empty; its client ignores it."""
     answered = {response["id"] for response in responses}
     message = "The request was cancelled. Its proposal stays queued."
     return [
@@ -93,7 +95,7 @@ def _cancelled(calls: Sequence[WaitingCall], responses: Sequence[Json]) -> list[
     ]
 
 
-async def sse_body(ready: Sequence[Json], calls: Sequence[WaitingCall]) -> AsyncGenerator[bytes]:
+async def sse_body(ready: Sequence[Json], calls: Sequence[PendingCall]) -> AsyncGenerator[bytes]:
     for response in ready:
         yield sse_event(response)
     if calls:
@@ -108,7 +110,7 @@ def sse_event(message: Json) -> bytes:
 
 
 async def then(body: AsyncGenerator[bytes], done: Callable[[bool], None]) -> AsyncIterator[bytes]:
-    """The body, and a word at its end: True when all of it was sent, False when the client went away."""
+    """Yield the body, then call `done` with True if all of it was sent, with False if the client left."""
     complete = False
     try:
         async with aclosing(body):
@@ -116,11 +118,11 @@ async def then(body: AsyncGenerator[bytes], done: Callable[[bool], None]) -> Asy
                 yield chunk
         complete = True
     finally:
-        asyncio.get_running_loop().call_soon(done, complete)  # the client's last bytes go out first
+        asyncio.get_running_loop().call_soon(done, complete)  # after the client's last bytes
 
 
-async def _frames(calls: Sequence[WaitingCall]) -> AsyncGenerator[Frame]:
-    """Progress, keep-alives and the final response of every call, as they come."""
+async def _frames(calls: Sequence[PendingCall]) -> AsyncGenerator[Frame]:
+    """Yield progress, keep-alives and the final response of every call as they come."""
     if len(calls) == 1:
         async with aclosing(one_call(calls[0])) as frames:
             async for frame in frames:
@@ -142,7 +144,7 @@ async def _frames(calls: Sequence[WaitingCall]) -> AsyncGenerator[Frame]:
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _pump(call: WaitingCall, queue: asyncio.Queue[Frame | _Ended]) -> None:
+async def _pump(call: PendingCall, queue: asyncio.Queue[Frame | _Ended]) -> None:
     try:
         async with aclosing(one_call(call)) as frames:
             async for frame in frames:
@@ -151,7 +153,7 @@ async def _pump(call: WaitingCall, queue: asyncio.Queue[Frame | _Ended]) -> None
         queue.put_nowait(_Ended())
 
 
-async def one_call(call: WaitingCall) -> AsyncGenerator[Frame]:
+async def one_call(call: PendingCall) -> AsyncGenerator[Frame]:
     try:
         async with aclosing(_wait(call)) as frames:
             async for frame in frames:
@@ -165,8 +167,8 @@ async def one_call(call: WaitingCall) -> AsyncGenerator[Frame]:
         yield failure.as_response()
 
 
-async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
-    """Register first, then read the row: a decision between the two is seen by the reading."""
+async def _wait(call: PendingCall) -> AsyncGenerator[Frame]:
+    """Register first, then read the row: then a decision between the two is seen by the read."""
     ticks = 0
     yield _progress(call, ticks)
     async with hub.waiter(call.proposal_id) as waiter:
@@ -177,53 +179,55 @@ async def _wait(call: WaitingCall) -> AsyncGenerator[Frame]:
             waiter.answer_at_once = _ending(call)
             outcome = await queries.aoutcome(call.proposal_id)
             while has_room and not (
-                outcome.settled or hub.draining or cancellation.cancelled or call.remaining <= 0
+                outcome.is_final or hub.draining or cancellation.cancelled or call.remaining <= 0
             ):
-                waiter.known = outcome
+                waiter.last_read = outcome
                 woken = await waiter.wait(min(_until_tick(), call.remaining))
-                waiter.known = None
+                waiter.last_read = None
                 if not woken and call.remaining > 0:
                     ticks += 1
                     yield _progress(call, ticks)
                     continue
-                outcome = waiter.told or await _outcome(call.proposal_id, last_known=outcome)
-    if outcome.settled or not cancellation.cancelled:
+                outcome = waiter.outcome or await _outcome(call.proposal_id, last_known=outcome)
+    if outcome.is_final or not cancellation.cancelled:
         yield _response(call, outcome)
 
 
-def _response(call: WaitingCall, outcome: Outcome) -> Json:
+def _response(call: PendingCall, outcome: Outcome) -> Json:
     return result_response(call.request_id, call_result(outcome, version=call.request.version))
 
 
-def _ending(call: WaitingCall) -> Callable[[Outcome], None] | None:
+def _ending(call: PendingCall) -> Callable[[Outcome], None] | None:
     end_with = call.end_with
     return None if end_with is None else lambda outcome: end_with(_response(call, outcome))
 
 
 async def _outcome(proposal_id: str, *, last_known: Outcome) -> Outcome:
-    """Read again, but not while the server stops: reads of thousands of calls would outlast it."""
+    """Read again, but not while the server stops: reading for thousands of calls would take too long."""
     return last_known.at_the_stop() if hub.draining else await queries.aoutcome(proposal_id)
 
 
 @contextmanager
 def _counted(bottle_id: int) -> Iterator[bool]:
-    """False for a call too many, answered as it stands: equal asks share a proposal, but each wait costs."""
-    _held[bottle_id] += 1
+    """Yield False for a call over the limit, which does not wait: equal asks share a proposal, but each wait
+    costs.
+    """
+    _waiting[bottle_id] += 1
     try:
-        yield _held[bottle_id] <= settings.SUPERVISE_MAX_WAITING
+        yield _waiting[bottle_id] <= settings.SUPERVISE_MAX_WAITING
     finally:
-        _held[bottle_id] -= 1
-        if not _held[bottle_id]:
-            del _held[bottle_id]
+        _waiting[bottle_id] -= 1
+        if not _waiting[bottle_id]:
+            del _waiting[bottle_id]
 
 
 def _until_tick() -> float:
-    """Ticks of different calls fall together, so that the loop wakes once for many of them."""
+    """Align the ticks of all calls, so that the loop wakes once for many of them."""
     return TICK_SECONDS - time.monotonic() % (TICK_SECONDS / 100)
 
 
-def _progress(call: WaitingCall, ticks: int) -> Frame:
-    """`progress` counts ticks, so it always increases; how long a human takes nobody knows, so no total."""
+def _progress(call: PendingCall, ticks: int) -> Frame:
+    """A progress frame. `progress` counts ticks, so it always increases; the total is unknown."""
     token = call.request.progress_token
     if token is None:
         return None

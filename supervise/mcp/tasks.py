@@ -1,4 +1,4 @@
-"""The tasks extension: a proposal seen as a task. Everything comes from the database, so any worker answers.
+"""The tasks extension: a proposal as a task. All state is in the database, so any worker can answer.
 
 A client's `tasks/update` is never an approval: only operators decide.
 """
@@ -14,7 +14,7 @@ from botbottle.models import Bottle
 from supervise.errors import AlreadyDecided, NoSuchProposal
 from supervise.mcp import tool_results
 from supervise.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Json, ProtocolError
-from supervise.mcp.versions import NEWEST, TASKS_EXTENSION, shape_result
+from supervise.mcp.versions import TASKS_EXTENSION
 from supervise.models import Proposal
 from supervise.proposals import decisions, queries
 from supervise.proposals.outcomes import outcome_of
@@ -23,7 +23,7 @@ POLL_INTERVAL_MS = 2000
 
 
 def created(bottle: Bottle, proposal_id: str) -> Json:
-    """The answer to a call that became a task. The proposal is committed, so `tasks/get` finds it."""
+    """The result of a call that became a task. The proposal is committed, so `tasks/get` finds it."""
     return {"resultType": "task", **_task(queries.get_proposal(proposal_id, bottle=bottle))}
 
 
@@ -32,12 +32,12 @@ def get(bottle: Bottle, params: Mapping[str, Any]) -> Json:
     task = _task(proposal)
     if task["status"] == "completed":
         outcome = outcome_of(proposal, queries.decision_of(proposal))
-        task["result"] = shape_result("tools/call", tool_results.outcome_result(outcome), NEWEST)
+        task["result"] = tool_results.call_result(outcome)
     return task
 
 
 def update(bottle: Bottle, params: Mapping[str, Any]) -> Json:
-    """We ask clients for nothing, so there is nothing that these responses could answer."""
+    """Ignore a client's responses: the server asks for nothing."""
     _find(bottle, params)
     if not isinstance(params.get("inputResponses", {}), dict):
         raise ProtocolError(INVALID_PARAMS, "inputResponses must be an object.")
@@ -45,7 +45,7 @@ def update(bottle: Bottle, params: Mapping[str, Any]) -> Json:
 
 
 def cancel(bottle: Bottle, params: Mapping[str, Any]) -> Json:
-    """Cancelling the task withdraws the proposal. A decided one stays as it is."""
+    """Withdraw the task's proposal. A decided one stays as it is."""
     proposal = _find(bottle, params)
     with suppress(AlreadyDecided):
         decisions.withdraw(proposal.pk, bottle=bottle)
@@ -79,7 +79,7 @@ def _task(proposal: Proposal) -> Json:
     if proposal.status == Proposal.Status.WITHDRAWN:
         status = "cancelled"
     else:
-        status = "completed" if outcome.settled else "working"
+        status = "completed" if outcome.is_final else "working"
     changed = (decision.live_at or decision.created_at) if decision else proposal.created_at
     return {
         "taskId": str(proposal.pk),

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from supervise.mcp.versions import NEWEST, shape_result
+
 if TYPE_CHECKING:
     from supervise.proposals.outcomes import Outcome
 
@@ -36,6 +38,11 @@ def outcome_result(outcome: Outcome) -> Json:
         **text_result("\n".join(lines), is_error=outcome.status == "rejected"),
         "structuredContent": structured,
     }
+
+
+def call_result(outcome: Outcome, *, version: str = NEWEST) -> Json:
+    """The result of a tool call, as `version` defines it."""
+    return shape_result("tools/call", outcome_result(outcome), version)
 
 
 def routes_result(routes: Mapping[str, Any]) -> Json:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from botbottle.models import Bottle
 from supervise.errors import AlreadyDecided, BadAsk, SuperviseError
 from supervise.mcp import catalog, tool_results
 from supervise.mcp.catalog import Json, Tool
+from supervise.models import Proposal
 from supervise.proposals import decisions, queries
 from supervise.proposals.kind import Kind, required_text
 from supervise.proposals.submit import submit_proposal
@@ -17,15 +17,11 @@ from supervise.proposals.submit import submit_proposal
 Arguments = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class CheckedAsk:
-    """A proposal that was filed or joined. The tool's result is its outcome."""
+def call(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json | Proposal:
+    """Run one tool. Returns its result, or the submitted or joined proposal, whose outcome is the result.
 
-    proposal_id: str
-
-
-def call(bottle: Bottle, tool: Tool, arguments: Arguments) -> Json | CheckedAsk:
-    """Run one tool. Raises SuperviseError with a sentence for the agent; then nothing changed."""
+    Raises SuperviseError with a sentence for the agent; then nothing changed.
+    """
     _check_keys(tool, arguments)
     if tool.kind is not None:
         return _ask(bottle, tool.kind, arguments)
@@ -57,7 +53,7 @@ _OWN: Mapping[str, Callable[[Bottle, Arguments], Json]] = {
 }
 
 
-def _ask(bottle: Bottle, kind: Kind, arguments: Arguments) -> CheckedAsk:
+def _ask(bottle: Bottle, kind: Kind, arguments: Arguments) -> Proposal:
     try:
         justification = required_text(arguments, "justification")
         payload = _parse(bottle, kind, {k: v for k, v in arguments.items() if k != "justification"})
@@ -65,7 +61,7 @@ def _ask(bottle: Bottle, kind: Kind, arguments: Arguments) -> CheckedAsk:
     except SuperviseError as error:
         error.message = f"{_sentence(error.message)} Nothing was queued."
         raise
-    return CheckedAsk(str(filed.proposal.pk))
+    return filed.proposal
 
 
 def _parse(bottle: Bottle, kind: Kind, arguments: Arguments) -> Json:

@@ -1,4 +1,4 @@
-"""Everything an agent can reach over HTTP. What is not listed here does not exist on its plane."""
+"""All URLs of the agent plane. Anything else does not exist there."""
 
 from __future__ import annotations
 

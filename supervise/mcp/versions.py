@@ -1,6 +1,6 @@
-"""What each MCP revision expects: which are known, what a result may carry, which HTTP status an error has.
+"""The MCP revisions: which are known, which fields each has, and the HTTP status of its errors.
 
-Pure. Nothing here depends on who asks.
+Pure. Nothing here depends on the client.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MODERN_VERSIONS: Final = (V2026_07_28,)
 VERSIONS: Final = HANDSHAKE_VERSIONS + MODERN_VERSIONS
 NEWEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
 NEWEST: Final = VERSIONS[-1]
-ASSUMED_VERSION: Final = V2025_03_26  # of a handshake request without the version header
-# Its results still carry what 2025-06-18 added: Gemini CLI speaks that and sends no header, and clients that
-# really are older ignore fields they do not know.
+ASSUMED_VERSION: Final = V2025_03_26  # of a handshake request without the header
+# Results then include the fields of 2025-06-18: Gemini CLI speaks that version and sends no header, and
+# clients that really are older ignore fields that they do not know.
 SHAPE_WITHOUT_HEADER: Final = V2025_06_18
 BATCH_VERSION: Final = V2025_03_26  # the only revision with batches
 
@@ -42,7 +42,7 @@ SERVER_NAME: Final = "bot-bottle-supervise"
 SERVER_TITLE: Final = "bot-bottle supervise"
 LIST_TTL_MS: Final = 300_000  # the tool table changes only with a release
 
-# Fields that older clients do not know, by the revision that brought them.
+# Fields that older clients do not know, by the revision that added them.
 TOOL_FIELDS_SINCE: Final[Mapping[str, str]] = {
     "annotations": V2025_03_26,
     "title": V2025_06_18,
@@ -63,12 +63,14 @@ def era_of(protocol_version: str) -> Era:
 
 
 def at_least(protocol_version: str, minimum: str) -> bool:
-    """Versions are an enumerated set, not an order of strings."""
+    """Compare by position: versions are an enumerated set, not an order of strings."""
     return VERSIONS.index(protocol_version) >= VERSIONS.index(minimum)
 
 
 def reports_bad_input_as_result(protocol_version: str) -> bool:
-    """From 2025-11-25 a model sees what was wrong with its arguments; before, its client sees -32602."""
+    """From 2025-11-25 on, bad arguments are a result that the model sees; before, an error -32602 of the
+    client.
+    """
     return at_least(protocol_version, V2025_11_25)
 
 
@@ -87,7 +89,7 @@ def server_info(protocol_version: str) -> Json:
 
 
 def keep_known(fields: Mapping[str, Any], since: Mapping[str, str], protocol_version: str) -> Json:
-    """The fields without those that came after `protocol_version`."""
+    """The fields without those that were added after `protocol_version`."""
     return {
         name: value
         for name, value in fields.items()
@@ -96,7 +98,7 @@ def keep_known(fields: Mapping[str, Any], since: Mapping[str, str], protocol_ver
 
 
 def shape_result(method: str, result: Json, protocol_version: str) -> Json:
-    """A result as `protocol_version` defines it."""
+    """The result as `protocol_version` defines it."""
     if method == "tools/list":
         tools = [keep_known(tool, TOOL_FIELDS_SINCE, protocol_version) for tool in result["tools"]]
         result = {**result, "tools": tools}
@@ -115,5 +117,5 @@ def shape_result(method: str, result: Json, protocol_version: str) -> Json:
 def _own_version() -> str:
     try:
         return version("bot-bottle")
-    except PackageNotFoundError:  # run from a checkout, the usual case
+    except PackageNotFoundError:  # run from a checkout, as usual
         return "0.1.0"

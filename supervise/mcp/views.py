@@ -1,6 +1,7 @@
-"""The agent plane over HTTP. Synchronous and short: check, authenticate, read, insert; then streams wait.
+"""The agent plane over HTTP. Views are synchronous and short: check, authenticate, read, insert; then streams
+wait.
 
-Only a proven bottle gets past `initial`; nothing of an internal failure reaches it.
+Only an authenticated bottle gets past `initial`; no internal failure is revealed to it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from botbottle.web.owners import proven_tokens
 from supervise.mcp import http_checks, streams
 from supervise.mcp.access_log import AccessEntry
 from supervise.mcp.cancellation import cancel
-from supervise.mcp.dispatch import Wait, dispatch
+from supervise.mcp.dispatch import Done, Unavailable, dispatch, unavailable
 from supervise.mcp.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -36,16 +37,15 @@ from supervise.mcp.jsonrpc import (
     encode,
     result_response,
 )
-from supervise.mcp.outage import Unavailable, unavailable
 from supervise.mcp.protocol import McpRequest, Post, parse
-from supervise.mcp.streams import WaitingCall
+from supervise.mcp.streams import PendingCall
 from supervise.mcp.versions import Era, http_status
 
 log = logging.getLogger(__name__)
 
 
 class AgentView(APIView):
-    """What every endpoint for proven bottles shares: the checks, the refusals, the line in the log."""
+    """The base of all endpoints for authenticated bottles: checks, errors, and the line in the log."""
 
     authentication_classes = [BottleAuthentication]
     permission_classes = []
@@ -53,11 +53,11 @@ class AgentView(APIView):
     renderer_classes = []
     http_method_names = ["post"]
     allow = "POST"
-    advice = ""  # for who uses another method
+    advice = ""  # for clients that use another method
     schema = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Instead of DRF's own: no content negotiation, and the cheap refusals before the database."""
+        """Replaces DRF's checks: no content negotiation, and cheap refusals before the database."""
         self.entry = AccessEntry(request.method or "", request.path)
         if (request.method or "").lower() not in self.http_method_names:
             raise MethodNotAllowed(request.method or "", self.advice)
@@ -70,7 +70,9 @@ class AgentView(APIView):
             http_checks.check_content_type(request.headers)
 
     def _authenticated(self, request: Request) -> Bottle:
-        """The bottle. From now on, work that comes with its token has turns of its own."""
+        """Authenticate the bottle. Its token is remembered, so that its requests get a fair share of their
+        own.
+        """
         authorization = request.headers.get("Authorization", "")
         try:
             self.perform_authentication(request)
@@ -83,7 +85,7 @@ class AgentView(APIView):
         return bottle
 
     def refusal(self, error: ProtocolError) -> Json:
-        """How this endpoint puts an error."""
+        """The body of an error response."""
         return error.as_response()
 
     # DRF's stubs want its own Response from the next two; any HttpResponse serves.
@@ -128,12 +130,12 @@ class McpView(AgentView):
     def post(self, request: Request) -> HttpResponseBase:
         accepted = http_checks.accepted(request.headers)
         post = parse(read_body(request._request), request.headers)
-        self._note(post)
+        self._log_methods(post)
         ready: list[Json] = []
-        calls: list[WaitingCall] = []
+        calls: list[PendingCall] = []
         for message in post.messages:
             answer = self._answer(message, alone=not post.is_batch)
-            if isinstance(answer, WaitingCall):
+            if isinstance(answer, PendingCall):
                 calls.append(answer)
             elif answer is not None:
                 ready.append(answer)
@@ -144,19 +146,23 @@ class McpView(AgentView):
         return _respond(accepted, post, ready, calls, self.entry)
 
     def _ending(self, request: Request, *, sse: bool) -> Callable[[Json], None] | None:
-        """How the server can end this response by itself. None: this server cannot."""
+        """A function that sends the last response without the call's task; None if the server has no such
+        way.
+        """
         write_last: Callable[[bytes], None] | None = getattr(request._request, "scope", {}).get("write_last")
         if write_last is None:
             return None
 
         def end_with(response: Json) -> None:
             write_last(streams.sse_event(response) if sse else encode(response))
-            get_running_loop().call_soon(self.entry.write, 200)  # after the answers of all
+            get_running_loop().call_soon(self.entry.write, 200)  # after all responses
 
         return end_with
 
-    def _answer(self, message: McpRequest | ProtocolError, *, alone: bool) -> Json | WaitingCall | None:
-        """A message's response, or the call that will have it. A lone message's refusal is the POST's own."""
+    def _answer(self, message: McpRequest | ProtocolError, *, alone: bool) -> Json | PendingCall | None:
+        """A message's response, or the call that will have it. If the message is `alone`, its error is the
+        POST's.
+        """
         try:
             if isinstance(message, ProtocolError):
                 raise message
@@ -166,7 +172,7 @@ class McpView(AgentView):
                 raise
             return error.as_response()
 
-    def _note(self, post: Post) -> None:
+    def _log_methods(self, post: Post) -> None:
         if post.is_batch:
             self.entry.mcp = f"batch of {len(post.messages)}"
             return
@@ -179,7 +185,7 @@ class McpView(AgentView):
 
 def _serve(
     bottle: Bottle, message: McpRequest, started: float, changes: Changes | None
-) -> Json | WaitingCall | None:
+) -> Json | PendingCall | None:
     if message.id is None:
         if message.method == "notifications/cancelled" and message.era is Era.HANDSHAKE:
             cancel(bottle.pk, message.params.get("requestId"))
@@ -198,15 +204,14 @@ def _serve(
         log.exception("A method failed.")
         failure = unavailable(error, changes) or ProtocolError(INTERNAL_ERROR, "Internal error.")
         raise addressed(failure, message) from error
-    if not isinstance(answer, Wait):
+    if isinstance(answer, Done):
         return result_response(message.id, answer.result)
-    return WaitingCall(
+    return PendingCall(
         bottle_id=bottle.pk,
         request=message,
         request_id=message.id,
-        proposal_id=answer.proposal_id,
+        proposal_id=str(answer.pk),
         started=started,
-        limit_seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS,
     )
 
 
@@ -219,7 +224,7 @@ def addressed(error: ProtocolError, message: McpRequest) -> ProtocolError:
 
 def read_body(request: HttpRequest) -> bytes:
     body = request.read(settings.SUPERVISE_MAX_BODY_BYTES + 1)
-    if len(body) > settings.SUPERVISE_MAX_BODY_BYTES:  # sent in chunks, so no length announced it
+    if len(body) > settings.SUPERVISE_MAX_BODY_BYTES:  # sent in chunks, so the length was not known before
         raise http_checks.too_large(settings.SUPERVISE_MAX_BODY_BYTES)
     return body
 
@@ -228,10 +233,10 @@ def _respond(
     accepted: http_checks.Accepted,
     post: Post,
     ready: list[Json],
-    calls: list[WaitingCall],
+    calls: list[PendingCall],
     entry: AccessEntry,
 ) -> HttpResponseBase:
-    """JSON for what is ready, events for what waits, and always what the client can read."""
+    """JSON if everything is ready, events if calls wait, and always a type that the client accepts."""
     if calls and accepted.sse:
         return stream_response(streams.sse_body(ready, calls), "text/event-stream", entry)
     if calls:
@@ -252,11 +257,11 @@ def stream_response(body: Any, content_type: str, entry: AccessEntry) -> Streami
 
 
 def _complete(response: HttpResponse, entry: AccessEntry) -> None:
-    """What Django's own middleware does for the console; the agent plane has none."""
+    """Add headers that Django's middleware adds for the console; the agent plane has none."""
     response.headers["Content-Length"] = str(len(response.content))
     response.headers["Cache-Control"] = "no-store"
     entry.write(response.status_code)
-    response._has_been_logged = True  # type: ignore[attr-defined]  # or Django adds a line to the entry
+    response._has_been_logged = True  # type: ignore[attr-defined]  # or Django logs a second line the entry
 
 
 def json_response(message: Json | list[Json], status: int) -> HttpResponse:

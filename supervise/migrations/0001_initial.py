@@ -81,7 +81,7 @@ class Migration(migrations.Migration):
                 ('events', models.JSONField(default=list)),
                 ('sealed', models.BinaryField(default=b'', help_text='The key of its signatures.')),
                 ('is_active', models.BooleanField(default=True, verbose_name='active')),
-                ('told_seq', models.PositiveBigIntegerField(default=0, editable=False, help_text='How much of the audit record was looked through for it.')),
+                ('read_seq', models.PositiveBigIntegerField(default=0, editable=False, help_text='The last row of the audit record that was read for it.')),
                 ('updated_by', models.CharField(editable=False, max_length=150)),
                 ('updated_at', models.DateTimeField(auto_now=True)),
             ],

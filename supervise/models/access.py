@@ -1,4 +1,4 @@
-"""Who may decide for which bottle, and which sign-ins failed."""
+"""Assignments of operators to bottles, failed sign-ins, and API keys."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from botbottle.models import Bottle
 
 
 class Assignment(models.Model):
-    """A bottle with assigned operators is decided only by them, or by who may assign."""
+    """An operator of a bottle. A bottle with assigned operators is decided only by them, or by users who may
+    assign.
+    """
 
     bottle = models.ForeignKey(Bottle, on_delete=models.CASCADE, related_name="assignments")
-    # PROTECT: with its last operator gone, the bottle would be anybody's to decide.
+    # PROTECT: without its last operator, everyone could decide for the bottle.
     operator = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="assignments"
     )
@@ -30,7 +32,7 @@ class Assignment(models.Model):
 
 
 class LoginFailure(models.Model):
-    """One wrong password. Names that are nobody's are not kept: people type passwords there."""
+    """One failed sign-in. Unknown names are not stored: people type passwords there."""
 
     account = models.CharField(max_length=150)
     address = models.CharField(max_length=64)
@@ -45,7 +47,7 @@ class LoginFailure(models.Model):
 
 
 class ApiKey(models.Model):
-    """A script's or chat bot's key to the operator API, acting as its user. Only the digest is kept."""
+    """A key of a script or chat bot to the operator API, acting as its user. Only its digest is stored."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=80)

@@ -8,7 +8,7 @@ from django.db import models
 
 
 class AuditEvent(models.Model):
-    """One link of the hash chain. Appended by `supervise.audit`; triggers refuse to change or remove it."""
+    """One row of the hash chain. Appended by `supervise.audit`; triggers refuse to change or remove it."""
 
     seq = models.PositiveBigIntegerField(unique=True)
     at = models.DateTimeField()

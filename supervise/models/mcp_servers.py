@@ -1,4 +1,4 @@
-"""ManagedServer: what is known of one MCP server inside a bottle. Only `bottles.mcp_servers` writes it."""
+"""ManagedServer: the condition of one MCP server inside a bottle. Only `bottles.mcp_servers` writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where operators want to be told, and every message that was, or is still to be, delivered there."""
+"""Webhooks, and every message that was, or is still to be, delivered to one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db.models import Q
 
 
 class Webhook(models.Model):
-    """A receiver. Its URL may itself be a credential, so only those see it who may change it."""
+    """A receiver. Its URL may itself be a credential, so only users who may change it see it."""
 
     class Kind(models.TextChoices):
         GENERIC = "generic", "JSON, signed"
@@ -30,8 +30,8 @@ class Webhook(models.Model):
     events = models.JSONField(default=list)
     sealed = models.BinaryField(editable=False, default=b"", help_text="The key of its signatures.")
     is_active = models.BooleanField("active", default=True)
-    told_seq = models.PositiveBigIntegerField(
-        default=0, editable=False, help_text="How much of the audit record was looked through for it."
+    read_seq = models.PositiveBigIntegerField(
+        default=0, editable=False, help_text="The last row of the audit record that was read for it."
     )
     updated_by = models.CharField(max_length=150, editable=False)
     updated_at = models.DateTimeField(auto_now=True)
@@ -44,7 +44,7 @@ class Webhook(models.Model):
 
 
 class Delivery(models.Model):
-    """One message to one receiver: the outbox while it waits, the log after that."""
+    """One message to one receiver: an outbox row while it waits, a log entry after that."""
 
     class State(models.TextChoices):
         WAITING = "waiting"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from django.db import transaction
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes, publishing
 from supervise import audit, events
 from supervise.models import Decision
 from supervise.proposals.kind import kinds
@@ -28,11 +28,33 @@ def publish(decision: Decision) -> None:
     A bottle of another home is left to that home's background job, and the call keeps waiting.
     """
     try:
-        _go_live([decision], versions.publish(decision.proposal.bottle))
-    except versions.PublishedElsewhere:
-        pass
-    except versions.NotPublished as error:
+        _go_live([decision], publishing.publish(decision.proposal.bottle))
+    except publishing.PublishedElsewhere as error:
+        events.call_home(error.home)
+    except publishing.NotPublished as error:
         _fail([decision], str(error))
+
+
+def publish_table(bottle: Bottle) -> None:
+    """Publish the bottle's newest table; on failure only record the problem (the background job retries).
+
+    Another home's bottle is left to that home, which is called.
+    """
+    _attempt(publishing.publish, bottle)
+
+
+def unpublish_table(bottle: Bottle) -> None:
+    """The same for the removal of a deleted bottle's files."""
+    _attempt(publishing.unpublish, bottle)
+
+
+def _attempt(change: Callable[[Bottle], object], bottle: Bottle) -> None:
+    try:
+        change(bottle)
+    except publishing.PublishedElsewhere as error:
+        events.call_home(error.home)
+    except publishing.NotPublished:
+        pass  # recorded with the publication
 
 
 def retry_unfinished(*, at_once: bool = False) -> int:
@@ -44,27 +66,28 @@ def retry_unfinished(*, at_once: bool = False) -> int:
     live = 0
     away: dict[int, str] = {}
     for bottle, decisions in _unfinished(timedelta() if at_once else GRACE).items():
-        process = versions.process_of(bottle)
+        process = publishing.process_of(bottle)
         if process in away:  # it would not answer for this bottle either
             _fail(decisions, away[process])
             continue
         try:
-            live += _go_live(decisions, versions.publish(bottle))
-        except versions.NotPublished as error:
+            live += _go_live(decisions, publishing.publish(bottle))
+        except publishing.NotPublished as error:
             _fail(decisions, str(error))
-            if isinstance(error, versions.ProxyAway):
+            if isinstance(error, publishing.ProxyAway):
                 away[process] = str(error)
     return live
 
 
 def _unfinished(grace: timedelta) -> dict[Bottle, list[Decision]]:
     """Those of this home's bottles. The process that decided applies at once: the youngest are left to it."""
-    published = [kind.name for kind in kinds() if kind.changes_table]
+    others = [kind.name for kind in kinds() if not kind.changes_table]  # they apply in their own way
     unfinished = (
-        Decision.objects.filter(applied__in=UNFINISHED, tool__in=published)
+        Decision.objects.filter(applied__in=UNFINISHED)
         .filter(created_at__lt=timezone.now() - grace)
-        .filter(proposal__bottle__publication__home=versions.home_id())
+        .filter(proposal__bottle__publication__home=homes.home_id())
         .exclude(proposal__bottle__state=Bottle.State.DELETED)
+        .exclude(tool__in=others)  # a wanted list would make SQLite read all of these tools
         .order_by("created_at")
     )
     found: dict[Bottle, list[Decision]] = {}
@@ -119,6 +142,6 @@ def mark_applied(decision: Decision, applied: str, **columns: object) -> Decisio
             details={"live_version": decision.live_version, "problem": decision.apply_error},
         )
         outcome = outcome_of(decision.proposal, decision)
-        transaction.on_commit(lambda: hub.tell(outcome), robust=True)
+        transaction.on_commit(lambda: hub.notify(outcome), robust=True)
         events.announce(applied, decision.proposal)
     return decision

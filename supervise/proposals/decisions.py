@@ -188,7 +188,7 @@ def _record(
         transaction.on_commit(lambda: kind.apply(decision), robust=True)
     else:
         outcome = outcome_of(proposal, decision)
-        transaction.on_commit(lambda: hub.tell(outcome), robust=True)
+        transaction.on_commit(lambda: hub.notify(outcome), robust=True)
         events.announce("decided", proposal)
     return decision
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion, TrafficRecord
-from egress.policy.decide import Snapshot
+from egress.policy.table import Snapshot
 from egress.tables import versions
 from supervise.access.permissions import may_decide_for
 from supervise.digests import ask_digest, digest

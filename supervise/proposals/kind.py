@@ -18,7 +18,7 @@ from django.http import QueryDict
 
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
-from egress.policy.decide import RouteTable
+from egress.policy.table import RouteTable
 from supervise.diffs import Diff
 from supervise.errors import BadAsk
 from supervise.models import Decision, Proposal
@@ -97,6 +97,7 @@ class Kind:
     required: ClassVar[tuple[str, ...]] = ()
 
     diff_name: ClassVar[str] = "Change"  # what `Preview.before` and `after` are, as a heading
+    precedents_name: ClassVar[str] = ""  # heading of earlier decisions; empty: the bottle and the target
     edit_template: ClassVar[str] = ""  # of the form that modifies it; empty: it can only be approved as it is
     why_not_editable: ClassVar[str] = "This proposal cannot be modified. Approve or reject it."
     changes_table: ClassVar[bool] = False  # the decision is applied by publishing the bottle's route table

@@ -30,7 +30,7 @@ class Outcome:
     explanation: str
 
     @property
-    def settled(self) -> bool:
+    def is_final(self) -> bool:
         """Whether nothing more will happen that a call should wait for."""
         return self.status != Status.PENDING and self.applied != Applied.WAITING
 

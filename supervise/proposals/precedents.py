@@ -14,8 +14,10 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import TrafficRecord
-from egress.policy.decide import PORTS, Request, Route, RouteTable, Snapshot, decide
+from egress.policy.decide import PORTS, Request, decide
 from egress.policy.hostnames import WILDCARD
+from egress.policy.routes import Route
+from egress.policy.table import RouteTable, Snapshot
 from supervise.models import Decision, Proposal, StandingRefusal
 from supervise.proposals.kind import Review, kind_of
 

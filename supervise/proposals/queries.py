@@ -17,19 +17,16 @@ from django.db.models.functions import Coalesce, Left
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress.models import ProxyEvent, Publication, RouteTableVersion
+from egress.models import Publication, RouteTableVersion
+from egress.tables import publishing
 from egress.tables import versions as store
 from egress.tables.proxy_client import ProxyDown
-from egress.traffic import record_import
 from supervise.errors import BadAsk, NoSuchProposal
 from supervise.models import Decision, Proposal
 from supervise.proposals.kind import Review
 from supervise.proposals.outcomes import Outcome, outcome_of
 from supervise.proposals.review import look_up, review
 from supervise.proposals.risk import Level
-
-PROXY_NEWS_AGE = timedelta(hours=1)
-Kind = ProxyEvent.Kind
 
 
 def get_proposal(proposal_id: UUID | str, *, bottle: Bottle | None = None) -> Proposal:
@@ -77,7 +74,7 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
     versions = RouteTableVersion.objects.filter(bottle=bottle)
     if settings.EGRESS_PROXY:
         try:
-            live = store.proxy_client().routes(bottle.slug)
+            live = publishing.proxy_client().routes(bottle.slug)
         except (ProxyDown, KeyError):
             pass  # it does not answer, or does not know the bottle yet
         else:
@@ -95,22 +92,6 @@ def live_routes(bottle: Bottle) -> dict[str, Any]:
     routes = [route.as_public_dict() for route in table.open_routes(timezone.now())]
     gate_hosts = list(table.gate_hosts)
     return {"version": version.version, "source": "last known", "routes": routes, "gate_hosts": gate_hosts}
-
-
-def proxy_news() -> ProxyEvent | None:
-    """The latest event of the egress proxy, while operators should still see it; an absence comes first.
-
-    A bottle's problem is not among them: it is shown with the bottle, as long as it lasts. Events that a
-    flood makes come last, so that nobody hides others by making one.
-    """
-    if not (settings.EGRESS_PROXY or store.other_homes()):
-        return None
-    fresh = ProxyEvent.objects.filter(at__gt=timezone.now() - PROXY_NEWS_AGE)
-    return (
-        record_import.absence()
-        or fresh.filter(kind__in=(Kind.BACK, Kind.RESTARTED)).first()
-        or fresh.filter(kind__in=(Kind.DROPPED, Kind.STRANGERS)).first()
-    )
 
 
 def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> QuerySet[Proposal]:
@@ -158,12 +139,17 @@ def _wanted(status: str, tool: str, bottle: str) -> dict[str, Any]:
     return {column: value for column, value in wanted.items() if value or column == "bottle__in"}
 
 
+def call_patience() -> timedelta:
+    """How long a tool call waits for a decision before it answers "pending"."""
+    return timedelta(seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS)
+
+
 def counts() -> dict[str, int]:
     """The numbers of the live header. Snoozed cards count apart."""
     now = timezone.now()
     pending = Q(status=Proposal.Status.PENDING)
     asleep = Q(snoozed_until__gt=now)
-    waits = Q(asked_at__gt=now - timedelta(seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS))
+    waits = Q(asked_at__gt=now - call_patience())
     found: dict[str, int] = Proposal.objects.filter(pending).aggregate(
         pending=Count("pk", filter=~asleep),
         high=Count("pk", filter=~asleep & Q(risk_when_filed=Level.HIGH)),

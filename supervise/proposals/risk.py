@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from egress.policy.decide import RouteTable
 from egress.policy.hostnames import is_forbidden_address, is_punycode, mixed_script
 from egress.policy.lookalikes import resembles
+from egress.policy.table import RouteTable
 
 READING_METHODS = {"GET", "HEAD", "OPTIONS"}
 

@@ -1,14 +1,13 @@
 """The waiter hub: one channel-layer subscription per process wakes the calls that wait in it.
 
-No thread is held. A waiter that a message woke reads the database; the message itself is never believed. What
-this process has just committed itself is handed over as it is.
+No thread waits. A waiter that a message woke reads the database; the message itself is never believed. The
+outcome of a decision that this process has committed itself is passed to its waiters directly.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
@@ -25,8 +24,6 @@ from supervise.proposals.outcomes import Outcome
 
 log = logging.getLogger(__name__)
 SUBSCRIBE_PATIENCE = 2.0  # seconds a call waits for the subscription before it relies on the sweeper alone
-TELL_PATIENCE = 0.05  # seconds
-ANSWER_STEPS = 4  # turns of the loop from a told waiter to the last byte in the socket
 SWEEP_INTERVAL = 1.0
 CANCELLATIONS = 5
 CANCEL_PATIENCE = 0.2  # seconds
@@ -38,25 +35,25 @@ class Waiter:
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
-        self.told: Outcome | None = None  # what became of the proposal, when this process decided it
-        self.known: Outcome | None = None  # what the last look found, while it sleeps
+        self.outcome: Outcome | None = None  # set when this process decided the proposal
+        self.last_read: Outcome | None = None  # what the last read found, while the call sleeps
         self.answer_at_once: Callable[[Outcome], None] | None = None  # without its task
 
     def wake(self) -> None:
         self._woken.set()
 
     def end(self) -> bool:
-        """Answer what is known, without the task that waits. False when only that task can."""
-        if self.answer_at_once is None or self.known is None or self._woken.is_set():
+        """Answer what is known, without the task that waits. Returns False if only that task can."""
+        if self.answer_at_once is None or self.last_read is None or self._woken.is_set():
             return False
-        self.answer_at_once(self.known.at_the_stop())
+        self.answer_at_once(self.last_read.at_the_stop())
         return True
 
     async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - the answer to running out is False
-        """True when something changed since the last look, False when the time ran out."""
+        """Return True if something changed since the last read, False if the time ran out."""
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            # asgiref swallows a cancellation that arrives while its thread works: honour it here.
+            # asgiref swallows a cancellation that arrives while its thread works, so honour it here.
             raise asyncio.CancelledError
         try:
             async with asyncio.timeout(timeout):
@@ -68,7 +65,7 @@ class Waiter:
 
 
 class WaiterHub:
-    """Register first, then read the row, then wait: so no decision falls between."""
+    """Register first, then read the row, then wait: then no decision is missed between them."""
 
     def __init__(self) -> None:
         self.draining = False
@@ -97,28 +94,25 @@ class WaiterHub:
         finally:
             self._forget(key, waiter)
 
-    def tell(self, outcome: Outcome) -> None:
-        """Hand what was just committed to the calls that wait for it here. For threads other than the loop's.
+    def notify(self, outcome: Outcome) -> None:
+        """Pass a committed outcome to the calls that wait for it in this process. For other threads.
 
-        Returns when they have answered: until then this thread would only take the interpreter from them.
+        Returns at once, also when the loop has just stopped: then nobody waits any more.
         """
         loop = self._loop
-        if loop is None or not loop.is_running() or outcome.proposal_id not in self._waiters:
-            return
-        answered = threading.Event()
-        loop.call_soon_threadsafe(self._deliver, outcome, answered)
-        answered.wait(TELL_PATIENCE)
+        if loop is not None and outcome.proposal_id in self._waiters:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._deliver, outcome)
 
-    def _deliver(self, outcome: Outcome, answered: threading.Event) -> None:
+    def _deliver(self, outcome: Outcome) -> None:
         for waiter in self._waiters.get(outcome.proposal_id, ()):
-            waiter.told = outcome
+            waiter.outcome = outcome
             waiter.wake()
-        _after_turns(ANSWER_STEPS, answered.set)
 
     def drain(self) -> None:
-        """End every wait: the server stops. Each call is answered with what it knows, and reads nothing.
+        """End every wait because the server stops. Each call is answered with its last read.
 
-        Thousands of tasks take longer than a stop may, so most are answered here: 10,000 in a second.
+        Thousands of tasks take longer than a stop may, so most calls are answered here: 10,000 in a second.
         """
         self.draining = True
         self._subscribed.set()  # those that still wait for the subscription need it no longer
@@ -129,12 +123,12 @@ class WaiterHub:
                 else:
                     waiter.wake()
 
-    def when_told(self, listener: Callable[[dict[str, Any]], None]) -> None:
-        """What is said to all workers, but about no proposal, goes to `listener`."""
+    def on_message(self, listener: Callable[[dict[str, Any]], None]) -> None:
+        """Pass messages to all workers that are not about a proposal to `listener`."""
         self._listener = listener
 
     async def stop(self) -> None:
-        await ended(self._tasks)
+        await cancel_and_wait(self._tasks)
         self._tasks = []
         self._loop = None
 
@@ -146,7 +140,7 @@ class WaiterHub:
         events.send_on(loop)
         self._waiters = {}
         self._subscribed, self._occupied = asyncio.Event(), asyncio.Event()
-        # A context of their own: they outlive the request that happens to start them.
+        # A context of their own, because they outlive the request that starts them.
         self._tasks = [
             loop.create_task(self._listen(), context=Context()),
             loop.create_task(self._sweep(), context=Context()),
@@ -168,14 +162,14 @@ class WaiterHub:
     def _wake_all(self) -> None:
         self._wake(list(self._waiters))
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _receive(self, message: dict[str, Any]) -> None:
         if "id" in message:
             self._wake([message["id"]])
         elif self._listener is not None:
             self._listener(message)
 
     async def _listen(self) -> None:
-        """The one subscription. After a broken one everybody looks again, since messages may be lost."""
+        """The one subscription. After it broke every waiter reads again, because messages may be lost."""
         while True:
             try:
                 layer = get_channel_layer()
@@ -185,16 +179,16 @@ class WaiterHub:
                 self._wake_all()
                 while True:
                     message = await layer.receive(channel)
-                    self._hear(message)
+                    self._receive(message)
             except Exception:
                 self._subscribed.clear()
                 log.exception("The subscription to decisions broke; subscribing again in a second.")
                 await asyncio.sleep(1)
 
     async def _sweep(self) -> None:
-        """Find what no message told: decisions of other processes, or a message lost on its way.
+        """Find decisions without a message: those of commands, or those whose message was lost.
 
-        Audit numbers follow commit order without gaps, so everything new stands behind the last one seen.
+        Audit numbers follow commit order without gaps, so everything new comes after the last one seen.
         """
         seen: int | None = None
         watch = _CommitWatch()
@@ -216,7 +210,7 @@ class WaiterHub:
 
 
 class _CommitWatch:
-    """Returns when another connection may have committed: at once on SQLite, by the clock elsewhere."""
+    """Returns when another connection may have committed: at once on SQLite, after a pause elsewhere."""
 
     def __init__(self) -> None:
         self._seen: tuple[int, int] | None = None
@@ -231,9 +225,9 @@ class _CommitWatch:
                 return
 
     def _changed(self) -> bool:
-        """Every commit writes to the log beside the database, and a look at it is cheaper than a query.
+        """Check SQLite's write-ahead log, which every commit writes to: cheaper than a query.
 
-        A change that falls into the same tick of the file system's clock is found by the next sweep.
+        A second change within one tick of the file system's clock is found by the next sweep.
         """
         try:
             log_file = Path(f"{connection.settings_dict['NAME']}-wal").stat()
@@ -244,21 +238,13 @@ class _CommitWatch:
         return changed
 
 
-async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel until they end, within a second: who just connects to Redis may swallow a cancellation."""
+async def cancel_and_wait(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel until the tasks end, within a second: one that is connecting to Redis may swallow it."""
     left = set(tasks)
     for _ in range(CANCELLATIONS):
         for task in left:
             task.cancel()
         left = (await asyncio.wait(left, timeout=CANCEL_PATIENCE))[1] if left else left
-
-
-def _after_turns(turns: int, then: Callable[[], None]) -> None:
-    """Call after so many turns of the running loop."""
-    if turns:
-        asyncio.get_running_loop().call_soon(_after_turns, turns - 1, then)
-    else:
-        then()
 
 
 @sync_to_async

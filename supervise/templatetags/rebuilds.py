@@ -1,4 +1,4 @@
-"""The rebuild that follows from a decision, wherever the decision is shown."""
+"""The rebuild of a decision, wherever the decision is shown."""
 
 from __future__ import annotations
 

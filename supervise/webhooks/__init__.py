@@ -1,1 +1,1 @@
-"""Messages to receivers outside: at least once each, and in nobody's way."""
+"""Messages to receivers outside: each is delivered at least once, and delays nothing else."""

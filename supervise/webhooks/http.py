@@ -1,4 +1,4 @@
-"""One POST to a receiver that operators chose: bounded in time and size, no redirect, no proxy."""
+"""One POST to a receiver that operators chose: bounded in time and size, without redirects or a proxy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BadReceiver(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`code` is None when there was none."""
+    """The receiver's answer. `code` is None if there was none."""
 
     code: int | None
     problem: str = ""
@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def is_trouble(self) -> bool:
-        """It is the receiver that has a problem, not this one message."""
+        """Whether the receiver has a problem, rather than this one message."""
         return self.code is None or self.code >= 500 or self.code in {408, 425, 429}
 
 
@@ -42,7 +42,7 @@ LATE = Answer(None, "It did not answer in time.")
 
 
 def check_url(url: str) -> SplitResult:
-    """https to anywhere, or http on this machine. Raises BadReceiver."""
+    """Check a receiver's URL: https to any host, or http on this machine. Raises BadReceiver."""
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise BadReceiver("The URL holds characters that a URL cannot.")
     try:
@@ -60,7 +60,7 @@ def check_url(url: str) -> SplitResult:
 
 
 def post(url: str, body: bytes, headers: dict[str, str]) -> Answer:
-    """The receiver's answer, or why there is none. Never raises for anything a receiver does."""
+    """Send one POST; return the answer or why there is none. Never raises for anything a receiver does."""
     try:
         parts = check_url(url)
     except BadReceiver as error:
@@ -71,8 +71,10 @@ def post(url: str, body: bytes, headers: dict[str, str]) -> Answer:
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("POST", path, body, headers)
             answer = connection.getresponse()
-            answer.read(MOST_READ)  # one that still writes is not cut off; what it says is not kept
-            # Cut off among its headers, it would look like one that had no more of them.
+            answer.read(
+                MOST_READ
+            )  # so that a receiver that still writes is not cut off; the body is not kept
+            # An answer cut off among its headers would look like one that has no more of them.
             return LATE if deadline.passed else Answer(answer.status, _problem(answer.status))
         except (OSError, http.client.HTTPException, ValueError) as error:
             return LATE if deadline.passed else Answer(None, _why(error))
@@ -81,9 +83,10 @@ def post(url: str, body: bytes, headers: dict[str, str]) -> Answer:
 
 
 class _Deadline:
-    """Cuts the connection when the whole takes too long.
+    """Cuts the connection if the whole request takes too long.
 
-    A timeout counts from byte to byte, and would let a receiver that sends one now and then go on for days.
+    A socket's timeout counts from byte to byte, and a receiver could go on for days by sending one now and
+    then.
     """
 
     def __init__(self) -> None:
@@ -102,10 +105,10 @@ class _Deadline:
             self._socket.close()
 
     def watched(self, address: tuple[str, int], *options: Any) -> socket.socket:
-        """A new connection. Kept as a second handle: TLS takes the first one over."""
+        """A new connection. A second handle is kept, because TLS takes over the first one."""
         opened = socket.create_connection(address, *options)
         self._socket = opened.dup()
-        if self.passed:  # while it was looked up or dialled: nobody is left to cut it
+        if self.passed:  # during the lookup or the dialling: the timer will not cut it any more
             opened.close()
             raise TimeoutError
         return opened

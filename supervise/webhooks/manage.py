@@ -1,4 +1,4 @@
-"""Setting and removing webhooks, and sending a test: the change and its audit row together."""
+"""Sets and removes webhooks, and sends tests: the change and its audit row together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from supervise.webhooks.outbox import facts_of_test
 
 
 def put(webhook: Webhook, *, secret: str = "", author: str) -> Webhook:
-    """Save it; an empty secret keeps the present one. Raises BadReceiver.
+    """Save a webhook; an empty secret keeps the present one. Raises BadReceiver.
 
-    It is told what happens from now on: also one that was switched off hears nothing of the time between.
+    It gets events from now on: one that was switched off gets none from the time between.
     """
     check_url(webhook.url)
     if secret:
@@ -26,14 +26,14 @@ def put(webhook: Webhook, *, secret: str = "", author: str) -> Webhook:
     with transaction.atomic():
         present = Webhook.objects.select_for_update().filter(pk=webhook.pk).first()
         recorded = _record("webhook set", webhook, author)
-        goes_on = present is not None and present.is_active
-        webhook.told_seq = present.told_seq if present is not None and goes_on else recorded.seq
+        was_active = present is not None and present.is_active
+        webhook.read_seq = present.read_seq if present is not None and was_active else recorded.seq
         webhook.save()
     return webhook
 
 
 def remove(webhook: Webhook, *, author: str) -> None:
-    """What still waits for it is not sent any more."""
+    """Remove a webhook. Waiting deliveries are not sent any more."""
     with transaction.atomic():
         _record("webhook removed", webhook, author)
         webhook.delete()
@@ -46,7 +46,7 @@ def send_test(webhook: Webhook) -> Delivery:
 
 
 def send_again(delivery: Delivery) -> bool:
-    """Try anew what was given up. False when it was not."""
+    """Retry a delivery that was given up. Returns False if it was not."""
     given_up = Delivery.objects.filter(pk=delivery.pk, state=Delivery.State.GIVEN_UP)
     now = timezone.now()
     return bool(

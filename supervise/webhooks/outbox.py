@@ -1,7 +1,7 @@
 """Turns the audit record into messages for receivers.
 
-The record is written in the transaction of what it tells, without gaps and in the order of commits: reading
-it by number loses nothing, and costs whoever files or decides nothing.
+The record is written in the transaction of the change, without gaps and in commit order: reading it by number
+loses nothing, and delays no submission or decision.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _EVENTS: dict[str, str] = {
 
 
 def spool() -> None:
-    """Write the deliveries of everything that was recorded since the last look."""
-    receivers = list(Webhook.objects.filter(is_active=True).values_list("pk", "told_seq"))
+    """Write the deliveries for every audit row since the last round."""
+    receivers = list(Webhook.objects.filter(is_active=True).values_list("pk", "read_seq"))
     newest = audit.newest_seq() if receivers else 0
-    for pk, told in receivers:
-        if told < newest:
+    for pk, read in receivers:
+        if read < newest:
             while _spool_some(pk, newest) < newest:
                 pass
 
@@ -43,17 +43,19 @@ def facts_of_test() -> dict[str, Any]:
 
 
 def _spool_some(pk: int, newest: int) -> int:
-    """How far the receiver's look has come. Its row is locked, so that a message is written once."""
+    """Write some deliveries; returns the last row that was read. The receiver's row is locked, so that no
+    delivery is written twice.
+    """
     with transaction.atomic():
         webhook = Webhook.objects.select_for_update().filter(pk=pk, is_active=True).first()
         if webhook is None:
             return newest
-        rows = AuditEvent.objects.filter(seq__gt=webhook.told_seq).order_by("seq").defer("details")
+        rows = AuditEvent.objects.filter(seq__gt=webhook.read_seq).order_by("seq").defer("details")
         some = list(rows[:ROWS_AT_ONCE])
         if not some:
             return newest
         Delivery.objects.bulk_create(_deliveries(webhook, some), ignore_conflicts=True)
-        Webhook.objects.filter(pk=pk).update(told_seq=some[-1].seq)
+        Webhook.objects.filter(pk=pk).update(read_seq=some[-1].seq)
         return some[-1].seq
 
 

@@ -1,7 +1,7 @@
-"""What receivers are sent. Pure.
+"""What receivers are sent.
 
-Trust boundary: of an agent's words only the host leaves, and in chats nothing in it can be a mention, a link
-or markup. Everything else is ids, counts, and words of ours.
+Trust boundary: of an agent's text only the host leaves, and in chats nothing in it can be a mention, a link
+or markup. Everything else is ids, counts, and fixed text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from supervise.proposals.kind import kind_named
 from supervise.sanitize import one_line
 
 Facts = Mapping[str, Any]
-Parts = list[str | tuple[str]]  # a tuple holds a name that somebody chose
+Parts = list[str | tuple[str]]  # a tuple contains a name that a user or an agent chose
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9 .*_-]")
 SUPPRESS_EMBEDS = 4  # a flag of Discord's messages
 HEADER = "X-Bot-Bottle"
@@ -30,7 +30,7 @@ def body_of(kind: str, facts: Facts, link: str) -> bytes:
 
 
 def headers_of(body: bytes, *, secret: str, delivery: str, event: str, timestamp: int) -> dict[str, str]:
-    """With a secret, the receiver can tell who sent it, and when: HMAC-SHA256 of `<timestamp>.<body>`."""
+    """The headers. With a secret, they prove the sender and the time: HMAC-SHA256 of `<timestamp>.<body>`."""
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "bot-bottle",
@@ -46,12 +46,12 @@ def headers_of(body: bytes, *, secret: str, delivery: str, event: str, timestamp
 
 
 def plain(text: str) -> str:
-    """A name with nothing in it that a chat could act on."""
+    """The name without anything that a chat could act on."""
     return _NOT_PLAIN.sub("?", one_line(text, 120))
 
 
 def sentence(facts: Facts) -> Parts:
-    """What happened, with the names kept apart so that each chat can quote them."""
+    """A sentence about the event, with the names apart so that each chat can quote them."""
     host, bottle = (_target(facts),), (facts.get("bottle") or "",)
     match facts["event"]:
         case "filed":

@@ -1,7 +1,7 @@
-"""Tells receivers outside what happened: at least once each, with patience, and in nobody's way.
+"""Sends messages to receivers: at least once each, with retries, and without delaying anything else.
 
 Trust boundary: operators choose where messages go. Redirects are not followed, an answer's body is not kept,
-and no receiver can make another one, or a decision, wait.
+and no receiver can delay another one, or a decision.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from supervise.webhooks.payloads import body_of, headers_of
 
 log = logging.getLogger(__name__)
 MOST_AT_ONCE = 8  # receivers
-MOST_IN_A_TURN = 20  # messages to one receiver, before others have theirs
+MOST_IN_A_TURN = 20  # messages to one receiver, before others have their turn
 FIRST_RETRY = timedelta(seconds=5)
 LONGEST_RETRY = timedelta(hours=1)
 MOST_ATTEMPTS = 60
 OLDEST = timedelta(days=3)
 LOG_KEPT = timedelta(days=14)
 PRUNE_SECONDS = 600.0
-CLAIMED = timedelta(minutes=2)  # longer than an attempt takes: then its sender has died
+CLAIMED = timedelta(minutes=2)  # longer than an attempt takes: after that, its sender has died
 State = Delivery.State
 
 
 class Sender(LeaderThread):
-    """Sends for all workers."""
+    """Sends for all workers of a home."""
 
     name = "webhooks"
 
@@ -55,7 +55,7 @@ class Sender(LeaderThread):
         return False
 
     def round(self) -> None:
-        """One thread for each receiver that has something due: a slow one holds up only itself."""
+        """Start one thread for each receiver with something due: a slow one delays only itself."""
         spool()
         self._busy = {pk: thread for pk, thread in self._busy.items() if thread.is_alive()}
         for pk in _due_receivers():
@@ -67,13 +67,13 @@ class Sender(LeaderThread):
             prune()
 
     def wait(self, seconds: float) -> None:
-        """Until what was begun is over."""
+        """Wait for the threads of the last round."""
         for thread in self._busy.values():
             thread.join(seconds)
 
 
 def deliver(webhook_id: int) -> None:
-    """Send what is due, until nothing is, the receiver is in trouble, or it has had its turn."""
+    """Send due messages, until none is left, the receiver is in trouble, or its turn is over."""
     for _ in range(MOST_IN_A_TURN):
         delivery = _claim(webhook_id)
         if delivery is None:
@@ -88,7 +88,7 @@ def deliver(webhook_id: int) -> None:
 
 
 def prune() -> None:
-    """Forget what was told long ago, and give up what nobody took for days."""
+    """Delete old deliveries, and give up those that waited for days."""
     now = timezone.now()
     Delivery.objects.filter(finished_at__lt=now - LOG_KEPT).delete()
     overdue = Delivery.objects.filter(state=State.WAITING, created_at__lt=now - OLDEST, attempts=0)
@@ -138,8 +138,8 @@ def _claim(webhook_id: int) -> Delivery | None:
     delivery = waiting.select_related("webhook").order_by("next_attempt_at", "pk").first()
     if delivery is None:
         return None
-    mine = Delivery.objects.filter(pk=delivery.pk, state=State.WAITING, attempts=delivery.attempts)
-    if mine.update(attempts=F("attempts") + 1, next_attempt_at=now + CLAIMED) != 1:
+    claimed = Delivery.objects.filter(pk=delivery.pk, state=State.WAITING, attempts=delivery.attempts)
+    if claimed.update(attempts=F("attempts") + 1, next_attempt_at=now + CLAIMED) != 1:
         return None  # another home's sender was first
     delivery.attempts += 1
     return delivery
@@ -163,7 +163,7 @@ def _delivered(delivery: Delivery, answer: Answer) -> None:
     Delivery.objects.filter(pk=delivery.pk).update(
         state=State.DELIVERED, response_code=answer.code, last_error="", finished_at=now
     )
-    # It answers again: what waits only because it did not need not wait any longer.
+    # It answers again: deliveries that waited only because it did not need not wait any longer.
     in_trouble = Q(response_code=None) | Q(response_code__gte=500) | Q(attempts=0)
     waiting = Delivery.objects.filter(in_trouble, webhook=delivery.webhook_id, state=State.WAITING)
     waiting.filter(next_attempt_at__gt=now).update(next_attempt_at=now)
@@ -171,21 +171,21 @@ def _delivered(delivery: Delivery, answer: Answer) -> None:
 
 def _failed(delivery: Delivery, answer: Answer) -> None:
     now = timezone.now()
-    mine = Delivery.objects.filter(pk=delivery.pk)
+    row = Delivery.objects.filter(pk=delivery.pk)
     if delivery.attempts >= MOST_ATTEMPTS or now - delivery.created_at > OLDEST:
-        mine.update(
+        row.update(
             state=State.GIVEN_UP, response_code=answer.code, last_error=answer.problem, finished_at=now
         )
         log.error("Webhook %s: a message was given up: %s", delivery.webhook.name, answer.problem)
         return
     later = _next_attempt(now, delivery.attempts)
-    mine.update(next_attempt_at=later, response_code=answer.code, last_error=answer.problem)
-    if answer.is_trouble:  # the others would fare no better: they wait with it, at no cost of an attempt
+    row.update(next_attempt_at=later, response_code=answer.code, last_error=answer.problem)
+    if answer.is_trouble:  # the others would fail too: they wait with it, without an attempt
         others = Delivery.objects.filter(webhook=delivery.webhook_id, state=State.WAITING)
         others.filter(next_attempt_at__lt=later).update(next_attempt_at=later)
 
 
 def _next_attempt(now: datetime, attempts: int) -> datetime:
-    """Ever later, and not all at the same moment."""
+    """A growing pause, varied so that retries do not all fall together."""
     wait = min(LONGEST_RETRY, FIRST_RETRY * (1 << min(attempts - 1, 20)))
     return now + wait * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing

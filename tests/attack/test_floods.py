@@ -231,7 +231,7 @@ def test_connections_that_are_closed_but_not_read_count_and_come_to_an_end(
 
 
 def test_unread_answers_do_not_keep_a_connection_whose_handshake_failed(patient: Harness) -> None:
-    client, refused = patient.client(), 420  # more than the kernel takes, less than what we would wait for
+    client, refused = patient.client(), 230  # more than the kernel takes, less than what we would wait for
     client.send(get("http://nowhere.example.com/", "nowhere.example.com") * refused)
     eventually(lambda: _records(patient, "nowhere.example.com") >= refused, "the refusals")
     client.send(connect("api.example.com"))

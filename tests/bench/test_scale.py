@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import scale
-from bench.scale_parts import growth, waiting_calls
+from bench.scale_parts import growth, waiting_calls, writers
 from bench.scale_parts.part import Bar, Section
 from bench.scale_parts.plot import dot_plot
 from tests.support import ROOT
@@ -68,7 +68,16 @@ def test_writers_are_measured_for_every_number_of_consoles(tmp_path: Path) -> No
     rows = {(row["writers"], row["consoles"]) for row in measured["rows"]}
     assert rows == {(1, 0), (2, 0), (1, 1), (2, 1)}
     assert all(row[what]["per_second"] > 0 for row in measured["rows"] for what in ("filings", "decisions"))
-    assert "cost of a filing, 1 open consoles to 0" in printed
+    assert "what an open console adds to a filing, to its cost with 0: " in printed
+
+
+def test_what_open_consoles_add_is_counted_for_each() -> None:
+    speed = writers.Speed(per_second=10, p50_ms=10, p99_ms=20, worst_ms=20)
+    rows = [writers.Row(count, consoles, speed, speed) for consoles in (1, 21) for count in (1, 16)]
+    found = [
+        next(writers._bars(writers.Measured(rows, {1: 40.0, 21: cost}, looks={}))) for cost in (240.0, 242.0)
+    ]
+    assert [(bar.value, bar.is_met) for bar in found] == [(0.25, True), (pytest.approx(0.2525), False)]
 
 
 def test_a_bar_is_met_up_to_its_limit() -> None:

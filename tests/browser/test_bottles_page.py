@@ -75,7 +75,7 @@ def test_a_bottle_is_found_compared_and_rolled_back(
 
 ROUTES = """
 from django.db import transaction
-from egress.tables import versions
+from egress.tables import publishing, versions
 from egress.policy.routes import Route
 from supervise.bottles import records
 with transaction.atomic():
@@ -83,7 +83,7 @@ with transaction.atomic():
     table = newest.table.with_route(Route("api.example.com", ("/a", "/b")))
     table = table.with_route(Route("kept.example.com"))
     versions.append(newest, table, author="tests", cause="by hand")
-versions.publish(newest.bottle)
+publishing.publish(newest.bottle)
 """
 
 
@@ -139,7 +139,7 @@ def test_a_token_is_shown_once(window: Window, island: Island, bottles: Bottles,
     old = Agent(island, bottles(f"token-{look}"))
     page = window(look=look)
     page.goto(f"{island.server.console_url}/bottles/{old.slug}/")
-    page.get_by_role("button", name="Make a new token").click()
+    page.get_by_role("button", name="Replace the token").click()
     token = page.locator(".token .secret").inner_text()
     assert token.startswith("bbt_") and fits(page)
     fresh = Agent(island, old.bottle | {"token": token})
@@ -176,13 +176,13 @@ def test_everything_is_reached_by_keyboard(
     page = window(look=look)
     page.goto(f"{island.server.console_url}/bottles/{scene.slug}/")
     reached, name = set(), ""
-    while name != "Make a new token, end the old one" and len(reached) < 300:
+    while name != "Replace the token" and len(reached) < 300:
         page.keyboard.press("Tab")
         name = page.evaluate(
             "(document.activeElement.ariaLabel || document.activeElement.innerText || '').trim()"
         )
         reached.add(name)
-    assert {"Compare", "Start", "Make a new token, end the old one"} <= reached
+    assert {"Compare", "Start", "Replace the token"} <= reached
     assert any(name.startswith("Roll back to version") for name in reached)
 
 
@@ -210,7 +210,9 @@ def test_a_rebuild_shows_its_steps_its_log_and_the_way_back(
     page.goto(island.server.console_url + scene.pages["rebuild failed"])
     steps = page.locator(".rebuild .steps")
     assert "workspace noted" in steps.inner_text() and "image built: failed" in steps.inner_text()
-    assert "The bottle keeps the image it had: make: *** [a] Error 2" in page.locator(".rebuild").inner_text()
+    assert (
+        "The bottle keeps its previous image: make: *** [a] Error 2" in page.locator(".rebuild").inner_text()
+    )
     assert "Step 40/40" in page.locator("pre.log").inner_text()
     if script.script:  # why it failed stands at its end
         page.wait_for_function("""() => {
@@ -220,9 +222,9 @@ def test_a_rebuild_shows_its_steps_its_log_and_the_way_back(
     assert "branch main, commit 4f2a9c1, 2 files not committed" in page.locator(".rebuild").inner_text()
     page.get_by_text("Files not committed", exact=True).click()
     assert "notes.md" in page.locator(".rebuild").inner_text()
-    assert page.get_by_role("button", name="Build it again").is_visible()
+    assert page.get_by_role("button", name="Build again").is_visible()
     fits_every_look(page)
     page.goto(island.server.console_url + scene.pages["rebuild live"])
     assert steps.locator("[data-word=done]").count() == 4
-    assert page.get_by_role("button", name="Roll back to the image before").is_visible()
+    assert page.get_by_role("button", name="Roll back to the previous image").is_visible()
     fits_every_look(page)

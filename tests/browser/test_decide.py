@@ -177,7 +177,10 @@ def test_several_are_decided_through_a_page_that_lists_them(
     bar = page.locator(".bulk").bounding_box()
     assert bar["y"] + bar["height"] <= look.height and bar["x"] + bar["width"] <= look.width
     page.locator(".bulk").get_by_role("button", name="Approve low risk").click()
-    assert "1 left out: only low risk is approved several at a time." in page.locator("#content").inner_text()
+    assert (
+        "1 left out: only low-risk proposals can be approved together."
+        in page.locator("#content").inner_text()
+    )
     assert page.locator(".bulk-form .line-item").count() == 2
     assert fits(page)
     page.get_by_role("button", name="Approve 2 proposals").click()

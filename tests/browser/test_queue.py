@@ -160,7 +160,7 @@ def test_filters_and_search_stay_in_the_address(window: Window, asked: Asked, lo
     assert page.locator("#search").input_value() == "fil1", "the address holds it"
     page.fill("#search", "there-is-no-such-host")
     page.get_by_role("button", name="Filter").click()
-    page.get_by_text("Nothing fits this filter.").wait_for()
+    page.get_by_text("Nothing matches this filter.").wait_for()
     assert fits(page)
     page.get_by_role("link", name="Show the whole queue").click()
     card_about(page, "fil0")

@@ -112,7 +112,7 @@ def test_without_script_a_reload_shows_how_far_it_is(
     page = window(look=Viewport(script=False))
     page.goto(f"{island.server.console_url}/proposals/{builder.proposal}/")
     assert shown(page).strip() == "Step 1/2 : FROM debian:12"
-    assert "Reload this page to see how far it is." in page.content()
+    assert "Reload this page to see the progress." in page.content()
     builder.say("more")
     page.reload()
     assert shown(page).splitlines()[-1] == "more"

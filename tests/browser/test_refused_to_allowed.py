@@ -103,7 +103,7 @@ def test_what_was_refused_and_never_asked_for_is_opened_from_the_queue(
     line = until(page, page.locator(".drafts li", has_text=bottle["slug"]))
     page.locator(".drafts summary").click()
     line.get_by_role("link", name="Look").click()
-    assert "refused, and its agent has not asked" in page.locator("article").inner_text()
+    assert "refused, and its agent did not ask" in page.locator("article").inner_text()
     assert f"GET on {ORIGIN} under /docs/guide" in page.locator(".effects").inner_text()
     assert fits(page)
     page.get_by_role("button", name="File and approve").click()

@@ -67,7 +67,7 @@ def people_read_the_same(lines: list[dict[str, Any]]) -> None:
     output = StringIO()
     command = demo.Command(stdout=output)
     for line in lines:
-        command._tell(line)
+        command._print(line)
     said = output.getvalue()
     for step in STEPS:
         assert step in said, said

@@ -248,7 +248,7 @@ def test_a_decision_that_was_slipped_in_is_found(decided: list[Proposal]) -> Non
     slipped_in.pk, slipped_in.proposal, slipped_in._state.adding = None, decided[2], True
     slipped_in.save()
     broken = verify()[1]
-    assert broken is not None and broken.problem == "there are decisions that the record does not tell of"
+    assert broken is not None and broken.problem == "there are decisions that are not in the record"
 
 
 # --- Anchors
@@ -297,11 +297,11 @@ def test_an_anchor_knows_how_many_decisions_there_were(
 
 def test_a_damaged_anchor_is_none(settings: Any, tmp_path: Path) -> None:
     settings.BOTTLE_HOME = tmp_path
-    assert audit_check.kept_anchor() == audit_check.START
-    audit_check.keep(Anchor(7, "a" * 64, 3))
+    assert audit_check.saved_anchor() == audit_check.START
+    audit_check.save_anchor(Anchor(7, "a" * 64, 3))
     file = tmp_path / "audit_anchor.json"
-    assert audit_check.kept_anchor() == Anchor(7, "a" * 64, 3)
+    assert audit_check.saved_anchor() == Anchor(7, "a" * 64, 3)
     assert file.stat().st_mode & 0o777 == 0o600
     for junk in ("", "[]", '{"seq": 7}', '{"seq": 7, "hash": "x", "decisions": 3, "more": 1}', "7"):
         file.write_text(junk)
-        assert audit_check.kept_anchor() == audit_check.START, junk
+        assert audit_check.saved_anchor() == audit_check.START, junk

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import TrafficRecord
-from egress.tables import versions
+from egress.tables import homes
 from supervise import background, events
 from supervise.models import Decision, Proposal
 from supervise.proposals import waiting
@@ -121,7 +121,7 @@ async def test_a_call_from_another_home_is_not_left_for_the_next_round(
     monkeypatch.setattr(background.RetryJob, "pause_seconds", 3600.0)
     worker.start()
     await tended(1)  # what was left before it came
-    await sync_to_async(events.call_home)(home=versions.home_id())
+    await sync_to_async(events.call_home)(homes.home_id())
     await tended(2)
 
 

@@ -21,8 +21,8 @@ from typing import Any
 from botbottle.core.files import write_atomically
 from egress.contract.sharding import control_socket, owner
 from egress.contract.snapshot import render_gate, render_routes
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
+from egress.policy.table import RouteTable, Snapshot
 from tests.support import ROOT
 from tests.support.origins import Origins, Seen, TestAuthority
 from tests.support.server import KEPT_VARIABLES, state_of, stop

@@ -11,7 +11,7 @@ from egress.contract import secret_variables
 from egress.models import TrafficRecord
 from egress.policy.asks import parse_egress_ask, parse_gate_ask
 from egress.policy.routes import Auth, Lease, Route
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from supervise.bottles import images
 from supervise.bottles import records as bottles
 from supervise.kinds import mcp_tool
@@ -72,7 +72,7 @@ for made in (
     with transaction.atomic():
         newest = versions.lock(bottle)
         versions.append(newest, newest.table.with_route(made), author="tests", cause="by hand")
-    versions.publish(bottle)
+    publishing.publish(bottle)
 records = [record("allowed", "api.example.com", "/repos/acme", n % 24) for n in range(90)]
 records += [record("refused", "telemetry.example.net", "/v1/track", n % 20) for n in range(40)]
 site = "/repos/acme/site"
@@ -85,7 +85,7 @@ TrafficRecord.objects.bulk_create(records)
 
 # --- a file that the proxy cannot read
 
-torn = versions.bottle_directory(bottle) / "run" / secret_variables.FILE
+torn = homes.bottle_directory(bottle) / "run" / secret_variables.FILE
 torn.parent.mkdir(mode=0o700, exist_ok=True)
 torn.write_text("[")
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from egress.policy.decide import Auth, Dlp, Lease, Request, Route, RouteTable
+from egress.policy.decide import Request
+from egress.policy.routes import Auth, Dlp, Lease, Route
+from egress.policy.table import RouteTable
 
 SOAK = 50 if os.environ.get("BOTTLE_SOAK") == "1" else 1
 

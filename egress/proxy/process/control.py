@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from egress.contract.ack import Ack
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.http.heads import parse_request
 from egress.proxy.http.reader import read_head
@@ -24,7 +25,6 @@ from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request import builtin_endpoints
-from egress.proxy.state.bottle import Ack
 from egress.proxy.state.bottle_files import SLUG
 from egress.proxy.state.proxy import Proxy
 from egress.proxy.state.records import Batch

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from egress.contract.ack import Ack
 from egress.proxy.net.connection import Connection
 from egress.proxy.net.wakeup import Wakeup
 from egress.proxy.process.socket_passing import SocketReceiver, pass_to_owner
@@ -22,7 +23,7 @@ from egress.proxy.process.tcp import BACKLOG
 from egress.proxy.process.unix import bind_unix
 from egress.proxy.request.client_session import ClientSession, FastPaths
 from egress.proxy.request.session_hooks import Entry, PassToOwner
-from egress.proxy.state.bottle import Ack, BottleState
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.bottle_files import exists, found_in
 from egress.proxy.state.proxy import Proxy
 

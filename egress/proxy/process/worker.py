@@ -32,12 +32,11 @@ from egress.proxy.process.event_loop import Loop
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.prefork import Sockets
 from egress.proxy.state.bottles import Bottles
-from egress.proxy.state.open_sessions import OpenSessions
+from egress.proxy.state.connection_limits import UnauthenticatedConnections
 from egress.proxy.state.pipelock_file import GateFile
-from egress.proxy.state.proxy import Proxy
+from egress.proxy.state.proxy import OpenSessions, Proxy
 from egress.proxy.state.records import Records
 from egress.proxy.state.scanners import Scanners
-from egress.proxy.state.unauthenticated import UnauthenticatedConnections
 from egress.proxy.tls.authority import ignore_unreadable_names
 from egress.proxy.tls.session import upstream_context
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from egress.dlp.scanner import Scanner
-from egress.policy.decide import Snapshot
+from egress.policy.table import Snapshot
 from egress.proxy.state.secret_variables import SecretVariables
 
 

@@ -9,15 +9,15 @@ import asyncio
 import hmac
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from egress.policy.decide import RouteTable, Snapshot
+from egress.contract.ack import Ack
 from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Auth, Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.config import Limits
 from egress.proxy.net.pool import Pool
 from egress.proxy.state import config_files
@@ -28,19 +28,6 @@ from egress.proxy.state.lease_counter import LeaseCounter
 from egress.proxy.state.open_flows import Flows
 from egress.proxy.state.secret_variables import SecretVariablesFile
 from egress.proxy.tls.authority import Authority
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """Which version of a bottle's table is live, and what is wrong if that is not the newest."""
-
-    bottle: str
-    version: int
-    loaded_at: str | None
-    problem: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class OpenConnection(Protocol):
@@ -59,7 +46,7 @@ class BottleState:
         self.slug = slug
         self.directory = directory
         self.snapshot = Snapshot(slug, 0, RouteTable(), "")  # denies everything
-        self.loaded_at: str | None = None
+        self.loaded_at: datetime | None = None
         self.problem: str | None = "no route table was ever loaded: everything is denied"
         self.flows = Flows()
         self.pool = Pool(limits.pooled)
@@ -141,7 +128,7 @@ class BottleState:
             )
         now = datetime.now(UTC)
         if self.loaded_at is None or fresh.version != self.snapshot.version:
-            self.loaded_at = now.isoformat()
+            self.loaded_at = now
         self.snapshot = fresh
         self.problem = None
         self.uses.forget_others(fresh.table.routes)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from egress.contract import snapshot as snapshots
-from egress.policy.decide import Snapshot
 from egress.policy.errors import BadSnapshot
+from egress.policy.table import Snapshot
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _IDENTITY = "identity.json"

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from datetime import UTC, datetime
 
+from egress.contract.ack import Ack
 from egress.proxy.config import Config
-from egress.proxy.state.bottle import Ack, BottleState
+from egress.proxy.state.bottle import BottleState
 from egress.proxy.tls.authority import ensure as ensure_ca
 
 log = logging.getLogger(__name__)

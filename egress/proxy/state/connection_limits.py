@@ -11,9 +11,33 @@ from egress.proxy.config import TOLD
 from egress.proxy.errors import Gone, Refusal
 from egress.proxy.net.connection import Connection
 from egress.proxy.state.bottle import BottleState, OpenConnection
-from egress.proxy.state.unauthenticated import UnauthenticatedConnections
 
 LONG_HEAD = 4 * 1024  # one of 60 KB takes as long to read, and to search, as dozens of usual requests
+
+
+class UnauthenticatedConnections:
+    """TCP connections without a token yet, which no bottle counts. If there are too many, the oldest is cut.
+
+    Connections with a token send it at once, so a flood of silent ones does not keep them out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._present: dict[OpenConnection, None] = {}  # the oldest first
+        self.line = asyncio.Lock()  # of those whose first request has a long head
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def add(self, connection: OpenConnection) -> None:
+        if len(self._present) >= self._most:
+            oldest = next(iter(self._present))
+            self.discard(oldest)
+            oldest.cut()
+        self._present[connection] = None
+
+    def discard(self, connection: OpenConnection) -> None:
+        self._present.pop(connection, None)
 
 
 class ConnectionSlot:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol
 
-from egress.policy.decide import Request, Snapshot, decide_again, decide_connect
+from egress.policy.decide import Request, decide_again, decide_connect
 from egress.policy.routes import Auth, Dlp, Route
+from egress.policy.table import Snapshot
 
 
 class Flow(Protocol):

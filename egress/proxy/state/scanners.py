@@ -11,8 +11,8 @@ from time import monotonic
 
 from egress.dlp.scanner import Scanner
 from egress.dlp.secret_encodings import SHORTEST_ENCODED
-from egress.policy.decide import Snapshot
 from egress.policy.routes import AGENT_SCHEMES, Auth
+from egress.policy.table import Snapshot
 from egress.proxy.credentials.secrets import Secrets
 from egress.proxy.credentials.sigv4 import AwsKey
 from egress.proxy.state.active_scan import ActiveScan

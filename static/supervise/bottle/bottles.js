@@ -1,4 +1,4 @@
-// Keeps the strip of bottles true. It is rendered by the server, where permissions are checked and text escaped.
+// Updates the overview of bottles. The server renders it, checks permissions and escapes text.
 "use strict";
 
 (() => {

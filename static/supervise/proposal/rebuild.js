@@ -1,5 +1,5 @@
-// A rebuild at work. Its log comes by a websocket, as text, from where the page has it; when anything else about it
-// changes, the server makes the panel anew and the log stays where it is. Without this, reloading shows the same.
+// A running rebuild. Its log arrives by a websocket as text, from where the page has it. When anything else
+// changes, the server renders the panel again and the log stays in place. Without script, reloading shows the same.
 import { BACKGROUND, SignedOut, fetchPart } from "../shared/forms.js";
 
 const RETRY_MS = [500, 1000, 2000, 5000];
@@ -48,7 +48,7 @@ class Follower {
 
   async closed(code) {
     if (code >= OVER) return;
-    // Without a way for websockets, or signed out: asking for the panel tells, and brings the log's end along.
+    // Websockets do not work, or the session ended: fetching the panel shows which, and includes the log's end.
     if (this.attempts > 0) await this.refresh();
     if (this.isOver) return;
     const pause = RETRY_MS[Math.min(this.attempts, RETRY_MS.length - 1)];
@@ -134,6 +134,6 @@ function showWhyItEnded(part) {
   log.scrollTop = log.scrollHeight;
 }
 
-// Cards and the dialog come and go.
+// Cards and the dialog are replaced.
 new MutationObserver(follow).observe(document.body, { childList: true, subtree: true });
 follow();

@@ -1,4 +1,4 @@
-// The count in the title and the icon; a notification and a sound for those who want them. No agent's word in any.
+// The count in the title and the icon; optional notifications and sound. None of them contains an agent's text.
 const notify = document.getElementById("notify");
 const sound = document.getElementById("sound");
 const NAME = "bot-bottle.";
@@ -12,7 +12,7 @@ function toggle(button, key, isPressed) {
   try {
     localStorage.setItem(NAME + key, isPressed ? "1" : "");
   } catch {
-    // A browser that keeps nothing forgets the choice.
+    // A browser without storage forgets the choice.
   }
 }
 

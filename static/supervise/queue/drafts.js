@@ -1,5 +1,5 @@
-// Refused, and nobody asked yet: kept true on an open page. Closed, the list is simply made anew. Open, its lines
-// stay where they are: what is new waits behind a button, what is over greys out.
+// Updates the list of refused requests that were not asked for. A closed list is replaced. In an open one the lines
+// stay in place: new ones wait behind a button, obsolete ones turn grey.
 import { BACKGROUND, fetchPart } from "../shared/forms.js";
 import { refreshTimes } from "../shared/times.js";
 

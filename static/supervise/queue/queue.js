@@ -94,7 +94,7 @@ for (const field of document.querySelectorAll("#filters select")) {
   field.addEventListener("change", () => field.form.requestSubmit());
 }
 document.getElementById("filters").addEventListener("submit", (event) => {
-  // An address without what was not asked for.
+  // The address without empty parameters.
   for (const field of event.target.elements) field.disabled = field.name !== "" && field.value === "";
 });
 window.addEventListener("pageshow", () => {
@@ -116,9 +116,9 @@ function showCounts(counts) {
 
 function showProxy(proxy) {
   const place = document.getElementById("proxy");
-  place.dataset.word = proxy.word;
-  place.title = proxy.all;
-  say("proxy", proxy.text);
+  place.dataset.label = proxy.label;
+  place.title = proxy.tooltip;
+  say("proxy", proxy.summary);
 }
 
 function showRest(after) {
@@ -133,7 +133,7 @@ let lookedAt = 0;
 async function look() {
   const asked = list();
   const pending = [...asked.children].filter((card) => card.dataset.status === "pending");
-  // Others may have pushed a shown card off the page, or put it aside: so each is asked about by its name.
+  // A shown card may have moved to another page, or been snoozed, so each is requested by its id.
   const about = [["since", asked.dataset.since], ...pending.map((card) => ["id", card.dataset.id])];
   const url = address(connection.dataset.stateUrl, new URLSearchParams(about).toString());
   const answer = await fetch(url, { credentials: "same-origin", ...BACKGROUND });
@@ -147,7 +147,7 @@ async function look() {
   if (asked !== list()) return void (mustLook = true); // the rest was about what was shown before
   showRest(state.after);
   const shown = [...list().children].filter((card) => card.dataset.status === "pending");
-  // Nothing can move where nothing is shown: then what is new comes in by itself.
+  // With an empty list nothing can move, so new cards are shown at once.
   if (!shown.length && Object.keys(state.cards).length && !sheet.isOpen()) return showList(BACKGROUND);
   const changed = shown.filter((card) => state.cards[card.dataset.id] !== card.dataset.state).map((card) => card.dataset.id);
   showArrivals(state.arrived);
@@ -233,14 +233,14 @@ function connect() {
   socket.addEventListener("close", () => {
     if (isSignedOut) return;
     judge();
-    // A refused connection may mean that the session ended: asking for the state tells.
+    // A refused connection may mean that the session ended: fetching the state shows it.
     if (attempts > 0) refresh();
     setTimeout(() => isSignedOut || connect(), RETRY_MS[Math.min(attempts, RETRY_MS.length - 1)]);
     attempts += 1;
   });
 }
 
-// A page that nobody sees has its counts from the messages. It looks for the rest when it is seen again.
+// A hidden page gets its counts from the messages, and fetches the rest when it becomes visible.
 document.addEventListener("visibilitychange", () => document.hidden || isSignedOut || refresh());
 lookedAt = Date.now();
 connect();

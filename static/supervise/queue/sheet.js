@@ -1,4 +1,4 @@
-// The dialog on the queue: one proposal with its forms. What it shows and what it answers comes from the server.
+// The dialog on the queue: one proposal with its forms. Its content is rendered by the server.
 import { SignedOut, fetchParts, prepare, sendable } from "../shared/forms.js";
 
 const sheet = document.getElementById("sheet");
@@ -63,7 +63,7 @@ function fail(form) {
   const notice = document.createElement("p");
   notice.className = "problem";
   notice.setAttribute("role", "alert");
-  notice.textContent = "The console did not answer. Nothing may have been decided: look at the card, then try again.";
+  notice.textContent = "The console did not answer. Nothing may have been decided: check the card, then try again.";
   form.prepend(notice);
 }
 
@@ -73,7 +73,7 @@ function done(list) {
   decided(id, list);
 }
 
-// What this would do has changed since it was shown: the form that is open stays, but says so.
+// The effect of this proposal changed since it was shown: the open form stays, but says so.
 export function offerNewer() {
   const detail = content.querySelector(".detail");
   if (!detail || detail.querySelector(".newer")) return;
@@ -98,7 +98,7 @@ sheet.addEventListener("close", () => {
   content.replaceChildren();
   if (openedFor && openedFor.isConnected) openedFor.focus();
 });
-// A click beside the dialog closes it, unless something was typed.
+// A click outside the dialog closes it, unless something was typed.
 sheet.addEventListener("click", (event) => {
   const typed = [...content.querySelectorAll("textarea[name=note]")].some((field) => field.value.trim());
   if (event.target === sheet && !typed) sheet.close();

@@ -1,9 +1,9 @@
-// What every form of the console has: a confirming key, one submission, a live preview. All of it works without.
+// Conveniences of every form: a confirming key, a single submission, a live preview. The forms work without them.
 import { refreshTimes } from "./times.js";
 
 const PREVIEW_MS = 250;
 
-// Never one key to approve: this confirms only a form that somebody opened.
+// One key never approves: this confirms only a form that was opened.
 document.addEventListener("keydown", (event) => {
   const form = event.target.closest && event.target.closest("details[open] > form, .bulk-form");
   if (form && event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.repeat) {
@@ -28,7 +28,7 @@ window.addEventListener("pageshow", () => {
   for (const form of document.querySelectorAll("form[data-sent]")) sendable(form);
 });
 
-// Whoever comes by a link to one panel, comes to it.
+// Scroll to the panel that a link opened.
 export function prepare(root) {
   for (const field of root.querySelectorAll("input[name=utc_offset]")) field.value = -new Date().getTimezoneOffset();
   for (const button of root.querySelectorAll("[data-noscript]")) button.hidden = true;
@@ -52,7 +52,7 @@ function enter(panel) {
 // --- Modifying
 
 document.addEventListener("input", (event) => {
-  // Writing a path or ticking a method chooses "only these".
+  // Typing a path or ticking a method selects "only these".
   const group = event.target.dataset && event.target.dataset.chooses;
   const form = event.target.form;
   if (!group || !form) return;
@@ -74,11 +74,11 @@ async function preview(form) {
   if (part && place && number === form.previewNumber) place.replaceWith(part); // an older answer is no news
 }
 
-// --- Parts of pages, made by the server
+// --- Fragments of pages, rendered by the server
 
 export class SignedOut extends Error {}
 
-// For what is fetched without anybody having asked: it does not keep a session alive.
+// For requests that no user started: they do not keep a session alive.
 export const BACKGROUND = { headers: { "X-Fragment": "1", "X-Background": "1" } };
 
 export async function fetchParts(url, selector, options = {}) {

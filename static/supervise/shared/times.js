@@ -1,4 +1,4 @@
-// Ages, local times and countdowns. The server writes UTC; whoever reads it sees their own clock, UTC on hover.
+// Ages, local times and countdowns. The server writes UTC; users see their local time, and UTC on hover.
 const UNITS = [[86400, "day"], [3600, "hour"], [60, "minute"]];
 let serverAhead = 0; // seconds that the server's clock is ahead of this one
 

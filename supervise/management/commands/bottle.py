@@ -1,4 +1,4 @@
-"""manage.py bottle: bottles from their manifest to their end. Output from inside is shown, never trusted."""
+"""manage.py bottle: creates, starts, uses and ends bottles. What runs inside is shown, never trusted."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ VERBS = {
     "attach": "this terminal on its main command; Ctrl-P Ctrl-Q leaves it running",
     "logs": "what its main command printed",
     "ps": "the bottles and whether they run",
-    "rebuild": "build the approved Dockerfile in force anew, and go on with that",
-    "rollback-image": "go back to the image before the last rebuild",
+    "rebuild": "build the approved Dockerfile in force again, and continue with the new image",
+    "rollback-image": "go back to the previous image",
     "rm": "stop it and remove what is left of the sandbox; record and workspace stay",
-    "create": "make a bottle without a sandbox and print its token, once",
+    "create": "create a bottle without a sandbox and print its token, once",
     "list": "the bottles there are",
     "token": "replace the bottle's token and print the new one, once",
     "delete": "end the bottle for good; its history stays",
@@ -48,7 +48,7 @@ class Command(OperatorCommand):
     _command: tuple[str, ...] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Take the words after -- as the bottle's command, with all its own options."""
+        """Split off what follows `--`: it is the bottle's command, with all its own options."""
         verb = next((word for word in argv[2:] if not word.startswith("-")), "")
         if "--" in argv and verb in TAKE_COMMAND:
             end = argv.index("--")
@@ -68,12 +68,10 @@ class Command(OperatorCommand):
         own["run"].add_argument("--rm", action="store_true", help="remove the sandbox's leftovers afterwards")
         own["exec"].add_argument("-t", dest="tty", action="store_true", default=None, help="with a terminal")
         own["exec"].add_argument("-T", dest="tty", action="store_false", help="without one")
-        own["logs"].add_argument("-f", "--follow", action="store_true", help="go on as it prints more")
+        own["logs"].add_argument("-f", "--follow", action="store_true", help="keep printing new output")
         own["logs"].add_argument("--raw", action="store_true", help="with its escape sequences, as printed")
         for name in ("start", "stop"):
-            own[name].add_argument(
-                "--as", dest="operator", metavar="USERNAME", help="in this operator's name"
-            )
+            own[name].add_argument("--as", dest="operator", metavar="USERNAME", help="as this operator")
         own["create"].add_argument("--backend", choices=Bottle.Backend.values, default=Bottle.Backend.LOCAL)
 
     def run(self, options: dict[str, Any]) -> Any:
@@ -85,7 +83,7 @@ class Command(OperatorCommand):
         if printed:
             self.stdout.write(printed)
 
-    # --- one method per verb; --json prints its result
+    # --- One method per subcommand; what it returns is what --json prints
 
     def _init(self, options: dict[str, Any]) -> Any:
         path = lifecycle.init(options["slug"])
@@ -124,7 +122,7 @@ class Command(OperatorCommand):
     def _exec(self, options: dict[str, Any]) -> Any:
         words = self._words(options)
         if not words:
-            raise bottles.BadBottle(f"Say what to run: bottle exec {options['slug']} -- COMMAND.")
+            raise bottles.BadBottle(f"Give a command: bottle exec {options['slug']} -- COMMAND.")
         tty = launch.has_terminal() if options["tty"] is None else options["tty"]
         sys.exit(lifecycle.exec(options["slug"], words, author=launch.author(), tty=tty))
 
@@ -185,7 +183,7 @@ class Command(OperatorCommand):
         return self._command or tuple(options["command"])
 
     def _progress(self, line: str) -> None:
-        self.stderr.write(sanitize.one_line(line, 400))  # a build prints any text
+        self.stderr.write(sanitize.one_line(line, 400))  # a build's output is hostile
         self.stderr.flush()
 
 

@@ -1,4 +1,4 @@
-"""manage.py demo: an agent in a real bottle is refused, asks and waits; after a yes its retry succeeds."""
+"""manage.py demo: an agent in a real bottle is refused, asks and waits; once approved, its retry succeeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from supervise.cli.base import add_json, json_line
 
 SLUG = "demo"
 HOST, PAGE = "packages.example.com", "/simple/left-pad/"
-# Of the caller's environment. Settings are not among them: the demo must not meet the operator's database.
+# The variables of the caller that are passed on. Settings are not: the demo must not use the operator's
+# database.
 KEPT_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV",
     "PYTHONPATH", "LD_LIBRARY_PATH",
@@ -49,19 +50,19 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--auto", action="store_true", help="approve without a person, for tests")
-        add_json(parser, "tell each step as one line of JSON")
+        add_json(parser, "print each step as one line of JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         self._as_json = options["json"]
         try:
             self._show(auto=options["auto"])
         except CommandError as error:
-            self._tell({"step": "ended", "succeeded": False, "problem": str(error)})
+            self._print({"step": "ended", "succeeded": False, "problem": str(error)})
             raise
-        self._tell({"step": "ended", "succeeded": True, "problem": ""})
+        self._print({"step": "ended", "succeeded": True, "problem": ""})
 
     def _show(self, *, auto: bool) -> None:
-        root = Path(settings.BOTTLE_HOME) / "demo"  # with a home of its own: the operator's is left alone
+        root = Path(settings.BOTTLE_HOME) / "demo"  # a separate home, so that the operator's is not touched
         try:
             backends.get("local", root).available()
         except Unavailable as error:
@@ -78,20 +79,20 @@ class Command(BaseCommand):
             raise CommandError("The agent did not get through. The lines above say where it stopped.")
 
     def _walk(self, server: _Server, *, auto: bool) -> bool:
-        self._tell({"step": "serving", "console": server.console_url})
+        self._print({"step": "serving", "console": server.console_url})
         step: dict[str, Any] = {}
         with server.agent(f"https://{HOST}{PAGE}") as lines:
             for step in lines:
-                self._tell(step)
+                self._print(step)
                 if step["step"] != "refused":
                     continue
-                self._tell({"step": "waiting", "console": server.console_url, **server.credentials})
+                self._print({"step": "waiting", "console": server.console_url, **server.credentials})
                 if auto:
-                    self._tell({"step": "approving"})
+                    self._print({"step": "approving"})
                     server.approve()
         return step.get("step") == "tried again" and step["status"] == 200
 
-    def _tell(self, step: dict[str, Any]) -> None:
+    def _print(self, step: dict[str, Any]) -> None:
         for line in [json_line(step)] if self._as_json else _words(step):
             self.stdout.write(line)
         self.stdout.flush()
@@ -109,7 +110,7 @@ def _words(step: dict[str, Any]) -> Iterator[str]:
         case "waiting":
             sign_in = f"username: {step['username']}, password: {step['password']}"
             yield f"It waits. Open {step['console']} and sign in: {sign_in}"
-            yield f"Look at the card about {HOST}, press Approve…, then “Approve as asked”."
+            yield f"Open the card about {HOST}, press Approve…, then “Approve as asked”."
         case "approving":
             yield "Nobody has to click: --auto approves it."
         case "answered" if step["status"] == "pending":
@@ -122,7 +123,7 @@ def _words(step: dict[str, Any]) -> Iterator[str]:
 
 
 class PackageIndex(Site):
-    """The one place on the demo's internet."""
+    """The only site on the demo's internet."""
 
     def do_GET(self) -> None:
         if self.path == PAGE:
@@ -169,7 +170,7 @@ class _Server:
 
     @contextmanager
     def agent(self, url: str) -> Iterator[Iterator[dict[str, Any]]]:
-        """The agent's steps as it reports them, from a bottle that is stopped at the end."""
+        """Yield the agent's steps as it reports them, from a bottle that is stopped at the end."""
         workspace = self._root / "workspace"
         workspace.mkdir()
         shutil.copy(str(scripted_agent.__file__), workspace / "agent.py")
@@ -226,7 +227,7 @@ def of_the_demo(listed: list[dict[str, Any]]) -> str | None:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C, so that nothing is left behind."""
+    """Make SIGTERM unwind like Ctrl-C, so that nothing is left behind."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         yield

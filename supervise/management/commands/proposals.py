@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from supervise.api.serializers import ProposalLine, ProposalShape
+from supervise.api.serializers import ProposalLineSerializer, ProposalSerializer
 from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
 from supervise.models import Approval, Proposal
 from supervise.proposals import decisions, queries
@@ -17,7 +17,7 @@ from supervise.sanitize import make_visible, one_line
 
 
 class Command(OperatorCommand):
-    help = "Look at proposals and decide them."
+    help = "Show proposals and decide them."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
         verbs = Verbs(parser, "list", "show", "approve", "modify", "reject")
@@ -57,7 +57,7 @@ class Command(OperatorCommand):
     def _list(self, options: dict[str, Any]) -> Any:
         status = options["status"] or ("" if options["all"] else Proposal.Status.PENDING)
         lines = queries.proposal_lines(status=status, bottle=options["bottle"], tool=options["tool"])
-        return ProposalLine(lines, many=True).data
+        return ProposalLineSerializer(lines, many=True).data
 
     def _decide(self, options: dict[str, Any]) -> Any:
         """Show what is about to be decided, then decide exactly that."""
@@ -103,7 +103,7 @@ class Command(OperatorCommand):
         self._show_hostile("justification", proposal.justification)
 
     def _show_hostile(self, title: str, text: str) -> None:
-        """Every line is marked, so that nothing in it can pass for our own words."""
+        """Mark every line, so that nothing in the text can pass for this program's own output."""
         self.stdout.write(f"{title} (text from the agent, unverified):")
         for line in make_visible(text).split("\n"):
             self.stdout.write(f"  | {line}")
@@ -126,7 +126,7 @@ def _decision(parser: CommandParser, *, note_required: bool = False) -> None:
 
 
 def _everything(proposal: Proposal) -> dict[str, Any]:
-    return dict(ProposalShape(proposal).data)
+    return dict(ProposalSerializer(proposal).data)
 
 
 def _line(line: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""manage.py rebuild: the process that carries out one queued rebuild. bot-bottle starts it by itself."""
+"""manage.py rebuild: carries out one queued rebuild. bot-bottle starts it itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervise.models import Rebuild
 
 
 class Command(OperatorCommand):
-    help = "Carry out a queued rebuild of a bottle's image. bot-bottle starts this by itself."
+    help = "Carry out a queued rebuild of a bottle's image. bot-bottle starts this itself."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("rebuild", type=int, help="its number")

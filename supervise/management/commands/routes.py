@@ -16,13 +16,13 @@ from supervise.sanitize import make_visible
 
 VERBS = {
     "list": "the routes of the newest table",
-    "change": "set some fields of one route; null takes one away",
-    "withdraw": "take one route away; open connections that use it are cut at once",
+    "change": "set some fields of one route; null removes one",
+    "withdraw": "withdraw one route; open connections that use it are cut at once",
 }
 
 
 class Command(OperatorCommand):
-    help = "Look at a bottle's routes; change one, or take it away."
+    help = "Show a bottle's routes; change or withdraw one."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
         verbs = Verbs(parser, *VERBS)
@@ -49,14 +49,14 @@ class Command(OperatorCommand):
         actor, host = acting_operator(options["as"]), options["host"]
         fields = read_payload(options["payload"], "a route") if options["verb"] == "change" else None
         seen = newest.version if options["seen"] is None else options["seen"]
-        looked = route_actions.look(newest, host, fields)
+        review = route_actions.preview(newest, host, fields)
         if not options["json"]:
-            self.stdout.write("\n".join(review_lines(looked)))
+            self.stdout.write("\n".join(review_lines(review)))
         if fields is None:
             made = route_actions.withdraw_route(bottle.slug, host, actor=actor, seen_version=seen)
         else:
             made = route_actions.change_route(bottle.slug, host, fields, actor=actor, seen_version=seen)
-        return {**_table(made), "effects": looked.effects, "warnings": looked.warnings}
+        return {**_table(made), "effects": review.effects, "warnings": review.warnings}
 
     def show(self, options: dict[str, Any], result: Any) -> None:
         live = f"version {result['version']}, {_live(result)}"

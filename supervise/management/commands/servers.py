@@ -1,4 +1,4 @@
-"""manage.py servers: the managed MCP servers of a bottle. What they print is shown, never trusted."""
+"""manage.py servers: the MCP servers of a bottle. Their output is shown, never trusted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ VERBS = {
     "list": "how they fare",
     "stop": "end one; the others and the bottle go on",
     "start": "start one that was stopped",
-    "restart": "end one and start it again, with its files staged anew",
+    "restart": "end one and start it again, with its files staged again",
     "connect": "speak with one over standard input and output, as a client that only starts programs does",
 }
 
 
 class Command(OperatorCommand):
-    help = "Look at a bottle's MCP servers; stop, start and restart them; connect to one."
+    help = "Show a bottle's MCP servers; stop, start and restart them; connect to one."
 
     def add_own_arguments(self, parser: CommandParser) -> None:
         verbs = Verbs(parser, *VERBS)
@@ -36,7 +36,7 @@ class Command(OperatorCommand):
         bottle = bottles.get(options["slug"])
         if options["verb"] == "connect":
             mcp_servers.connect(bottle, options["name"])
-            raise SystemExit(0)  # standard output carried protocol: nothing of ours may follow
+            raise SystemExit(0)  # standard output carried the protocol, so nothing else may follow
         if options["verb"] == "list":
             mcp_servers.sync(bottle)
         else:

@@ -1,4 +1,4 @@
-"""manage.py up: prepares what is missing, then becomes the supervisor of everything else."""
+"""manage.py up: prepares what is missing, then becomes the supervisor of all other processes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from botbottle.core.files import write_private
 from botbottle.process_supervisor import Plan, take_over
 from botbottle.web import listeners
 from egress import secrets as operators_secrets
-from egress.tables import versions
+from egress.tables import homes
 from supervise.cli.base import add_json, address_lines, addresses
 
-PATIENCE_BEYOND_REQUESTS = 4.0  # for the proxy to end after its open requests
+PATIENCE_BEYOND_REQUESTS = 4.0  # the time that the proxy may take to end after its open requests
 
 
 class Command(BaseCommand):
     help = "Start bot-bottle: the console, the agents' endpoint and what they need."
-    requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
+    requires_system_checks: list[str] = []  # run in `handle`: one sentence instead of a list
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_json(parser, "say where it is as one line of JSON")
@@ -40,7 +40,7 @@ class Command(BaseCommand):
             console=(settings.CONSOLE_BIND, settings.CONSOLE_PORT),
         )
         call_command("migrate", verbosity=0, interactive=False)
-        if versions.other_homes():
+        if homes.other_homes():
             require_shared_secret_key()
         self._first_operator(quietly=options["json"])
         self._secrets()
@@ -58,7 +58,7 @@ class Command(BaseCommand):
             self.stdout.write(f"first operator: name 'operator', password '{password}' (kept in {note})")
 
     def _secrets(self) -> None:
-        for name in operators_secrets.hand_over_all():
+        for name in operators_secrets.write_all_files():
             self.stderr.write(
                 f"The secret {name} was encrypted with another key. Set it again in the admin: routes that"
                 " use it fail until then."

@@ -13,8 +13,8 @@ from supervise.cli.base import OperatorCommand
 
 class Command(OperatorCommand):
     help = (
-        "Check the audit record's hash chain, and the decisions against it. How far they hold is kept in "
-        "BOTTLE_HOME/audit_anchor.json. Exit code 1 when they do not."
+        "Check the audit record's hash chain, and the decisions against it. The last intact row is saved in "
+        "BOTTLE_HOME/audit_anchor.json. Exit code 1 if a row is broken."
     )
 
     def add_own_arguments(self, parser: CommandParser) -> None:
@@ -26,7 +26,7 @@ class Command(OperatorCommand):
         )
 
     def run(self, options: dict[str, Any]) -> Any:
-        known = audit_check.kept_anchor()
+        known = audit_check.saved_anchor()
         after = known if options["go_on"] else audit_check.START
         intact, broken = audit_check.verify(after, known=known)
         if broken is None:
@@ -41,20 +41,20 @@ class Command(OperatorCommand):
 
     def _keep(self, intact: audit_check.Anchor) -> None:
         try:
-            audit_check.keep(intact)
-        except OSError as error:  # the check itself needs no room
+            audit_check.save_anchor(intact)
+        except OSError as error:  # the check itself needs no disk space
             why = error.strerror or error
             self.stderr.write(
-                f"The anchor was not kept ({why}): the next --continue checks these rows again."
+                f"The anchor was not saved ({why}): the next --continue checks these rows again."
             )
 
     def show(self, options: dict[str, Any], result: Any) -> None:
         if result["ok"]:
             checked = result["rows"] - result["continued_after"]
-            self.stdout.write(f"The audit record holds. Rows checked: {checked}.")
+            self.stdout.write(f"The audit record is intact. Rows checked: {checked}.")
             self.stdout.write(f"It ends with row {result['rows']}, hash {result['anchor']['hash']}.")
 
     def problem(self, result: Any) -> str | None:
         if result["ok"]:
             return None
-        return f"The audit record does not hold: after {result['rows']} good rows, {result['problem']}."
+        return f"The audit record is broken: after {result['rows']} good rows, {result['problem']}."

@@ -13,13 +13,13 @@ from botbottle.checks import refuse_misconfiguration, require_shared_secret_key
 from botbottle.core import disk_space
 from botbottle.core.processes import die_with_supervisor
 from botbottle.web import listeners
-from supervise.cli.base import add_json, addresses, tell_addresses
+from supervise.cli.base import add_json, addresses, print_addresses
 
 
 class Command(BaseCommand):
-    help = "Serve both planes in this process, on its own listeners or on those inherited from 'up'."
+    help = "Serve both planes in this process, on listeners of its own or those inherited from 'up'."
 
-    requires_system_checks: list[str] = []  # run in handle: one sentence instead of a list
+    requires_system_checks: list[str] = []  # run in `handle`: one sentence instead of a list
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_json(parser, "say where it is as one line of JSON")
@@ -29,14 +29,16 @@ class Command(BaseCommand):
         refuse_misconfiguration()
         inherited = listeners.inherited()
         if inherited is not None:
-            self._serve(inherited, as_json=options["json"], quietly=not options["json"])  # `up` prints it
+            self._serve(
+                inherited, as_json=options["json"], quietly=not options["json"]
+            )  # `up` prints the addresses
         else:
             self._serve_alone(as_json=options["json"])
         _end()
 
     def _serve_alone(self, *, as_json: bool) -> None:
         disk_space.refuse_a_full_disk(settings.BOTTLE_HOME)
-        require_shared_secret_key()  # not the child of an `up`: it is one of a team's machines
+        require_shared_secret_key()  # not a child of `up`, but one of a team's machines
         opened = listeners.open_all(
             settings.BOTTLE_HOME,
             agent=(settings.SUPERVISE_BIND, settings.SUPERVISE_PORT),
@@ -49,19 +51,19 @@ class Command(BaseCommand):
         from botbottle.asgi import application  # noqa: PLC0415 - both only in a process that serves
         from botbottle.web.server import serve  # noqa: PLC0415 - installs Twisted's reactor
 
-        found = addresses(opened)  # now: serving takes the sockets away
+        found = addresses(opened)  # before serving, which takes over the sockets
 
         def ready() -> None:
             if not quietly:
-                tell_addresses(self, found, as_json=as_json)
+                print_addresses(self, found, as_json=as_json)
 
         serve(application, opened, ready=ready)
 
 
 def _end() -> NoReturn:
-    """End without waiting for threads that hang, in a database for example.
+    """End at once: the interpreter's own end would wait for threads that hang, for example in the database.
 
-    The database keeps what they have committed and rolls back the rest.
+    What they have committed stands, and the rest is rolled back.
     """
     sys.stdout.flush()
     sys.stderr.flush()

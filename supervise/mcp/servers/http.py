@@ -1,6 +1,8 @@
-"""`/mcp/servers/<name>` on the agent plane: Streamable HTTP to a managed server's stdio, in both eras.
+"""`/mcp/servers/<name>` on the agent plane: Streamable HTTP to the stdio of a bottle's MCP server, in both
+eras.
 
-Only a proven bottle gets here, and only its own servers have names here. No thread is held while a call runs.
+Only an authenticated bottle gets here, and only its own servers have names. No thread waits while a call
+runs.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
@@ -36,7 +37,7 @@ from supervise.mcp.jsonrpc import (
 from supervise.mcp.protocol import McpRequest, parse
 from supervise.mcp.servers.link import Link, LinkFailed, linked, unknown
 from supervise.mcp.streams import REQUEST_CANCELLED as CANCELLED
-from supervise.mcp.streams import TICK_SECONDS, Frame, WaitingCall, sse_event
+from supervise.mcp.streams import TICK_SECONDS, Frame, PendingCall, sse_event
 from supervise.mcp.versions import LIST_TTL_MS, MODERN_VERSIONS, Era
 from supervise.mcp.views import AgentView, addressed, read_body, stream_response
 from supervise.models import Proposal
@@ -44,14 +45,14 @@ from supervise.proposals import queries
 from supervise.proposals.waiting import hub
 
 CALL_SECONDS = 3600.0
-OURS = "io.modelcontextprotocol/"  # keys of _meta that are between the client and us
+RESERVED = "io.modelcontextprotocol/"  # keys of _meta between the client and this server
 KEEP_ALIVE = b": the server works on it\n\n"
-USED = "The approval was used by another call of yours. Call again to ask anew."
+USED = "The approval was used by another call of yours. Call again to ask again."
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request of a client; `proposal_id` when an operator must say yes first."""
+    """One request of a client. `proposal_id` is set if an operator must approve it first."""
 
     bottle: Bottle
     server: str
@@ -65,7 +66,7 @@ class Call:
 
 @dataclass(eq=False)
 class Running:
-    """A call under way in this process, so that a notification can end it."""
+    """A call that runs in this process, so that a notification can end it."""
 
     loop: asyncio.AbstractEventLoop
     incoming: asyncio.Future[Json]
@@ -92,7 +93,9 @@ class ManagedView(AgentView):
         message = next(iter(post.messages), None)
         if isinstance(message, ProtocolError):
             raise message
-        if message is None or message.id is None:  # others are of a handshake that was made once for all
+        if (
+            message is None or message.id is None
+        ):  # other notifications belong to a handshake that was made once for all clients
             if message is not None and message.method == "notifications/cancelled":
                 _cancel(self.bottle, name, message.params.get("requestId"))
             return HttpResponse(status=202, headers={"Content-Type": "application/json"})
@@ -108,9 +111,9 @@ class ManagedView(AgentView):
 
 
 def tool_of(message: Envelope | McpRequest) -> str | None:
-    """The tool that is called, or None: it is no call. Raises ProtocolError.
+    """The called tool, or None if the message is not a call. Raises ProtocolError.
 
-    A call that no card could show as it is goes to no server, whatever the manifest says of its tools.
+    A call that a card could not show faithfully is refused, whatever the manifest says of its tools.
     """
     if message.method != "tools/call":
         return None
@@ -123,7 +126,7 @@ def tool_of(message: Envelope | McpRequest) -> str | None:
 
 
 def frames_of(bottle: Bottle, server: str, request: McpRequest, started: float) -> AsyncGenerator[Frame]:
-    """Progress, keep-alives (None) and the response. What needs an operator is filed before it returns.
+    """Yield progress, keep-alives (None) and the response. A call that needs an operator is submitted first.
 
     Raises ProtocolError.
     """
@@ -146,15 +149,14 @@ async def _one(frame: Json) -> AsyncGenerator[Frame]:
 
 
 async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
-    """Wait as any other ask does; after a yes, the call itself."""
+    """Wait as for any other ask; after an approval, make the call."""
     assert call.proposal_id is not None and call.request.id is not None  # noqa: S101
-    waiting = WaitingCall(
+    waiting = PendingCall(
         bottle_id=call.bottle.pk,
         request=call.request,
         request_id=call.request.id,
         proposal_id=call.proposal_id,
         started=started,
-        limit_seconds=settings.SUPERVISE_RESPONSE_TIMEOUT_SECONDS,
     )
     async with aclosing(streams.one_call(waiting)) as frames:
         async for frame in frames:
@@ -163,7 +165,7 @@ async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
             yield frame
         else:
             return  # cancelled: it gets no response
-    if hub.draining:  # an approved call waits for the next start: this one would be cut off midway
+    if hub.draining:  # an approved call waits for the next start: now it would be cut off midway
         yield frame
         return
     outcome = await queries.aoutcome(call.proposal_id)
@@ -176,8 +178,8 @@ async def _asked(call: Call, started: float) -> AsyncGenerator[Frame]:
 
 
 async def _call(call: Call) -> AsyncGenerator[Frame]:
-    """The request to the server, and what comes back for it. An approval is used once the server is there."""
-    yield None  # headers go out at once
+    """Send the request to the server and yield its responses. Uses an approval once the server is there."""
+    yield None  # sends the headers at once
     try:
         async with linked(call.bottle, call.server) as link:
             outgoing = await _approved(call) if call.proposal_id else _outgoing(call)
@@ -221,14 +223,14 @@ async def _until_answered(call: Call, link: Link) -> AsyncGenerator[Frame]:
         _running[key].remove(running)
         if not _running[key]:
             del _running[key]
-        if running.cancelled or (call.modern and not incoming.done()):  # there, to leave is to cancel
+        if running.cancelled or (call.modern and not incoming.done()):  # in that era, disconnecting cancels
             cancelled = {"requestId": call.request.id, "reason": "the client went away"}
             link.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
         incoming.cancel()
 
 
 def _cancel(bottle: Bottle, server: str, request_id: object) -> None:
-    """From any thread. Which of two calls with one id is meant nobody knows: then neither ends."""
+    """Cancel a call, from any thread. If two calls have the same id, neither ends."""
     if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
         return
     found = _running.get((bottle.pk, server, request_id), [])
@@ -239,19 +241,19 @@ def _cancel(bottle: Bottle, server: str, request_id: object) -> None:
 
 
 async def _approved(call: Call) -> Json | None:
-    """Exactly what the operator was shown, and whom progress is told to. None: the approval is used up."""
+    """Exactly the call that the operator was shown, with the progress token. None if it was used up."""
     shown = await sync_to_async(mcp_tool.claim, thread_sensitive=True)(str(call.proposal_id))
     if shown is None:
         return None
     params: Json = {"name": shown["tool"], "arguments": shown["arguments"]}
     meta = call.request.params.get("_meta")
     if isinstance(meta, dict) and meta.get("progressToken") is not None:
-        params["_meta"] = {"progressToken": meta["progressToken"]}  # numbered anew on the way
+        params["_meta"] = {"progressToken": meta["progressToken"]}  # replaced on the way
     return {"jsonrpc": "2.0", "id": call.request.id, "method": "tools/call", "params": params}
 
 
 def _outgoing(call: Call) -> Json:
-    """As the server knows it: it speaks the handshake era, whatever its client speaks."""
+    """The request for the server, which speaks the handshake era whatever its client speaks."""
     method, params = call.request.method, dict(call.request.params)
     if call.modern:
         if method == "server/discover":
@@ -260,7 +262,7 @@ def _outgoing(call: Call) -> Json:
             raise ProtocolError(METHOD_NOT_FOUND, f"Unknown method {method}.")
         meta = params.get("_meta")
         if isinstance(meta, dict):
-            params["_meta"] = {key: value for key, value in meta.items() if not key.startswith(OURS)}
+            params["_meta"] = {key: value for key, value in meta.items() if not key.startswith(RESERVED)}
     return {"jsonrpc": "2.0", "id": call.request.id, "method": method, "params": params}
 
 

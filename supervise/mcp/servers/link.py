@@ -1,6 +1,7 @@
-"""The way from a web worker to a bottle's managed server: lines of JSON on the host process's private socket.
+"""A web worker's connection to a bottle's MCP server: lines of JSON on the host process's private socket.
 
-What comes back was made inside a bottle: it is passed on to that same bottle, and interpreted no further.
+The server's messages were made inside a bottle: they are passed to that same bottle, and not interpreted
+further.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from supervise.mcp.jsonrpc import Json, ProtocolError, RequestId
 
 CONNECT_SECONDS = 20.0
 RETRY_SECONDS = 0.1
-START_GRACE = 10.0  # more than the server's own time to start
+START_GRACE = 10.0  # longer than the server's own time to start
 
 
 class LinkFailed(Exception):
-    """No way to the server; `error` is a JSON-RPC error that names the phase."""
+    """The server cannot be reached. `error` is a JSON-RPC error that names the phase."""
 
     def __init__(self, error: Json) -> None:
         super().__init__(error.get("message"))
@@ -45,7 +46,7 @@ class Link:
         self._writer.write(json.dumps(message, ensure_ascii=True).encode() + b"\n")
 
     async def receive(self) -> Json:
-        """Raises LinkFailed when the host process is gone."""
+        """Raises LinkFailed if the host process is gone."""
         try:
             line = await self._reader.readline()
             message: Any = json.loads(line) if line else None
@@ -58,10 +59,10 @@ class Link:
 
 @asynccontextmanager
 async def linked(bottle: Bottle, name: str, *, attach: bool = False) -> AsyncIterator[Link]:
-    """Waits for the server to be up, as long as that may take. Raises LinkFailed."""
+    """Connect to the server, and wait until it is up. Raises LinkFailed."""
     if not await sync_to_async(mcp_servers.is_up, thread_sensitive=True)(bottle):
-        said = f"The bottle {bottle.slug} does not run. Start it."
-        raise LinkFailed(error_of(Phase.BOX_UNAVAILABLE, said))
+        reason = f"The bottle {bottle.slug} does not run. Start it."
+        raise LinkFailed(error_of(Phase.BOX_UNAVAILABLE, reason))
     reader, writer = await _connect(bottle)
     link = Link(reader, writer)
     try:
@@ -71,8 +72,8 @@ async def linked(bottle: Bottle, name: str, *, attach: bool = False) -> AsyncIte
             async with asyncio.timeout(seconds):
                 first = await link.receive()
         except TimeoutError:
-            said = f"The server {name} is not up after {seconds:g} s. Call again later."
-            raise LinkFailed(error_of(Phase.RELAY_CONNECT, said)) from None
+            reason = f"The server {name} is not up after {seconds:g} s. Call again later."
+            raise LinkFailed(error_of(Phase.RELAY_CONNECT, reason)) from None
         if "refused" in first:
             raise LinkFailed(first["refused"])
         yield link
@@ -81,12 +82,14 @@ async def linked(bottle: Bottle, name: str, *, attach: bool = False) -> AsyncIte
 
 
 async def _connect(bottle: Bottle) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The host process is started where there is none: an agent may call before anybody looked after it."""
+    """Connect to the host process. Start it if needed: an agent may call before the background job does."""
     deadline = time.monotonic() + CONNECT_SECONDS
     run = mcp_servers.run_directory(bottle)
     while True:
         try:
-            directory = os.open(run, os.O_PATH | os.O_DIRECTORY)  # its path may be too long for an address
+            directory = os.open(
+                run, os.O_PATH | os.O_DIRECTORY
+            )  # its path may be too long for a socket address
             try:
                 return await asyncio.open_unix_connection(
                     f"/proc/self/fd/{directory}/{SOCKET}", limit=MOST_LINE
@@ -95,8 +98,8 @@ async def _connect(bottle: Bottle) -> tuple[asyncio.StreamReader, asyncio.Stream
                 os.close(directory)
         except OSError:
             if time.monotonic() > deadline:
-                said = "The bottle's MCP servers are not being served. Call again, or tell the operator."
-                raise LinkFailed(error_of(Phase.RELAY_CONNECT, said)) from None
+                reason = "The bottle's MCP servers are not being served. Call again, or tell the operator."
+                raise LinkFailed(error_of(Phase.RELAY_CONNECT, reason)) from None
         await sync_to_async(mcp_servers.ensure, thread_sensitive=True)(bottle)
         await asyncio.sleep(RETRY_SECONDS)
 

@@ -1,6 +1,7 @@
-"""A websocket to a managed server (subprotocol `mcp`), one at a time, for clients of the agent plane alone.
+"""A websocket to a bottle's MCP server (subprotocol `mcp`), for clients of the agent plane only.
 
-Text frames are messages, both ways. Identity, Host and Origin are checked as for every request of an agent.
+Text frames are messages, in both directions. Identity, Host and Origin are checked as for every request of an
+agent.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from botbottle.web.bottle_auth import bottle_of_scope
 from supervise.bottles import mcp_servers
 from supervise.mcp import http_checks
 from supervise.mcp.access_log import AccessEntry
+from supervise.mcp.dispatch import unavailable
 from supervise.mcp.jsonrpc import (
     INTERNAL_ERROR,
     ClientResponse,
@@ -32,7 +34,6 @@ from supervise.mcp.jsonrpc import (
     encode,
     read_envelope,
 )
-from supervise.mcp.outage import unavailable
 from supervise.mcp.protocol import McpRequest
 from supervise.mcp.servers.http import frames_of, tool_of
 from supervise.mcp.servers.link import Link, LinkFailed, linked
@@ -45,14 +46,14 @@ MOST_WAITING = 32  # calls of one socket that wait for an operator
 
 
 class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """One attachment. What the agent may not see it is refused before the handshake."""
+    """One attachment to one server. Other bottles' servers are refused before the handshake."""
 
     bottle: Bottle
     name: str
     link: Link
 
     async def connect(self) -> None:
-        self._held = AsyncExitStack()
+        self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         entry = AccessEntry("WEBSOCKET", self.scope["path"])
         name = self.scope["url_route"]["kwargs"]["name"]
@@ -66,14 +67,14 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         entry.write(101)
         await self.accept(SUBPROTOCOL)
         try:
-            self.link = await self._held.enter_async_context(linked(self.bottle, name, attach=True))
+            self.link = await self._stack.enter_async_context(linked(self.bottle, name, attach=True))
         except LinkFailed as failure:
-            await self._give_up(failure)
+            await self._close_after(failure)
             return
         self._start(self._pump())
 
     def _proven(self) -> Bottle:
-        """Raises ProtocolError or APIException."""
+        """Authenticate the bottle. Raises ProtocolError or APIException."""
         headers = {
             key.decode("latin-1").lower(): value.decode("latin-1") for key, value in self.scope["headers"]
         }
@@ -89,7 +90,7 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def disconnect(self, code: int) -> None:
         for task in list(self._tasks):
             task.cancel()
-        await self._held.aclose()
+        await self._stack.aclose()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
         if not hasattr(self, "link"):
@@ -103,18 +104,18 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             value = decode(text_data.encode("utf-8", "surrogatepass"))
             envelope = read_envelope(value)
         except ProtocolError as error:
-            await self._tell(error.as_response())
+            await self._send(error.as_response())
         except ClientResponse:
-            pass  # the server asks nothing, so there is nothing to answer
+            pass  # we ask nothing, so there is nothing to answer
         else:
-            await self._take(value, envelope)
+            await self._handle(value, envelope)
 
-    async def _take(self, value: Json, envelope: Envelope) -> None:
+    async def _handle(self, value: Json, envelope: Envelope) -> None:
         try:
             tool = tool_of(envelope)
         except ProtocolError as error:
             error.request_id = envelope.id
-            await self._tell(error.as_response())
+            await self._send(error.as_response())
             return
         if (
             tool is None
@@ -124,12 +125,12 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             self.link.send(value)
         elif len(self._tasks) > MOST_WAITING:
             busy = ProtocolError(-32603, "Too many calls wait for an operator.", request_id=envelope.id)
-            await self._tell(busy.as_response())
+            await self._send(busy.as_response())
         else:
             self._start(self._ask(envelope))
 
     async def _ask(self, envelope: Envelope) -> None:
-        """A call that an operator decides goes the way of the HTTP relay's."""
+        """Handle a call that an operator decides, as the HTTP relay does."""
         request = McpRequest(Era.HANDSHAKE, NEWEST_HANDSHAKE, envelope.method, envelope.params, envelope.id)
         try:
             frames = await sync_to_async(frames_of)(self.bottle, self.name, request, time.monotonic())
@@ -137,27 +138,27 @@ class ManagedConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             log.error("A call could not be filed.", exc_info=error)
             refusal = unavailable(error, None) or ProtocolError(INTERNAL_ERROR, "Internal error.")
             refusal.request_id = envelope.id
-            await self._tell(refusal.as_response())
+            await self._send(refusal.as_response())
             return
         async with aclosing(frames):
             async for frame in frames:
                 if frame is not None:
-                    await self._tell(frame)
+                    await self._send(frame)
 
     async def _pump(self) -> None:
-        """What the server says, until it or the client is gone."""
+        """Forward the server's messages, until it or the client is gone."""
         try:
             while True:
-                await self._tell(await self.link.receive())
+                await self._send(await self.link.receive())
         except LinkFailed as failure:
-            await self._give_up(failure)
+            await self._close_after(failure)
 
-    async def _give_up(self, failure: LinkFailed) -> None:
-        """The phase goes into a message: not every client shows why a socket was closed."""
-        await self._tell(failure.as_response(None))
+    async def _close_after(self, failure: LinkFailed) -> None:
+        """Send the phase as a message, because not every client shows why a socket was closed."""
+        await self._send(failure.as_response(None))
         await self.close(NOT_SERVED)
 
-    async def _tell(self, message: Json) -> None:
+    async def _send(self, message: Json) -> None:
         await self.send(text_data=encode(message).decode("ascii"))
 
     def _start(self, work: Any) -> None:

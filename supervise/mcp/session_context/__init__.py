@@ -1,1 +1,1 @@
-"""What a bottle is told about itself when a session begins."""
+"""The session context: what a bottle learns about itself when a session begins."""

@@ -1,7 +1,7 @@
-"""What a bottle is told about itself when a session begins: who it is, what it may reach, what was decided.
+"""The session context as data: which bottle this is, what it may reach, and what was decided.
 
-Read-only, and bounded in every direction. Notes and justifications in here are data that somebody wrote;
-which secret is used, by value or by name, is never told.
+Read-only, and bounded in every direction. Notes and justifications are data that somebody wrote; the secret
+of a credential is never included, neither by value nor by name.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MAX_ENTRIES = 20  # paths or methods of one route or ask
 MAX_DECISIONS = 10
 MAX_OPEN = 20
 MAX_EPISODES = 50
-MAX_COUNTED = 200  # what is more is not counted: a long past would make every session begin late
+MAX_COUNTED = 200  # more are not counted: a long history would delay every session
 MAX_JUSTIFICATION = 1000
 MAX_NOTES = 2000
 MAX_VALUE = 1000  # one text inside an ask
-_MAX_PAYLOAD = 16_000  # a longer ask is not even read
+_MAX_PAYLOAD = 16_000  # a longer ask is not read at all
 _SESSION_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 
 
@@ -62,7 +62,9 @@ class ContextAsk:
 
 
 def parse_ask(params: Mapping[str, Any]) -> ContextAsk:
-    """Raises BadAsk. Names that are not ours are left alone: hosts send what their other sources take."""
+    """Parse the parameters. Raises BadAsk. Unknown names are ignored: hosts send parameters for other sources
+    too.
+    """
     return ContextAsk(
         depth=Depth(_choice(params, "depth", Depth, Depth.STANDARD)),
         format=Format(_choice(params, "format", Format, Format.JSON)),
@@ -71,7 +73,7 @@ def parse_ask(params: Mapping[str, Any]) -> ContextAsk:
 
 
 def session_context(bottle: Bottle, ask: ContextAsk) -> Json:
-    """Each depth is the one before, and one layer more."""
+    """The context. Each depth adds one layer to the one before."""
     routes = queries.live_routes(bottle)
     context: Json = {
         "version": FORMAT_VERSION,
@@ -93,15 +95,15 @@ def session_context(bottle: Bottle, ask: ContextAsk) -> Json:
 
 
 def _handles(bottle: Bottle, live_version: int) -> Json:
-    """Names to ask further with, and not a word that anybody wrote."""
-    mine = Proposal.objects.filter(bottle=bottle).order_by("-created_at", "-pk")
-    newest = list(mine.values_list("pk", "tool", "status")[:MAX_HANDLES])
+    """Ids and addresses for further questions, without any text that somebody wrote."""
+    own = Proposal.objects.filter(bottle=bottle).order_by("-created_at", "-pk")
+    newest = list(own.values_list("pk", "tool", "status")[:MAX_HANDLES])
     return {
         "live_version": live_version,
         "proposals": [
             {"proposal_id": str(pk), "tool": tool, "status": status} for pk, tool, status in newest
         ],
-        "proposals_left_out": _counted(mine[MAX_HANDLES:]) if len(newest) == MAX_HANDLES else 0,
+        "proposals_left_out": _counted(own[MAX_HANDLES:]) if len(newest) == MAX_HANDLES else 0,
         "current_config": CONFIG_INSIDE,
         "endpoints": {"mcp": "/mcp", "rpc": "/rpc", "context": "/session-context"},
     }
@@ -127,8 +129,8 @@ def _identity(bottle: Bottle, live: Mapping[str, Any]) -> Json:
 
 def _summary(bottle: Bottle) -> Json:
     pending = _readable(Proposal.objects.filter(bottle=bottle, status=Proposal.Status.PENDING))
-    mine = Proposal.objects.filter(bottle=bottle).order_by()
-    counts = {status: _counted(mine.filter(status=status)) for status in Proposal.Status.values}
+    own = Proposal.objects.filter(bottle=bottle).order_by()
+    counts = {status: _counted(own.filter(status=status)) for status in Proposal.Status.values}
     return {
         "counts": counts,
         "open": [_line(proposal) for proposal in pending[:MAX_OPEN]],
@@ -188,13 +190,13 @@ def _episode(proposal: Any) -> Json:
 
 
 def _shown(text: str | None, keys: Sequence[str]) -> Json | None:
-    """What may be told of an ask. Of a credential only that there is one: its name is the operator's."""
+    """The public fields of an ask. For a credential only that there is one: its name is the operator's."""
     if text is None or text == "null":
         return None
     if len(text) > _MAX_PAYLOAD:
         return {"too_long": True}
     value = json.loads(text)
-    if value.get("arguments"):  # of any shape: as one text they can be cut
+    if value.get("arguments"):  # as one text, they can be cut whatever their shape
         value["arguments"] = json.dumps(value["arguments"], ensure_ascii=False, sort_keys=True)
     shown = _bounded({key: value[key] for key in keys if value.get(key)})
     if value.get("auth") or value.get("auth_injected"):
@@ -206,7 +208,7 @@ def _shown(text: str | None, keys: Sequence[str]) -> Json | None:
 
 
 def _readable(proposals: QuerySet[Proposal]) -> QuerySet[Any]:
-    """The newest first, with only the beginnings of long texts: an agent may have filed megabytes."""
+    """The newest first, with only the beginnings of long texts: an agent may have submitted megabytes."""
     return (
         proposals.annotate(
             host=KT("payload__host"),
@@ -242,7 +244,7 @@ def _start_of_json(column: str) -> Left:
 
 
 def _bounded(fields: Mapping[str, Any]) -> Json:
-    """Long texts cut, long lists cut and the rest counted."""
+    """Cut long texts and long lists, and count the rest."""
     bounded: Json = {}
     for key, value in fields.items():
         if isinstance(value, list):

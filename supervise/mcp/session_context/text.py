@@ -1,8 +1,8 @@
-"""The session context as a block of text for a system prompt. Pure.
+"""The session context as a block of text for a system prompt.
 
-Trust boundary: the reader is a model, and much of this was written by agents and operators. What they wrote
-stands only on lines that begin with `|`, with nothing invisible in it and no angle brackets, so that it can
-close neither this block nor whatever a host wraps around it. Every section has a limit, newest first.
+Trust boundary: the reader is a model, and much of this was written by agents and operators. Their text is
+only on lines that begin with `|`, without invisible characters and angle brackets, so that it can close
+neither this block nor a block that a host puts around it. Every section has a limit, newest first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from supervise.proposals.kind import kind_named
 from supervise.sanitize import make_visible, one_line
 
-# Characters. Claude Code takes 10,000 from a hook, so what hosts fetch by default has to stay below.
+# Characters. Claude Code accepts 10,000 from a hook, so the default depth has to stay below that.
 MAX_TEXT: Final[Mapping[str, int]] = {"minimal": 3000, "standard": 9000, "deep": 60_000}
 _HANDLES, _REACH, _GATE, _OPEN, _DECISIONS, _EPISODES = 1800, 2600, 400, 1600, 2200, 48_000
 _SHORT_QUOTE = (240, 3)  # characters, lines
@@ -24,7 +24,7 @@ Block = list[str]
 
 
 def render(context: Mapping[str, Any]) -> str:
-    """Never empty: where there is nothing to tell, it says so."""
+    """Render the context. Never empty: it says so if there is nothing to show."""
     lines = [
         f"# bot-bottle: session context of bottle {_name(context['bottle'])}, {context['depth']}, "
         f"as of {context['generated_at']}",
@@ -54,7 +54,7 @@ def _handles(handles: Mapping[str, Any]) -> Block:
         "## Handles",
         f"live table: version {handles['live_version']} (list-egress-routes shows it)",
         f"configuration: {handles['current_config']}",
-        "proposals, newest first (check-proposal tells about one):",
+        "proposals, newest first (check-proposal describes one):",
         *_fit(blocks, _HANDLES, handles["proposals_left_out"], more, none="- none filed yet"),
     ]
 
@@ -115,7 +115,7 @@ def _decisions(summary: Mapping[str, Any]) -> Block:
     return [
         "",
         f"## Decided so far: {counts or 'nothing'}; newest first",
-        *_fit(blocks, _DECISIONS, left_out, "depth=deep tells more", none="- none"),
+        *_fit(blocks, _DECISIONS, left_out, "depth=deep shows more", none="- none"),
     ]
 
 
@@ -135,7 +135,7 @@ def _past(past: Mapping[str, Any]) -> Block:
     return [
         "",
         "## Episodes: every proposal that came to an end, newest first",
-        *_fit(blocks, _EPISODES, past["episodes_left_out"], "check-proposal tells about each", none="- none"),
+        *_fit(blocks, _EPISODES, past["episodes_left_out"], "check-proposal describes each", none="- none"),
     ]
 
 
@@ -179,7 +179,7 @@ def _notes(decided: Mapping[str, Any], limit: int, most_lines: int) -> Block:
 
 
 def _terms(label: str, terms: Mapping[str, Any] | None) -> Block:
-    """An ask, or what came of it: one quoted line for each of its parts."""
+    """An ask or its outcome: one quoted line for each part."""
     if not terms:
         return []
     parts = [f"{key}: {_plain(value)}" for key, value in terms.items()]
@@ -194,11 +194,11 @@ def _plain(value: Any) -> str:
     return "yes" if value is True else str(value)
 
 
-# --- What others wrote, and how much of it
+# --- Text of others, and its limits
 
 
 def _name(text: str) -> str:
-    """A word that others chose, in a line of ours."""
+    """A name that others chose, within a line of ours."""
     return one_line(text, 120).translate(_INERT)
 
 
@@ -211,7 +211,7 @@ def _quote(text: str, limit: int, most_lines: int) -> Block:
 
 
 def _fit(blocks: Sequence[Block], budget: int, left_out: int, more: str, *, none: str) -> Block:
-    """As many of the first blocks as the budget holds, and a word about the rest."""
+    """As many of the first blocks as fit into the budget, and the number of the others."""
     lines: Block = []
     for position, block in enumerate(blocks):
         budget -= _size(block)

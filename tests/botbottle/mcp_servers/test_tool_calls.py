@@ -115,7 +115,7 @@ def test_the_card_shows_the_arguments_as_hostile_text(bottle: Bottle, operator: 
     assert "Arguments" in detail and "⟦U+202E⟧" in detail
     assert browser.get(f"/api/proposals/{proposal.pk}/").status_code == 200
     told = context.session_context(bottle, context.parse_ask({"depth": "deep"}))
-    assert "call of an MCP server" in json.dumps(told)
+    assert "an MCP tool" in json.dumps(told)
 
 
 def test_the_admin_shows_names_of_variables_and_stderr_as_hostile_text(

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egress.contract.snapshot import load, render_gate, render_routes
-from egress.policy.decide import Auth, Route, RouteTable, Snapshot
 from egress.policy.errors import BadSnapshot
+from egress.policy.routes import Auth, Route
+from egress.policy.table import RouteTable, Snapshot
 from tests.support.strategies import tables
 
 TABLE = RouteTable(

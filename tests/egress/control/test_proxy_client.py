@@ -10,8 +10,9 @@ from threading import Event, Thread
 
 import pytest
 
+from egress.contract.ack import Ack
 from egress.tables import proxy_client
-from egress.tables.proxy_client import Ack, EgressProcess, ProxyDown, RecordBatch
+from egress.tables.proxy_client import EgressProcess, ProxyDown, RecordBatch
 from tests.support.fake_proxy import LOADED_AT, StandIn, record
 
 
@@ -22,12 +23,12 @@ def client(plane: StandIn) -> EgressProcess:
 
 def test_a_reload_brings_the_ack(plane: StandIn, client: EgressProcess) -> None:
     plane.live, plane.problems = {"agent-a": 4}, {"agent-a": "routes.yaml is torn."}
-    assert client.reload("agent-a") == Ack(4, LOADED_AT, "routes.yaml is torn.")
+    assert client.reload("agent-a") == Ack("agent-a", 4, LOADED_AT, "routes.yaml is torn.")
     assert plane.asked == [("POST", "/reload/agent-a")]
 
 
 def test_a_bottle_whose_files_are_gone_has_version_0(client: EgressProcess) -> None:
-    assert client.reload("nobody") == Ack(0, None, "the bottle's files are gone")
+    assert client.reload("nobody") == Ack("nobody", 0, None, "the bottle's files are gone")
 
 
 def test_routes_of_an_unknown_bottle_are_a_key_error(plane: StandIn, client: EgressProcess) -> None:
@@ -102,11 +103,11 @@ def test_nobody_waits_for_an_answer_when_the_process_ends(
 
     def end() -> None:
         assert asked.wait(30)
-        proxy_client.give_up()
+        proxy_client.abort_calls()
 
     asked, over = Event(), Event()
     plane.reloading = hang
-    monkeypatch.setattr(proxy_client, "_given_up", False)  # and so again afterwards
+    monkeypatch.setattr(proxy_client, "_aborted", False)  # and so again afterwards
     monkeypatch.setattr(proxy_client, "ANSWER_SECONDS", 60)
     ending = Thread(target=end)
     ending.start()
@@ -116,4 +117,4 @@ def test_nobody_waits_for_an_answer_when_the_process_ends(
     ending.join()
     with pytest.raises(ProxyDown, match="bot-bottle is stopping"):
         client.status()
-    assert not proxy_client._asking
+    assert not proxy_client._open_connections

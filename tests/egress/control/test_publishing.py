@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from threading import Event
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from botbottle.models import Bottle, digest_token
 from egress.models import Publication
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from egress.tables.proxy_client import ProxyClient
-from supervise import background
+from supervise import background, events
+from supervise.bottles import actions, route_actions
 from supervise.bottles import records as bottles
-from supervise.bottles import route_actions
 from supervise.models import Decision
 from supervise.proposals import apply, queries
 from tests.support.fake_proxy import LOADED_AT, StandIn
@@ -38,7 +39,7 @@ def publication(bottle: Bottle) -> Publication:
 
 
 def identity(bottle: Bottle) -> dict[str, Any]:
-    return json.loads((versions.bottle_directory(bottle) / "identity.json").read_text())
+    return json.loads((homes.bottle_directory(bottle) / "identity.json").read_text())
 
 
 def test_a_decision_is_live_when_the_proxy_has_acknowledged_it(
@@ -88,14 +89,14 @@ def test_a_proxy_that_keeps_an_older_version_says_why(plane: StandIn, agent_a: B
 def test_a_version_with_a_problem_is_not_live(plane: StandIn, agent_a: Bottle) -> None:
     """The table may be there while the token's file, or the sockets, are not in order."""
     plane.problems["agent-a"] = "The bottle's sockets cannot be opened."
-    with pytest.raises(versions.NotPublished, match="did not take version 1: The bottle's sockets"):
-        versions.publish(agent_a)
+    with pytest.raises(publishing.NotPublished, match="did not take version 1: The bottle's sockets"):
+        publishing.publish(agent_a)
 
 
 def test_an_older_version_without_a_reason_is_named(plane: StandIn, agent_a: Bottle) -> None:
     plane.problems["agent-a"], plane.live["agent-a"] = "", 7
-    with pytest.raises(versions.NotPublished, match="did not take version 1: it serves version 7"):
-        versions.publish(agent_a)
+    with pytest.raises(publishing.NotPublished, match="did not take version 1: it serves version 7"):
+        publishing.publish(agent_a)
 
 
 def test_the_proxy_reads_the_files_while_nobody_writes_them(
@@ -104,7 +105,7 @@ def test_the_proxy_reads_the_files_while_nobody_writes_them(
     torn = []
 
     def look() -> None:
-        directory = versions.bottle_directory(agent_a)
+        directory = homes.bottle_directory(agent_a)
         before = [(directory / name).stat().st_mtime_ns for name in ("gate.yaml", "routes.yaml")]
         pause.wait(0.02)
         torn.append(
@@ -113,7 +114,7 @@ def test_the_proxy_reads_the_files_while_nobody_writes_them(
 
     pause = Event()
     plane.reloading = look
-    assert together([partial(versions.publish, agent_a) for _ in range(6)]) == [1] * 6
+    assert together([partial(publishing.publish, agent_a) for _ in range(6)]) == [1] * 6
     assert torn == [False] * 6
 
 
@@ -133,7 +134,7 @@ def test_a_new_token_reaches_a_proxy_that_was_down(plane: StandIn, agent_a: Bott
     assert publication(agent_a).live_version == 0
     plane.start()
     plane.asked.clear()
-    versions.catch_up()
+    publishing.catch_up()
     assert plane.asked == [("POST", "/reload/agent-a")]
     assert publication(agent_a).live_version == 1
 
@@ -143,19 +144,19 @@ def test_a_new_token_whose_file_could_not_be_written_is_not_forgotten_when_the_p
 ) -> None:
     with monkeypatch.context() as full_disk:
         full_disk.setattr(
-            versions, "write_atomically", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space"))
+            publishing, "write_atomically", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space"))
         )
         token = bottles.rotate_token("agent-a", author="tests").token
     assert publication(agent_a).problem == "the route table could not be written: No space"
-    versions.lower_live_versions({"agent-a": 1})
-    versions.catch_up()
+    publishing.lower_live_versions({"agent-a": 1})
+    publishing.catch_up()
     assert identity(agent_a)["token_sha256"] == digest_token(token)
 
 
 def test_a_deleted_bottle_is_taken_from_the_proxy(plane: StandIn, agent_a: Bottle) -> None:
     bottles.delete("agent-a", author="tests")
     assert plane.live == {}
-    assert not (versions.bottle_directory(agent_a) / "identity.json").exists()
+    assert not (homes.bottle_directory(agent_a) / "identity.json").exists()
     assert (publication(agent_a).version, publication(agent_a).live_version) == (0, 0)
 
 
@@ -166,7 +167,7 @@ def test_a_bottle_deleted_while_the_proxy_is_down_is_taken_from_it_later(
     bottles.delete("agent-a", author="tests")
     assert "does not answer" in publication(agent_a).problem
     plane.start()
-    versions.catch_up()
+    publishing.catch_up()
     assert plane.live == {}
     assert publication(agent_a).problem == ""
 
@@ -190,10 +191,10 @@ def test_after_a_restart_only_what_went_back_is_published_again(
     plane: StandIn, agent_a: Bottle, agent_b: Bottle, approve: Any
 ) -> None:
     approve(agent_a)
-    versions.lower_live_versions({"agent-a": 1, "agent-b": 1})
+    publishing.lower_live_versions({"agent-a": 1, "agent-b": 1})
     assert (publication(agent_a).live_version, publication(agent_b).live_version) == (1, 1)
     plane.asked.clear()
-    versions.catch_up()
+    publishing.catch_up()
     assert plane.asked == [("POST", "/reload/agent-a")]
     assert publication(agent_a).live_version == 2
 
@@ -207,7 +208,7 @@ def test_without_a_proxy_what_is_written_counts_as_live(home: Any, agent_a: Bott
 
 
 def files(bottle: Bottle) -> set[str]:
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     return {name for name in ("routes.yaml", "gate.yaml", "identity.json") if (directory / name).exists()}
 
 
@@ -219,7 +220,7 @@ def test_a_route_is_withdrawn_without_room_for_a_new_file(
     route_actions.withdraw_route("agent-a", "api.example.com", actor=operator, seen_version=2)
     known = publication(agent_a)
     assert (known.live_version, known.problem, plane.live) == (3, "", {"agent-a": 3})
-    routes = (versions.bottle_directory(agent_a) / "routes.yaml").read_text()
+    routes = (homes.bottle_directory(agent_a) / "routes.yaml").read_text()
     assert "api.example.com" not in routes
 
 
@@ -238,17 +239,17 @@ def test_a_table_that_cannot_be_written_and_takes_something_away_cuts_the_bottle
     """With these files a restarted proxy would serve what was taken away."""
     approve(agent_a)
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(versions, "write_atomically", no_room)
+        full_disk.setattr(publishing, "write_atomically", no_room)
         route_actions.withdraw_route("agent-a", "api.example.com", actor=operator, seen_version=2)
         assert (files(agent_a), plane.live) == (set(), {})
-        versions.catch_up()
+        publishing.catch_up()
     known = publication(agent_a)
     assert (known.live_version, files(agent_a)) == (0, set())
     assert known.problem == (
         "the route table could not be written: No space left on device. It takes something away, so the "
         "bottle is cut off from everything until it can be written"
     )
-    versions.catch_up()
+    publishing.catch_up()
     assert (publication(agent_a).live_version, plane.live) == (3, {"agent-a": 3})
 
 
@@ -257,7 +258,7 @@ def test_a_table_that_only_adds_leaves_the_old_one_live_when_it_cannot_be_writte
 ) -> None:
     approve(agent_a)
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(versions, "write_atomically", no_room)
+        full_disk.setattr(publishing, "write_atomically", no_room)
         decision = approve(agent_a, "more.example.com")
     assert (decision.applied, plane.live, publication(agent_a).live_version) == (
         "failed",
@@ -286,16 +287,11 @@ def from_another_home(settings: Any, tmp_path: Any) -> Callable[[Callable[[], An
 
 
 @pytest.fixture
-def called() -> Iterator[list[str]]:
-    """The homes that were told of something to apply."""
-
-    def hear(*, home: str, **_: object) -> None:
-        homes.append(home)
-
-    homes: list[str] = []
-    versions.elsewhere.connect(hear)
-    yield homes
-    versions.elsewhere.disconnect(hear)
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The homes that were called because there is something to apply."""
+    called: list[str] = []
+    monkeypatch.setattr(events, "call_home", called.append)
+    return called
 
 
 def test_a_decision_taken_elsewhere_is_live_when_the_bottles_own_proxy_has_it(
@@ -303,8 +299,8 @@ def test_a_decision_taken_elsewhere_is_live_when_the_bottles_own_proxy_has_it(
 ) -> None:
     decision = from_another_home(lambda: approve(agent_a))
     assert (decision.status, decision.applied, decision.live_version) == ("approved", "waiting", None)
-    assert not queries.outcome(decision.proposal_id).settled, "the call waits on"
-    assert called == [versions.home_id()]
+    assert not queries.outcome(decision.proposal_id).is_final, "the call waits on"
+    assert called == [homes.home_id()]
     from_another_home(background.run_maintenance)
     decision.refresh_from_db()
     assert (decision.applied, plane.live, publication(agent_a).live_version) == (
@@ -320,15 +316,15 @@ def test_a_decision_taken_elsewhere_is_live_when_the_bottles_own_proxy_has_it(
 def test_a_route_withdrawn_elsewhere_is_withdrawn_at_the_bottles_own_proxy(
     plane: StandIn, agent_a: Bottle, approve: Any, from_another_home: Any, called: list[str]
 ) -> None:
-    approve(agent_a)
-    from_another_home(lambda: versions.rollback(agent_a, 1, author="tests"))
-    from_another_home(versions.catch_up)
+    operator = User.objects.get(username=approve(agent_a).actor_name)
+    from_another_home(lambda: actions.rollback("agent-a", 1, actor=operator, seen_version=2))
+    from_another_home(publishing.catch_up)
     assert (called, plane.live, publication(agent_a).live_version) == (
-        [versions.home_id()],
+        [homes.home_id()],
         {"agent-a": 2},
         2,
     )
-    versions.catch_up()
+    publishing.catch_up()
     assert (plane.live, publication(agent_a).live_version) == ({"agent-a": 3}, 3)
 
 
@@ -336,23 +332,23 @@ def test_a_bottle_deleted_elsewhere_is_taken_from_its_own_proxy(
     plane: StandIn, agent_a: Bottle, from_another_home: Any, called: list[str]
 ) -> None:
     from_another_home(lambda: bottles.delete("agent-a", author="tests"))
-    from_another_home(versions.catch_up)
-    assert (called, plane.live) == ([versions.home_id()], {"agent-a": 1})
-    versions.catch_up()
+    from_another_home(publishing.catch_up)
+    assert (called, plane.live) == ([homes.home_id()], {"agent-a": 1})
+    publishing.catch_up()
     assert plane.live == {}
 
 
 def test_another_homes_restarted_proxy_says_nothing_of_our_bottles(
     plane: StandIn, agent_a: Bottle, from_another_home: Any
 ) -> None:
-    from_another_home(lambda: versions.lower_live_versions({}))
+    from_another_home(lambda: publishing.lower_live_versions({}))
     assert publication(agent_a).live_version == 1
 
 
 def test_each_other_home_is_fetched_once(home: Any, agent_a: Bottle, agent_b: Bottle) -> None:
     Publication.objects.update(home="another")
     with CaptureQueriesContext(connection) as asked:
-        assert versions.other_homes() == {"another"}
+        assert homes.other_homes() == {"another"}
     assert "DISTINCT" in asked.captured_queries[0]["sql"]
 
 
@@ -368,7 +364,7 @@ def test_a_proxy_that_does_not_answer_is_asked_once_a_round(
     apply.retry_unfinished()
     assert asked == ["agent-a"]
     assert {Decision.objects.get(pk=decision.pk).applied for decision in made} == {"failed"}
-    versions.catch_up()
+    publishing.catch_up()
     assert len(asked) == 2
 
 

@@ -14,12 +14,11 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import ProxyEvent, Publication, RecordCursor, TrafficRecord
-from egress.tables import versions
+from egress.tables import homes, publishing
 from egress.tables.proxy_client import ProxyDown
-from egress.traffic import record_import
+from egress.traffic import proxy_health, record_import
 from egress.traffic.record_import import RecordImport
 from supervise.bottles import records as bottles
-from supervise.proposals import queries
 from tests.support.fake_proxy import StandIn, record
 from tests.support.full_disk import AMPLE, SHORT, pretend
 
@@ -36,7 +35,7 @@ def reader(plane: StandIn, agent_a: Bottle, clock: list[float]) -> RecordImport:
 
 
 def take(reader: RecordImport) -> bool:
-    return reader.take(versions.proxy_client(), wait=0)
+    return reader.import_next(publishing.proxy_client(), wait=0)
 
 
 def news() -> list[tuple[str, str]]:
@@ -104,7 +103,7 @@ def test_a_batch_that_cannot_be_kept_is_read_again(
 ) -> None:
     plane.queue = [record()]
     with monkeypatch.context() as broken:
-        broken.setattr(record_import, "_keep", lambda batch: 1 / 0)
+        broken.setattr(record_import, "_save", lambda batch: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             take(reader)
     assert RecordCursor.objects.get().number == 0
@@ -164,7 +163,7 @@ def test_guessing_tokens_is_news_once_an_hour_with_a_number_that_is_kept_true(
         plane.queue += [stranger() for _ in range(3)]
         take(reader)
         assert news() == [told(3)], f"{total} came: the number is written once a minute"
-    clock[0] += record_import.TELL_LOSS_SECONDS + 1
+    clock[0] += record_import.LOSS_SECONDS + 1
     take(reader)
     assert news() == [told(9)]
     clock[0] += record_import.STRANGERS_SECONDS
@@ -178,7 +177,7 @@ def test_no_flood_hides_that_the_proxy_was_restarted(
 ) -> None:
     plane.queue = [stranger()]
     take(reader)
-    shown = queries.proxy_news()
+    shown = proxy_health.proxy_news()
     assert shown is not None and shown.kind == "strangers"
     plane.restart("boot-2")
     for _ in range(3):
@@ -187,7 +186,7 @@ def test_no_flood_hides_that_the_proxy_was_restarted(
         take(reader)
         clock[0] += record_import.STRANGERS_SECONDS + 1
     assert kinds()[-1] in ("strangers", "dropped")
-    shown = queries.proxy_news()
+    shown = proxy_health.proxy_news()
     assert shown is not None and shown.kind == "restarted"
 
 
@@ -219,10 +218,10 @@ def test_losses_are_told_at_once_and_then_once_a_minute(
         plane.dropped = lost
         take(reader)
     assert news() == [("dropped", "5 records of requests were lost before they could be read")]
-    clock[0] += record_import.TELL_LOSS_SECONDS + 1
+    clock[0] += record_import.LOSS_SECONDS + 1
     take(reader)
     assert news()[1:] == [("dropped", "7 records of requests were lost before they could be read")]
-    clock[0] += record_import.TELL_LOSS_SECONDS + 1
+    clock[0] += record_import.LOSS_SECONDS + 1
     take(reader)
     assert len(news()) == 2
 
@@ -368,7 +367,7 @@ def test_a_problem_is_on_the_pages_for_as_long_as_it_lasts(
     plane.dropped = 5
     ProxyEvent.objects.update(at=timezone.now() - timedelta(hours=2))
     assert shown() == list(PAGES), "neither later news nor its age hides it"
-    RecordImport().take(versions.proxy_client(), wait=0)
+    RecordImport().import_next(publishing.proxy_client(), wait=0)
     assert shown() == list(PAGES), "nor another reader"
     plane.problems.clear()
     assert shown() == []
@@ -411,7 +410,7 @@ def test_the_processes_of_two_homes_are_told_apart(
         clock[0] += record_import.START_SECONDS + 1
         assert not take_there()
     assert kinds() == ["away"]
-    shown = queries.proxy_news()
+    shown = proxy_health.proxy_news()
     assert shown is not None and "the egress proxy does not answer" in shown.text
     assert take(reader) and kinds() == ["away"], "this one was never away"
 
@@ -445,20 +444,20 @@ def test_old_records_are_forgotten_a_batch_at_a_time(
 
 def test_old_news_is_forgotten_but_not_that_it_is_away(plane: StandIn, settings: Any) -> None:
     for kind in ("back", "away"):
-        ProxyEvent.objects.create(kind=kind, text=kind, home=versions.home_id())
+        ProxyEvent.objects.create(kind=kind, text=kind, home=homes.home_id())
     ProxyEvent.objects.update(at=timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS + 1))
     record_import.prune()
     assert kinds() == ["away"]
-    assert queries.proxy_news() is not None
+    assert proxy_health.proxy_news() is not None
 
 
 def test_an_absence_of_a_home_without_bottles_is_neither_shown_nor_kept(
     plane: StandIn, agent_a: Bottle, agent_b: Bottle, settings: Any
 ) -> None:
     ProxyEvent.objects.create(kind="away", text="home 0000: does not answer", home="0" * 32)
-    assert queries.proxy_news() is None
+    assert proxy_health.proxy_news() is None
     Publication.objects.filter(bottle=agent_b).update(home="0" * 32)
-    assert queries.proxy_news() is not None
+    assert proxy_health.proxy_news() is not None
     ProxyEvent.objects.update(at=timezone.now() - timedelta(days=settings.EGRESS_RECORD_DAYS + 1))
     record_import.prune()
     assert kinds() == ["away"], "it has a bottle"
@@ -479,7 +478,7 @@ def test_the_queue_page_shows_news_while_it_is_fresh(
     shown: bool,
 ) -> None:
     event = ProxyEvent.objects.create(
-        kind=kind, text="<b>something</b> about the proxy", home=versions.home_id()
+        kind=kind, text="<b>something</b> about the proxy", home=homes.home_id()
     )
     ProxyEvent.objects.filter(pk=event.pk).update(at=timezone.now() - timedelta(minutes=minutes))
     page = olivia.get("/").text
@@ -525,14 +524,14 @@ def test_the_thread_goes_on_after_a_failure_and_stops_when_told(
     monkeypatch.setattr(RecordImport, "pause_seconds", 0.01)
     reader, calls = RecordImport(), []
 
-    def take_once(_plane: Any, *, wait: float) -> bool:
+    def import_once(_plane: Any, *, wait: float) -> bool:
         calls.append(wait)
         if len(calls) == 1:
             raise ProxyDown("x")
         reader.stop()
         return True
 
-    monkeypatch.setattr(reader, "take", take_once)
+    monkeypatch.setattr(reader, "import_next", import_once)
     reader._run()
     assert len(calls) == 2
     assert "trying again in a moment" in caplog.text

@@ -122,7 +122,7 @@ def test_a_file_that_could_not_be_removed_is_removed_later(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", read_only)
         secrets.remove(secret, author="olivia")
-        assert sealed.hand_over_all() == []
+        assert sealed.write_all_files() == []
     assert file_of(home).exists() and not Secret.objects.exists()
     assert f"{file_of(home)} of a removed secret is still there, and used: Read-only" in caplog.text
     background.run_maintenance()
@@ -154,12 +154,12 @@ def test_a_machine_that_was_away_removes_it_when_it_is_back(
     secret = put()
     (tmp_path / "secrets.key").write_text((home / "secrets.key").read_text())
     settings.BOTTLE_HOME = tmp_path
-    sealed.hand_over_all()
+    sealed.write_all_files()
     settings.BOTTLE_HOME = home
     secrets.remove(secret, author="olivia")
     assert (file_of(home).exists(), file_of(tmp_path).read_text()) == (False, CANARY)
     settings.BOTTLE_HOME = tmp_path
-    assert sealed.hand_over_all() == []
+    assert sealed.write_all_files() == []
     assert not file_of(tmp_path).exists()
 
 
@@ -193,7 +193,7 @@ def test_files_are_made_anew_on_a_machine_that_has_only_database_and_key(home: P
     put("canary-2", "OTHER")
     file_of(home).unlink()
     file_of(home, "OTHER").write_text("older")
-    assert sealed.hand_over_all() == []
+    assert sealed.write_all_files() == []
     assert file_of(home).read_text() == CANARY
     assert file_of(home, "OTHER").read_text() == "canary-2"
 
@@ -201,7 +201,7 @@ def test_files_are_made_anew_on_a_machine_that_has_only_database_and_key(home: P
 def test_a_file_that_is_right_is_left_alone(home: Path) -> None:
     put()
     before = file_of(home).stat().st_mtime_ns
-    sealed.hand_over_all()
+    sealed.write_all_files()
     assert file_of(home).stat().st_mtime_ns == before
 
 
@@ -210,7 +210,7 @@ def test_a_secret_of_another_key_is_reported_and_the_others_go_on(home: Path, ro
     (home / "secrets.key").write_text(Fernet.generate_key().decode())
     put("canary-2", "OTHER")
     file_of(home, "OTHER").unlink()
-    assert sealed.hand_over_all() == ["API_TOKEN"]
+    assert sealed.write_all_files() == ["API_TOKEN"]
     assert file_of(home, "OTHER").exists()
     assert (
         root.get("/admin/egress/secret/").text.count("it was encrypted with another key. Set it again.") == 1

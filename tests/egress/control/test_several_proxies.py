@@ -16,14 +16,14 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import ProxyEvent, Publication, RecordCursor, TrafficRecord
-from egress.tables import proxy_client, versions
+from egress.tables import proxy_client, publishing
 from egress.tables.proxy_client import ProxyClient, ProxyDown
-from egress.traffic import record_import
+from egress.traffic import proxy_health, record_import
 from egress.traffic.record_import import RecordImport
 from supervise import background
 from supervise.console import queue_query
 from supervise.models import Decision
-from supervise.proposals import apply, queries
+from supervise.proposals import apply
 from tests.support.fake_proxy import StandIn, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,7 +39,7 @@ def pair(home: Path, settings: Any) -> Iterator[Pair]:
     yield both
     for each in both:
         each.stop()
-    assert not proxy_client._asking
+    assert not proxy_client._open_connections
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def reader(pair: Pair, agent_a: Bottle, agent_b: Bottle, clock: list[float]) -> 
 def take_all(reader: RecordImport) -> None:
     """Until nothing new can have been left out."""
     for _ in range(20):
-        reader.take(versions.proxy_client(), wait=0)
+        reader.import_next(publishing.proxy_client(), wait=0)
 
 
 def news() -> list[tuple[str, str]]:
@@ -75,26 +75,26 @@ def tell(home: Path, processes: int) -> None:
 
 def test_a_bottles_own_process_is_asked(pair: Pair, agent_a: Bottle, agent_b: Bottle) -> None:
     assert [each.live for each in pair] == [{"agent-a": 1}, {"agent-b": 1}]
-    assert {slug: versions.proxy_client().routes(slug)["version"] for slug in ("agent-a", "agent-b")} == {
+    assert {slug: publishing.proxy_client().routes(slug)["version"] for slug in ("agent-a", "agent-b")} == {
         "agent-a": 1,
         "agent-b": 1,
     }
-    assert set(versions.proxy_client().status()["bottles"]) == {"agent-a", "agent-b"}
+    assert set(publishing.proxy_client().status()["bottles"]) == {"agent-a", "agent-b"}
 
 
 def test_the_proxy_serves_when_all_its_processes_do(pair: Pair) -> None:
-    assert versions.proxy_client().status()["stopping"] is False
+    assert publishing.proxy_client().status()["stopping"] is False
     pair[1].stop()
     with pytest.raises(ProxyDown, match=r"^egress process 2 of 2 does not answer \(No such file"):
-        versions.proxy_client().status()
+        publishing.proxy_client().status()
 
 
 def test_how_many_there_are_is_noticed_after_a_restart(pair: Pair, home: Path, agent_a: Bottle) -> None:
-    assert versions.proxy_client().count == 2
+    assert publishing.proxy_client().count == 2
     tell(home, 3)
-    assert (versions.proxy_client().count, versions.process_of(agent_a)) == (3, 1)
+    assert (publishing.proxy_client().count, publishing.process_of(agent_a)) == (3, 1)
     (home / "run" / "egress.json").unlink()
-    assert (versions.proxy_client().count, versions.process_of(agent_a)) == (2, 0)
+    assert (publishing.proxy_client().count, publishing.process_of(agent_a)) == (2, 0)
 
 
 def test_a_process_that_is_away_holds_up_only_its_own_bottles(
@@ -106,7 +106,7 @@ def test_a_process_that_is_away_holds_up_only_its_own_bottles(
     Decision.objects.update(applied="waiting")
     Publication.objects.update(live_version=0)
     for _ in range(5):  # in whatever order they come
-        versions.catch_up()
+        publishing.catch_up()
         assert (live(agent_a), live(agent_b)) == (0, 2)
         Publication.objects.update(live_version=0)
     assert apply.retry_unfinished(at_once=True) == 1
@@ -185,12 +185,12 @@ def test_one_that_is_away_is_named_with_its_bottles_and_the_others_are_read_on(
     pair[1].restart("boot-2")
     take_all(reader)
     assert news()[1:] == [("restarted", "egress process 2 of 2 was restarted")]
-    assert queries.proxy_news().text == text, "it still is away"
+    assert proxy_health.proxy_news().text == text, "it still is away"
     pair[0].start()
     clock[0] += 60
     take_all(reader)
     assert news()[2:] == [("back", "egress process 1 of 2 answers again")]
-    assert record_import.absence() is None and queue_query.proxy_state()["word"] != "away"
+    assert proxy_health.absence() is None and queue_query.proxy_state()["label"] != "away"
 
 
 def test_a_restarted_process_speaks_for_its_own_bottles_only(
@@ -204,10 +204,10 @@ def test_a_restarted_process_speaks_for_its_own_bottles_only(
 def test_one_that_there_no_longer_is_is_not_missed(pair: Pair, reader: RecordImport, home: Path) -> None:
     pair[1].stop()
     take_all(reader)
-    assert record_import.absence() is not None
+    assert proxy_health.absence() is not None
     tell(home, 1)
     take_all(reader)
-    assert record_import.absence() is None
+    assert proxy_health.absence() is None
     pair[1].start()
     tell(home, 2)
     take_all(reader)
@@ -222,8 +222,8 @@ def seen_elsewhere(settings: Any, tmp_path: Path) -> Callable[[], tuple[str, boo
         here = settings.BOTTLE_HOME, settings.EGRESS_PROXY
         settings.BOTTLE_HOME, settings.EGRESS_PROXY = tmp_path, True
         try:
-            told = queries.proxy_news()
-            return queue_query.proxy_state()["word"], told is not None and told.kind == "away"
+            told = proxy_health.proxy_news()
+            return queue_query.proxy_state()["label"], told is not None and told.kind == "away"
         finally:
             settings.BOTTLE_HOME, settings.EGRESS_PROXY = here
 
@@ -238,7 +238,7 @@ def test_other_homes_hear_of_an_absence_until_the_process_is_no_longer_wanted(
     take_all(reader)
     background.run_maintenance()
     assert seen_elsewhere() == ("up", True), "it is not that home's proxy"
-    assert queue_query.proxy_state()["word"] == "away"
+    assert queue_query.proxy_state()["label"] == "away"
     if is_off:
         settings.EGRESS_PROXY = False
     else:
@@ -258,11 +258,11 @@ def test_other_homes_notice_that_nothing_is_heard_of_one(
         RecordCursor.objects.update(heard_at=timezone.now() - timedelta(seconds=seconds))
 
     assert seen_elsewhere() == ("up", False)
-    a_while_ago(record_import.SILENCE.total_seconds() - 30)
+    a_while_ago(proxy_health.SILENCE.total_seconds() - 30)
     assert seen_elsewhere() == ("up", False)
-    a_while_ago(record_import.SILENCE.total_seconds() + 1)
+    a_while_ago(proxy_health.SILENCE.total_seconds() + 1)
     assert seen_elsewhere() == ("up", True)
-    assert queries.proxy_news() is None, "whoever reads this is not silent"
+    assert proxy_health.proxy_news() is None, "whoever reads this is not silent"
     take_all(reader)
     assert seen_elsewhere() == ("up", False), "heard of again"
     settings.EGRESS_PROXY = False

@@ -14,6 +14,7 @@ from egress.contract import snapshot
 from egress.models import Publication, RouteTableVersion
 from egress.policy.errors import BadSnapshot
 from egress.policy.routes import Route
+from egress.tables import homes, publishing
 from egress.tables import versions as store
 from supervise.bottles import records as bottles
 from tests.support.threads import together
@@ -25,11 +26,11 @@ def grow(bottle: Bottle, host: str) -> int:
     with transaction.atomic():
         newest = store.lock(bottle)
         store.append(newest, newest.table.with_route(Route(host)), author="tests", cause=host)
-    return store.publish(bottle)
+    return publishing.publish(bottle)
 
 
 def load(bottle: Bottle) -> Any:
-    directory = store.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     return snapshot.load((directory / "routes.yaml").read_text(), (directory / "gate.yaml").read_text())
 
 
@@ -83,14 +84,14 @@ def test_the_files_never_go_back(agent_a: Bottle) -> None:
 def test_rollback_is_a_new_version_with_old_content(agent_a: Bottle) -> None:
     grow(agent_a, "one.example.com")
     grow(agent_a, "two.example.com")
-    back = store.rollback(agent_a, 2, author="olivia")
+    back = store.roll_back(store.current(agent_a), 2, author="olivia")
     assert (back.version, back.author, back.cause) == (4, "olivia", "rollback to v2")
     assert [route.host for route in back.table.routes] == ["one.example.com"]
     assert RouteTableVersion.objects.filter(bottle=agent_a).count() == 4
 
 
 def test_files_and_directory_are_private(agent_a: Bottle) -> None:
-    directory = store.bottle_directory(agent_a)
+    directory = homes.bottle_directory(agent_a)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     for name in ("routes.yaml", "gate.yaml"):
         assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
@@ -98,30 +99,30 @@ def test_files_and_directory_are_private(agent_a: Bottle) -> None:
 
 def test_a_deleted_bottles_files_are_removed(agent_a: Bottle) -> None:
     bottles.delete("agent-a", author="tests")
-    directory = store.bottle_directory(agent_a)
+    directory = homes.bottle_directory(agent_a)
     assert not (directory / "routes.yaml").exists()
     assert not (directory / "gate.yaml").exists()
 
 
 def test_a_deleted_bottle_is_not_published(agent_a: Bottle) -> None:
     bottles.delete("agent-a", author="tests")
-    with pytest.raises(store.NotPublished, match="deleted"):
-        store.publish(agent_a)
+    with pytest.raises(publishing.NotPublished, match="deleted"):
+        publishing.publish(agent_a)
 
 
 def test_a_late_removal_spares_the_next_bottle_of_that_name(agent_a: Bottle) -> None:
     bottles.delete("agent-a", author="tests")
     heir = bottles.create("agent-a", author="tests").bottle
-    store.unpublish(agent_a)
+    publishing.unpublish(agent_a)
     assert load(heir).version == 2, "a proxy that missed the removal takes no older table than the live one"
 
 
 def test_catching_up_publishes_what_lags_and_removes_what_is_over(agent_a: Bottle, agent_b: Bottle) -> None:
-    store.rollback(agent_a, 1, author="tests")
+    store.roll_back(store.current(agent_a), 1, author="tests")
     Bottle.objects.filter(pk=agent_b.pk).update(state=Bottle.State.DELETED)
-    store.catch_up()
+    publishing.catch_up()
     assert load(agent_a).version == 2
-    assert not (store.bottle_directory(agent_b) / "routes.yaml").exists()
+    assert not (homes.bottle_directory(agent_b) / "routes.yaml").exists()
     assert Publication.objects.get(bottle=agent_b).version == 0
 
 
@@ -134,7 +135,7 @@ def test_a_bottle_whose_first_table_cannot_be_written_is_published_later(
     assert made.bottle.accepts(made.token)
     assert "could not be written" in Publication.objects.get(bottle=made.bottle).problem
     (tmp_path / "bottles").unlink()
-    store.catch_up()
+    publishing.catch_up()
     assert load(made.bottle).version == 1
 
 
@@ -143,12 +144,12 @@ def test_a_bottle_whose_files_cannot_be_removed_is_deleted_and_they_go_later(
 ) -> None:
     settings.BOTTLE_HOME = tmp_path
     made = bottles.create("agent-c", author="tests")
-    directory = store.bottle_directory(made.bottle)
+    directory = homes.bottle_directory(made.bottle)
     directory.rename(tmp_path / "aside")
     directory.write_text("in the way")
     bottles.delete("agent-c", author="tests")
     assert "could not be removed" in Publication.objects.get(bottle=made.bottle).problem
     directory.unlink()
     (tmp_path / "aside").rename(directory)
-    store.catch_up()
+    publishing.catch_up()
     assert not (directory / "routes.yaml").exists()

@@ -12,23 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egress.policy.asks import parse_egress_ask
-from egress.policy.decide import (
-    PORTS,
-    Auth,
-    Dlp,
-    Lease,
-    Request,
-    Route,
-    RouteTable,
-    Snapshot,
-    Verdict,
-    decide,
-    decide_connect,
-    used_up,
-)
+from egress.policy.decide import PORTS, Request, Verdict, decide, decide_connect, used_up
 from egress.policy.errors import BadRoute, PolicyError
 from egress.policy.hostnames import canonical_host
 from egress.policy.paths import canonical_path
+from egress.policy.routes import Auth, Dlp, Lease, Route
+from egress.policy.table import RouteTable, Snapshot
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 TOKEN = Auth("Bearer", "GITHUB_TOKEN")

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 
 from egress.policy.asks import parse_egress_ask
-from egress.policy.decide import Auth, Dlp, Lease, Request, Route, RouteTable, Snapshot, decide
+from egress.policy.decide import Request, decide
 from egress.policy.errors import BadRoute
 from egress.policy.hostnames import pattern_matches
 from egress.policy.merge import Merge, RouteChange, diff_tables, merge_gate_host, merge_route, takes_away
 from egress.policy.paths import prefix_allows
+from egress.policy.routes import Auth, Dlp, Lease, Route
+from egress.policy.table import RouteTable, Snapshot
 from tests.support.strategies import NOW, PATTERNS, asks, requests, tables
 
 HOUR = timedelta(hours=1)

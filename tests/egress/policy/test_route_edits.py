@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from egress.policy.decide import Auth, Dlp, Lease, Request, Route, RouteTable, Snapshot, decide
+from egress.policy.decide import Request, decide
 from egress.policy.errors import PolicyError
 from egress.policy.merge import change_route, withdraw_route
+from egress.policy.routes import Auth, Dlp, Lease, Route
+from egress.policy.table import RouteTable, Snapshot
 from tests.support.strategies import NOW, requests, tables
 
 HOUR = timedelta(hours=1)

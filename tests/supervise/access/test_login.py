@@ -165,7 +165,7 @@ def test_operators_see_it_and_an_administrator_can_end_it(operator: User) -> Non
 
 def test_old_failures_are_forgotten(operator: User) -> None:
     fail(1)
-    let_time_pass(login.KEPT + timedelta(minutes=1))
+    let_time_pass(login.MEMORY_OF_FAILURES + timedelta(minutes=1))
     fail(1)
     assert LoginFailure.objects.count() == 1
 

@@ -15,7 +15,7 @@ from botbottle.backends.local import backend as local
 from botbottle.core.plan_types import Plan
 from botbottle.launch import journal, plan_cache
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes
 from supervise import audit_check, events
 from supervise.bottles import lifecycle, reconcile
 from supervise.bottles import records as bottles
@@ -35,7 +35,7 @@ def home(settings: Any, tmp_path: Path) -> Path:
 @pytest.fixture
 def lock(agent_a: Bottle) -> Iterator[Path]:
     """The local backend takes a held lock for a bottle that runs: the same fact as with a real one."""
-    run = versions.bottle_directory(agent_a) / "run"
+    run = homes.bottle_directory(agent_a) / "run"
     run.mkdir(parents=True)
     yield run / "lock"
 
@@ -47,7 +47,7 @@ def happened() -> list[tuple[str, str]]:
 
 def told(bottle: Bottle, *entries: str, who: str = "olivia", **more: Any) -> None:
     for what in entries:
-        journal.append(versions.bottle_directory(bottle), what, who=who, **more)
+        journal.append(homes.bottle_directory(bottle), what, who=who, **more)
 
 
 def state(bottle: Bottle) -> str:
@@ -113,7 +113,7 @@ def test_secrets_of_a_start_that_was_killed_do_not_wait_for_the_next_verb(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")  # nor for an engine that is away
     Bottle.objects.update(backend="docker")
     told(agent_a, journal.STARTING)
-    variables = versions.bottle_directory(agent_a) / "run" / "docker" / "variables.json"
+    variables = homes.bottle_directory(agent_a) / "run" / "docker" / "variables.json"
     variables.parent.mkdir(parents=True)
     variables.touch()
     reconcile.reconcile()
@@ -126,7 +126,7 @@ def test_a_bottle_whose_backend_is_away_can_be_deleted(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     Bottle.objects.update(state="running", backend="docker")
     told(agent_a, journal.STARTING)
-    directory = versions.bottle_directory(agent_a)
+    directory = homes.bottle_directory(agent_a)
     plan_cache.write_command(Plan("agent-a", "docker", str(directory), command=("x",)))
     bottles.delete("agent-a", author="olivia")
     assert state(agent_a) == "deleted"
@@ -244,7 +244,7 @@ def test_one_bottle_that_cannot_be_settled_stops_no_other(
     agent_a: Bottle, agent_b: Bottle, lock: Path, caplog: Any
 ) -> None:
     told(agent_b, journal.STARTING, journal.ENDED)
-    (versions.bottle_directory(agent_a) / journal.NAME).mkdir()
+    (homes.bottle_directory(agent_a) / journal.NAME).mkdir()
     reconcile.reconcile()
     assert state(agent_b) == "stopped"
     assert "agent-a" in caplog.text

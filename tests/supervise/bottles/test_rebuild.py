@@ -24,7 +24,7 @@ from botbottle.launch import canary, journal, plan_cache
 from botbottle.manifest import reader as manifests
 from botbottle.models import Bottle
 from egress.models import TrafficRecord
-from egress.tables import versions
+from egress.tables import homes
 from supervise import events
 from supervise.bottles import build_log, images, lifecycle, reconcile
 from supervise.bottles import rebuild as rebuilding
@@ -99,7 +99,7 @@ def home(settings: Any, tmp_path: Path) -> Path:
 @pytest.fixture
 def bottle(home: Path, agent_a: Bottle) -> Bottle:
     Bottle.objects.update(manifest=MANIFEST, backend="docker", image="agents:1", dockerfile="FROM agents:1\n")
-    directory = versions.bottle_directory(agent_a)
+    directory = homes.bottle_directory(agent_a)
     (home / "bottles" / f"{agent_a.slug}.yaml").write_text(MANIFEST)
     journal.append(directory, journal.STARTED, who="olivia")
     agent_a.refresh_from_db()
@@ -120,7 +120,7 @@ def stage(bottle: Bottle, monkeypatch: pytest.MonkeyPatch) -> Stage:
     def plan(slug: str, *, image: Image | None = None, **_: Any) -> tuple[manifests.Manifest, Plan]:
         manifest = manifests.load(lifecycle.manifest_path(slug))
         image = image or images.in_force(slug, manifest)
-        directory = str(versions.bottle_directory(bottle))
+        directory = str(homes.bottle_directory(bottle))
         return manifest, Plan(slug, "docker", directory, image=image.name or manifest.image)
 
     monkeypatch.setattr(lifecycle, "plan", plan)
@@ -171,9 +171,7 @@ def test_for_the_agent_it_is_pending_until_the_replacement_is_live(rebuild: Rebu
 
 
 def test_it_is_built_tried_verified_and_swapped_in(rebuild: Rebuild, stage: Stage, bottle: Bottle) -> None:
-    plan_cache.write_command(
-        Plan(bottle.slug, "docker", str(versions.bottle_directory(bottle)), command=("x",))
-    )
+    plan_cache.write_command(Plan(bottle.slug, "docker", str(homes.bottle_directory(bottle)), command=("x",)))
     image = f"built:{digest_of(TEXT)[:4]}"
     assert performed(rebuild).phase == Phase.LIVE
     assert stage.done == ["build", f"canary {image}", "verify", "verify", "stop", f"start {image}"]
@@ -182,7 +180,7 @@ def test_it_is_built_tried_verified_and_swapped_in(rebuild: Rebuild, stage: Stag
     assert rebuild.workspace == {"branch": "main", "changes": 0}
     bottle.refresh_from_db()
     assert bottle.dockerfile == TEXT
-    shown = versions.bottle_directory(bottle) / "current-config" / "Dockerfile"
+    shown = homes.bottle_directory(bottle) / "current-config" / "Dockerfile"
     assert (shown.read_text(), shown.stat().st_mode & 0o777) == (TEXT, 0o644)
     assert rebuild.decision is not None
     rebuild.decision.refresh_from_db()
@@ -241,7 +239,7 @@ def test_a_replacement_that_cannot_go_live_is_taken_back(
         raise OperationalError("locked")
 
     stage.alive = alive
-    kept = versions.bottle_directory(bottle) / plan_cache.PLAN_FILE
+    kept = homes.bottle_directory(bottle) / plan_cache.PLAN_FILE
     kept.parent.mkdir(parents=True)
     kept.write_text("a plan with the new image")
     with monkeypatch.context() as patched:
@@ -252,7 +250,7 @@ def test_a_replacement_that_cannot_go_live_is_taken_back(
     assert stage.done[-2:] == (["stop", "start the one in force"] if alive else ["verify", "verify"])
     assert not kept.exists()
     if not alive:
-        shown = versions.bottle_directory(bottle) / "current-config" / "Dockerfile"
+        shown = homes.bottle_directory(bottle) / "current-config" / "Dockerfile"
         assert shown.read_text() == "FROM agents:1\n"
     assert performed(rebuild).phase == Phase.FAILED
 
@@ -312,7 +310,7 @@ def test_rebuilds_of_a_bottle_go_one_after_the_other(
 ) -> None:
     second = Rebuild.objects.get(decision=approve(ask_image(bottle, "FROM agents:2\n")))
     assert performed(second).phase == Phase.QUEUED
-    lock = versions.bottle_directory(bottle) / "run" / "rebuild.lock"
+    lock = homes.bottle_directory(bottle) / "run" / "rebuild.lock"
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert performed(rebuild).phase == Phase.QUEUED
@@ -329,7 +327,7 @@ def test_the_caretaker_gives_up_what_never_begins_and_leaves_other_homes_alone(
     rebuild: Rebuild, stage: Stage, bottle: Bottle
 ) -> None:
     Rebuild.objects.update(attempts=rebuilding.MOST_ATTEMPTS)
-    journal.forget(versions.bottle_directory(bottle))
+    journal.forget(homes.bottle_directory(bottle))
     rebuilding.maintain()
     assert Rebuild.objects.get().phase == Phase.QUEUED, "of another home"
     Bottle.objects.update(state=Bottle.State.DELETED)
@@ -337,7 +335,7 @@ def test_the_caretaker_gives_up_what_never_begins_and_leaves_other_homes_alone(
     assert Rebuild.objects.get().problem == "the bottle was deleted"
     Bottle.objects.update(state=Bottle.State.RUNNING)
     Rebuild.objects.update(phase=Phase.QUEUED)
-    journal.append(versions.bottle_directory(bottle), journal.STARTED, who="olivia")
+    journal.append(homes.bottle_directory(bottle), journal.STARTED, who="olivia")
     rebuilding.maintain()
     assert "ended 5 times" in Rebuild.objects.get().problem
     assert stage.done == []
@@ -352,7 +350,7 @@ def test_an_image_approved_elsewhere_is_built_where_the_bottle_is(
 ) -> None:
     called: list[str] = []
     monkeypatch.setattr(events, "_send", lambda event: called.extend(event["groups"]))
-    home, settings.BOTTLE_HOME = versions.home_id(), tmp_path / "another"
+    home, settings.BOTTLE_HOME = homes.home_id(), tmp_path / "another"
     settings.BOTTLE_HOME.mkdir()
     with django_capture_on_commit_callbacks(execute=True):
         LAUNCH(rebuild)

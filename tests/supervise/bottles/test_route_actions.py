@@ -13,7 +13,7 @@ from botbottle.models import Bottle
 from egress.contract import snapshot
 from egress.models import RouteTableVersion
 from egress.policy.routes import Auth, Dlp, Route
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from supervise import audit_check
 from supervise.access import assignments
 from supervise.bottles import records as bottles
@@ -42,11 +42,11 @@ def grow(bottle: Bottle, *routes: Route) -> None:
         for route in routes:
             table = table.with_route(route)
         versions.append(newest, table, author="tests", cause="tests")
-    versions.publish(bottle)
+    publishing.publish(bottle)
 
 
 def live(bottle: Bottle) -> Any:
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     return snapshot.load((directory / "routes.yaml").read_text(), (directory / "gate.yaml").read_text())
 
 
@@ -136,7 +136,7 @@ def test_bad_fields_are_one_sentence(
     with pytest.raises(BadAsk, match=words):
         route_actions.change_route("agent-a", API.host, fields, actor=operator, seen_version=2)
     with pytest.raises(BadAsk, match=words):
-        route_actions.look(versions.current(grown), API.host, fields)
+        route_actions.preview(versions.current(grown), API.host, fields)
     assert versions.current(grown).version == 2
 
 
@@ -195,11 +195,11 @@ def test_of_two_at_one_moment_one_is_told_to_look_again(operator: User, grown: B
 
 def test_looking_tells_what_would_happen_and_changes_nothing(operator: User, grown: Bottle) -> None:
     newest = versions.current(grown)
-    taken = route_actions.look(newest, API.host)
+    taken = route_actions.preview(newest, API.host)
     assert taken.effects[0].startswith("no longer reachable: api.example.com")
     assert "route api.example.com" in taken.before and "route api.example.com" not in taken.after
-    wider = route_actions.look(newest, API.host, {"path_allowlist": None})
+    wider = route_actions.preview(newest, API.host, {"path_allowlist": None})
     assert wider.risk.level.word == "high"
-    narrower = route_actions.look(newest, API.host, {"path_allowlist": ["/a"]})
+    narrower = route_actions.preview(newest, API.host, {"path_allowlist": ["/a"]})
     assert (narrower.risk.level.word, narrower.risk.reasons) == ("low", ())
     assert versions.current(grown).version == 2

@@ -80,7 +80,7 @@ def test_each_thing_is_told_once_and_the_state_is_true(case: Any) -> None:
     story = derive_state(BottleState(before), entries, life)
     assert story.state == after
     assert [(action, who) for action, who, _ in story.happened] == happened
-    assert story.told == len(entries)
+    assert story.consumed == len(entries)
     again = derive_state(BottleState(story.state, story.started_at, story.exit_code, story.problem), [], life)
     assert (again.state, again.happened) == (story.state, []), "a second look adds nothing"
 
@@ -98,7 +98,7 @@ def test_what_is_going_on_is_told_when_it_is_over(
     before: str, entries: list[Entry], life: Life, after: str, told: int
 ) -> None:
     story = derive_state(BottleState(before), entries, life)
-    assert (story.state, story.told) == (after, told)
+    assert (story.state, story.consumed) == (after, told)
 
 
 def test_exit_codes_and_problems_are_kept_until_the_next_start() -> None:

@@ -137,8 +137,10 @@ def anchor(agent_a: Bottle, settings: Any, tmp_path: Path) -> Path:
 def test_verify_audit_says_that_it_holds_and_goes_on_from_there(manage: Any, anchor: Path) -> None:
     (row,) = AuditEvent.objects.all()
     ends = f"It ends with row 1, hash {row.hash}.\n"
-    assert manage("verify_audit").output == f"The audit record holds. Rows checked: 1.\n{ends}"
-    assert manage("verify_audit", "--continue").output == f"The audit record holds. Rows checked: 0.\n{ends}"
+    assert manage("verify_audit").output == f"The audit record is intact. Rows checked: 1.\n{ends}"
+    assert (
+        manage("verify_audit", "--continue").output == f"The audit record is intact. Rows checked: 0.\n{ends}"
+    )
     assert manage("verify_audit", "--json").json == {
         "ok": True,
         "rows": 1,

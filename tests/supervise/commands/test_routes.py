@@ -12,7 +12,7 @@ from django.db import transaction
 
 from botbottle.models import Bottle
 from egress.policy.routes import Auth, Dlp, Route
-from egress.tables import versions
+from egress.tables import publishing, versions
 from supervise.models import AuditEvent
 
 API = Route("api.example.com", ("/a", "/b"), ("GET",), Auth("Bearer", "GITHUB_TOKEN"))
@@ -39,7 +39,7 @@ def payload(directory: Path, **fields: Any) -> str:
 
 
 def test_list_shows_all_of_each_route(manage: Any, bottle: Bottle) -> None:
-    versions.publish(bottle)
+    publishing.publish(bottle)
     text = manage("routes", "list", "agent-a").output
     assert text.startswith("agent-a, version 2, live\nroute api.example.com\n  path: /a\n")
     assert "auth.token_ref: GITHUB_TOKEN" in text and "gate other.example.com" in text

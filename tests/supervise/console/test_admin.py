@@ -155,7 +155,7 @@ def test_rejecting_what_changed_since_it_was_listed_is_refused(olivia: Client, a
 def test_what_is_already_decided_is_left_alone(olivia: Client, operator: User, agent_a: Bottle) -> None:
     proposal = ask(agent_a)
     decisions.reject(proposal.pk, actor=operator, seen_digest=seen(proposal), note="no")
-    assert "Nothing of the selection is pending" in rejecting(olivia, proposal)
+    assert "None of the selected proposals is pending" in rejecting(olivia, proposal)
 
 
 def test_a_viewer_has_no_such_action(vera: Client, olivia: Client, agent_a: Bottle) -> None:

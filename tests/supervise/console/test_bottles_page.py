@@ -17,7 +17,7 @@ from botbottle.models import Bottle
 from egress.contract import snapshot
 from egress.models import Publication, RouteTableVersion, TrafficRecord
 from egress.policy.routes import Auth, Lease, Route
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from supervise import audit_check
 from supervise.access import assignments
 from supervise.bottles import actions, lifecycle
@@ -50,7 +50,7 @@ def grow(bottle: Bottle, *routes: Route, cause: str = "tests") -> int:
         for route in routes:
             table = table.with_route(route)
         versions.append(newest, table, author="tests", cause=cause)
-    return versions.publish(bottle)
+    return publishing.publish(bottle)
 
 
 def traffic(
@@ -99,8 +99,8 @@ def test_the_list_shows_state_backend_problem_and_traffic(
 def test_what_a_start_says_is_on_the_bottles_page_while_it_goes_on_and_afterwards(
     olivia: Client, agent_a: Bottle
 ) -> None:
-    assert "What the last start" not in olivia.get("/bottles/agent-a/").text
-    directory = versions.bottle_directory(agent_a)
+    assert "Output of the last start" not in olivia.get("/bottles/agent-a/").text
+    directory = homes.bottle_directory(agent_a)
     directory.mkdir(parents=True, exist_ok=True)
     journal.append(directory, journal.STARTING, who="tests")
     with lifecycle._with_start_log(directory, lambda _: None) as tell:
@@ -116,7 +116,7 @@ def test_what_a_start_says_is_on_the_bottles_page_while_it_goes_on_and_afterward
     assert '<details class="part">' in page
     bottles.delete("agent-a", author="tests")
     bottles.create("agent-a", author="tests")
-    assert "What the last start" not in olivia.get("/bottles/agent-a/").text, "an heir inherits nothing"
+    assert "Output of the last start" not in olivia.get("/bottles/agent-a/").text, "an heir inherits nothing"
 
 
 def test_an_empty_list_says_how_to_begin(olivia: Client) -> None:
@@ -191,7 +191,7 @@ def test_any_two_versions_are_compared_in_either_direction(olivia: Client, agent
 def test_a_comparison_with_nothing_says_so(olivia: Client, agent_a: Bottle, query: str) -> None:
     answer = olivia.get(f"/bottles/agent-a/?{query}")
     assert answer.status_code == 200
-    assert "has not both of these versions" in answer.text
+    assert "does not have both versions" in answer.text
 
 
 def test_many_versions_come_in_pages(olivia: Client, agent_a: Bottle) -> None:
@@ -234,7 +234,7 @@ def test_a_bottles_page_says_what_to_do_about_a_problem_of_the_proxys(
 
     assert hint() == ""
     Publication.objects.update(proxy_problems=["There is no secret X."])
-    assert "set it, or take its route away" in hint() and "SIGHUP" in hint()
+    assert "set it, or withdraw its route" in hint() and "SIGHUP" in hint()
     operator.user_permissions.add(Permission.objects.get(codename="change_secret"))
     assert 'set it under <a href="/admin/egress/secret/">Secrets</a>, or' in hint()
 
@@ -262,7 +262,7 @@ def rolled_back(client: Client, **fields: Any) -> Any:
 
 
 def load(bottle: Bottle) -> Any:
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     return snapshot.load((directory / "routes.yaml").read_text(), (directory / "gate.yaml").read_text())
 
 
@@ -321,13 +321,13 @@ def test_a_rollback_that_cannot_be_published_says_why_and_is_retried(
     olivia: Client, agent_a: Bottle, settings: Any, tmp_path: Any
 ) -> None:
     grow(agent_a, Route("one.example.com"))
-    (tmp_path / "home_id").write_text(versions.home_id())  # the same home, in trouble
+    (tmp_path / "home_id").write_text(homes.home_id())  # the same home, in trouble
     home, settings.BOTTLE_HOME = settings.BOTTLE_HOME, tmp_path
     (tmp_path / "bottles").write_text("in the way")
     answer = rolled_back(olivia, version="1", seen_version="2")
     assert "not live yet: the route table could not be written" in answer.text
     settings.BOTTLE_HOME = home
-    versions.catch_up()
+    publishing.catch_up()
     assert (load(agent_a).version, load(agent_a).table.routes) == (3, ())
     assert Publication.objects.get(bottle=agent_a).problem == ""
 

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from botbottle.models import Bottle
 from egress.models import Publication
 from supervise.bottles import records as bottles
-from supervise.console.overview import TROUBLED, bottles_overview
+from supervise.console.bottle_queries import TROUBLED, bottles_overview
 from supervise.sanitize import without_nul
 from tests.support.proposals import HOSTILE, ask
 

@@ -136,7 +136,7 @@ def test_approved_but_not_live_says_why(
     def full(path: Path, text: str, **options: bool) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("egress.tables.versions.write_atomically", full)
+    monkeypatch.setattr("egress.tables.publishing.write_atomically", full)
     words = said(olivia, decide(olivia, proposal, "approve"))
     assert words.startswith("Approved, not live: api.example.com for agent-a.")
     assert "No space left on device" in words

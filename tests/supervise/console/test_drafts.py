@@ -18,7 +18,8 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from egress.models import TrafficRecord
-from egress.policy.decide import Lease, Route, RouteTable
+from egress.policy.routes import Lease, Route
+from egress.policy.table import RouteTable
 from egress.tables import versions
 from supervise.models import Assignment, AuditEvent, Proposal
 from supervise.proposals import decisions, drafts, precedents
@@ -43,7 +44,7 @@ def test_the_list_can_be_had_by_itself(olivia: Client, agent_a: Bottle) -> None:
     assert olivia.get("/queue/drafts").text.strip() == ""
     refuse(agent_a)
     part = olivia.get("/queue/drafts").text
-    assert "Refused, nobody asked yet" in part and HOST in part and "<html" not in part
+    assert "Refused, not asked for yet" in part and HOST in part and "<html" not in part
     assert part.strip() in olivia.get("/").text, "as on the page"
 
 
@@ -68,7 +69,7 @@ def test_refusals_of_one_host_are_one_draft(olivia: Client, agent_a: Bottle, age
     }  # fmt: skip
     assert (found["agent-a"].times, found["agent-b"].times) == (3, 1)
     page = olivia.get("/").text
-    assert "Refused, nobody asked yet: <strong>2</strong>" in page and "refused 3 times" in page
+    assert "Refused, not asked for yet: <strong>2</strong>" in page and "refused 3 times" in page
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_refusals_of_one_host_are_one_draft(olivia: Client, agent_a: Bottle, age
 def test_what_asking_cannot_help_is_no_draft(olivia: Client, agent_a: Bottle, more: dict[str, Any]) -> None:
     refuse(agent_a, **more)
     assert drafts.drafts() == []
-    assert "nobody asked yet" not in olivia.get("/").text
+    assert "not asked for yet" not in olivia.get("/").text
 
 
 def test_what_was_asked_for_or_opened_meanwhile_is_gone(agent_a: Bottle, operator: User) -> None:

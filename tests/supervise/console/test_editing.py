@@ -72,7 +72,7 @@ def test_the_fields_become_a_payload(changes: dict[str, Any], payload: dict[str,
         ({"ttl": "9" * 40}, "whole number"),
         ({"ttl": "1", "unit": "years"}, "counted in"),
         ({"max_uses": "many"}, "whole number"),
-        ({"searches_out": "maybe"}, "how what leaves is searched"),
+        ({"searches_out": "maybe"}, "how outgoing data is searched"),
     ],
 )
 def test_contradictions_are_one_sentence(changes: dict[str, Any], words: str) -> None:

@@ -245,7 +245,7 @@ def test_a_viewer_decides_nothing_in_bulk(vera: Client, olivia: Client, agent_a:
 
 
 def test_junk_in_the_list_is_passed_over(olivia: Client) -> None:
-    assert "Nothing of what was picked" in olivia.get("/bulk/?verb=junk&id=junk&id=").text
+    assert "None of the picked proposals" in olivia.get("/bulk/?verb=junk&id=junk&id=").text
     unknown = {"id": ["junk", "00000000-0000-0000-0000-000000000000"], "note": "x"}
     assert "0 of 0 decided." in olivia.post("/bulk/reject", unknown).text
 

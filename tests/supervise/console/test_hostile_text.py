@@ -182,4 +182,4 @@ def test_a_card_that_is_looked_at_again_is_not_read_again(
 
 def test_hidden_characters_in_an_edited_dockerfile_are_announced(root: Client, agent_a: Bottle) -> None:
     proposal = ask_image(agent_a, "FROM debian\nRUN echo a\u202eb\n")
-    assert "holds hidden characters" in root.get(f"/proposals/{proposal.pk}/").text
+    assert "contains hidden characters" in root.get(f"/proposals/{proposal.pk}/").text

@@ -140,7 +140,7 @@ def test_a_proposal_is_found_by_the_beginning_of_its_id(olivia: Client, agent_a:
 
 def test_a_filter_without_a_match_says_so(olivia: Client, agent_a: Bottle) -> None:
     ask(agent_a)
-    assert "Nothing fits this filter." in olivia.get("/?q=nothing-such").text
+    assert "Nothing matches this filter." in olivia.get("/?q=nothing-such").text
 
 
 def test_an_empty_queue_says_so(olivia: Client) -> None:
@@ -246,7 +246,7 @@ def test_the_state_names_pending_cards_and_changes_with_them(olivia: Client, age
     proposal = ask(agent_a)
     before = olivia.get("/queue/state").json()
     assert before["counts"] == {"pending": 1, "high": 0, "waiting": 1, "snoozed": 0, "running": 0}
-    assert before["proxy"]["word"] == "off"
+    assert before["proxy"]["label"] == "off"
     card = olivia.get(f"/queue/cards?id={proposal.pk}&id=junk").text
     assert f'data-state="{before["cards"][str(proposal.pk)]}"' in card
     ask(agent_a)  # joins
@@ -307,7 +307,7 @@ def test_the_history_tells_who_when_why_and_whether_it_is_live(
     decisions.approve(live.pk, actor=operator, seen_digest=seen(live), note="for the docs")
     decisions.reject(refused.pk, actor=operator, seen_digest=seen(refused), note="not needed")
 
-    monkeypatch.setattr("egress.tables.versions.write_atomically", no_room)
+    monkeypatch.setattr("egress.tables.publishing.write_atomically", no_room)
     decisions.approve(stuck.pk, actor=operator, seen_digest=seen(stuck))
     own_pages = "".join(olivia.get(f"/proposals/{proposal.pk}/").text for proposal in (live, refused, stuck))
     for page in (olivia.get("/history/").text, own_pages):

@@ -19,7 +19,7 @@ from botbottle.models import Bottle
 from egress.models import TrafficRecord
 from supervise.bottles import build_log, images
 from supervise.bottles.build_log import Log
-from supervise.console import log_websocket
+from supervise.console import websockets
 from supervise.console.websockets import FORBIDDEN
 from supervise.models import Rebuild
 from supervise.proposals import decisions
@@ -47,9 +47,9 @@ def log(rebuild: Rebuild) -> Iterator[Log]:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_websocket, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(log_websocket, "PROGRESS_SECONDS", 0.01)
-    monkeypatch.setattr(log_websocket, "SETTLE_SECONDS", 0.2)
+    monkeypatch.setattr(websockets, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(websockets, "PROGRESS_SECONDS", 0.01)
+    monkeypatch.setattr(websockets, "LINGER_SECONDS", 0.2)
 
 
 @asynccontextmanager
@@ -112,7 +112,7 @@ async def test_what_is_written_after_the_page_was_made_comes_in_order_and_once(
 async def test_a_long_log_comes_in_parts_of_whole_lines(
     vera: Client, rebuild: Rebuild, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_websocket, "PART", 1000)
+    monkeypatch.setattr(websockets, "PART", 1000)
     lines = [f"{number} é" * (number % 30) for number in range(300)]
     for line in lines:
         log(line)
@@ -158,7 +158,7 @@ async def test_it_tells_that_the_panel_is_out_of_date_and_ends_after_the_end(
         assert (await socket.receive_json_from())["text"] == "the last word\n"
         assert await socket.receive_nothing(timeout=0.4), "it waits until the page has it"
         await socket.send_json_to({**asks, "offset": 14, "progress": "failed-1"})
-        assert (await socket.receive_output())["code"] == log_websocket.DONE
+        assert (await socket.receive_output())["code"] == websockets.DONE
 
 
 def refuse(rebuild: Rebuild) -> None:
@@ -182,17 +182,17 @@ def refuse(rebuild: Rebuild) -> None:
 async def test_nonsense_ends_it(vera: Client, said: str) -> None:
     async with open_socket(vera) as socket:
         await socket.send_to(text_data=said)
-        assert (await socket.receive_output())["code"] == log_websocket.NONSENSE
+        assert (await socket.receive_output())["code"] == websockets.NONSENSE
 
 
 async def test_one_socket_follows_one_rebuild(vera: Client, rebuild: Rebuild) -> None:
     async with open_socket(vera) as socket:
         await socket.send_json_to({"rebuild": rebuild.pk, "offset": 0, "progress": "building-0"})
         await socket.send_json_to({"rebuild": rebuild.pk + 1, "offset": 0, "progress": ""})
-        assert (await socket.receive_output())["code"] == log_websocket.NONSENSE
+        assert (await socket.receive_output())["code"] == websockets.NONSENSE
     async with open_socket(vera) as socket:
         await socket.send_json_to({"rebuild": rebuild.pk + 1, "offset": 0, "progress": ""})
-        assert (await socket.receive_output())["code"] == log_websocket.UNKNOWN
+        assert (await socket.receive_output())["code"] == websockets.UNKNOWN
 
 
 async def test_who_loses_the_right_sees_no_more_of_it(

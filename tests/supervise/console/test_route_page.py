@@ -202,7 +202,7 @@ def test_a_lease_runs_on_unless_another_is_chosen(olivia: Client, bottle: Bottle
         ({}, "nothing to change"),
         ({"paths": "relative"}, "path_allowlist[0]"),
         ({"pinned": "<script>alert(1)</script>"}, "must be an IP address"),
-        ({"seen_version": "x"}, "Look again"),
+        ({"seen_version": "x"}, "Reload the page"),
         ({"token_ref": '"><script>alert(1)</script>'}, "never the secret itself"),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_preview_tells_in_words_and_changes_nothing(olivia: Client, bottle: Bo
     bad = olivia.post(f"{PAGE}preview", {**fields, "paths": "x"}, headers={"X-Fragment": "1"}).text
     assert 'class="problem"' in bad
     same = olivia.post(f"{PAGE}preview", SAME, headers={"X-Fragment": "1"}).text
-    assert "What your changes would do stands here" in same and "problem" not in same
+    assert "The effect of your changes is shown here" in same and "problem" not in same
     assert versions.current(bottle).version == 2
 
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from botbottle.models import Bottle
 from supervise.console import shared_reads
-from supervise.console.shared_reads import MOST_KEPT, SharedLook, SharedReads
+from supervise.console.shared_reads import MOST_KEPT, SharedAsyncRead, SharedReads
 from supervise.models import Proposal
 from tests.support.proposals import ask
 from tests.support.threads import together
@@ -175,7 +175,7 @@ def test_it_keeps_only_so_many(shared: SharedReads) -> None:
 
 
 async def test_tasks_that_ask_at_the_same_time_look_once(hosts: Hosts, agent_a: Bottle) -> None:
-    look = SharedLook(hosts)
+    look = SharedAsyncRead(hosts)
     assert await asyncio.gather(*(look.get() for _ in range(20))) == [set()] * 20
     assert hosts.looks == 1
     await sync_to_async(ask)(agent_a)
@@ -192,7 +192,7 @@ async def test_a_task_that_asks_during_a_look_gets_the_next_one(hosts: Hosts) ->
         hosts()
         return hosts.looks
 
-    look = SharedLook(slow)
+    look = SharedAsyncRead(slow)
     first = asyncio.create_task(look.get())
     while not begun.is_set():
         await asyncio.sleep(0)
@@ -204,7 +204,7 @@ async def test_a_task_that_asks_during_a_look_gets_the_next_one(hosts: Hosts) ->
 
 
 async def test_a_page_that_closes_takes_nothing_from_the_others(hosts: Hosts) -> None:
-    look = SharedLook(hosts)
+    look = SharedAsyncRead(hosts)
     first, second = asyncio.create_task(look.get()), asyncio.create_task(look.get())
     await asyncio.sleep(0)
     first.cancel()

@@ -19,7 +19,7 @@ from botbottle.models import Bottle
 from botbottle.web.websockets import UNAVAILABLE
 from supervise import events
 from supervise.console import websockets
-from supervise.console.shared_reads import SharedLook
+from supervise.console.shared_reads import SharedAsyncRead
 from supervise.console.websockets import FORBIDDEN
 from supervise.proposals import decisions, queries
 from tests.supervise.console.conftest import browser_of
@@ -127,7 +127,7 @@ async def test_one_event_is_counted_once_for_all_open_pages(
 ) -> None:
     counted: list[dict[str, int]] = []
     monkeypatch.setattr(
-        websockets, "COUNTS", SharedLook(lambda: counted.append(queries.counts()) or counted[-1])
+        websockets, "COUNTS", SharedAsyncRead(lambda: counted.append(queries.counts()) or counted[-1])
     )
     async with AsyncExitStack() as stack:
         sockets = [await stack.enter_async_context(open_socket(olivia)) for _ in range(20)]
@@ -143,7 +143,7 @@ async def test_a_page_whose_counts_cannot_be_read_is_closed_so_that_it_connects_
     def fail() -> dict[str, int]:
         raise OperationalError("the database restarts")
 
-    monkeypatch.setattr(websockets, "COUNTS", SharedLook(fail))
+    monkeypatch.setattr(websockets, "COUNTS", SharedAsyncRead(fail))
     async with open_socket(olivia) as socket:
         await sync_to_async(ask)(agent_a)
         closed = await socket.receive_output()

@@ -245,7 +245,7 @@ def test_every_page_says_why_and_who(
         assert "0 bytes of 10 TB are free" in text
         assert "Bottles that take most of it: agent-a (67.1 MB)." in text
         assert "bottle agent-a, which had just written 67.1 MB" in text
-        assert "With 268 MB free, everything goes on by itself." in text
+        assert "With 268 MB free, everything continues by itself." in text
 
 
 def test_whoever_has_not_signed_in_reads_the_cause_and_no_names(

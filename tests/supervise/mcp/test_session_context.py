@@ -161,10 +161,10 @@ def test_standard_tells_what_may_be_reached_and_what_was_decided(agent: Agent, h
     ]
     assert [one["target"] for one in body["l1"]["open"]] == ["pypi.org"]
     assert [(one["target"], one["status"]) for one in body["l1"]["decisions"]] == [
-        ("a call of an MCP server's tool", "approved"),
-        ("the image", "approved"),
+        ("an MCP tool", "approved"),
+        ("container image", "approved"),
         ("old.example.com", "withdrawn"),
-        ("the image", "approved"),
+        ("container image", "approved"),
         ("gate.example.com", "approved"),
         ("paste.example.com", "rejected"),
         ("uploads.example.com", "modified"),

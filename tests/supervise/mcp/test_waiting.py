@@ -17,7 +17,7 @@ from mcp_types import methods
 from supervise.mcp import streams
 from supervise.mcp.jsonrpc import encode
 from supervise.mcp.protocol import McpRequest
-from supervise.mcp.streams import WaitingCall, json_body, sse_body
+from supervise.mcp.streams import PendingCall, json_body, sse_body
 from supervise.mcp.versions import VERSIONS, era_of
 from supervise.models import Proposal
 from supervise.proposals import queries
@@ -446,9 +446,9 @@ async def test_hostile_text_comes_back_inert(
     assert answer["id"] == text
 
 
-def _waiting_call(proposal_id: str, make: Callable[..., McpRequest] = McpRequest) -> WaitingCall:
+def _waiting_call(proposal_id: str, make: Callable[..., McpRequest] = McpRequest) -> PendingCall:
     request = make(era=era_of(MODERN), version=MODERN, method="tools/call", params={}, id=1)
-    return WaitingCall(
+    return PendingCall(
         bottle_id=1, request=request, request_id=1, proposal_id=proposal_id, started=0.0, limit_seconds=0.0
     )
 
@@ -467,7 +467,7 @@ async def test_a_decision_that_nobody_told_is_read_from_the_database(
     agent: Agent, operator: User, waiting_hub: WaiterHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process decided: this one hears that there is something, and not what."""
-    monkeypatch.setattr(waiting_hub, "tell", lambda outcome: None)
+    monkeypatch.setattr(waiting_hub, "notify", lambda outcome: None)
     reading = asyncio.create_task(read_all(await agent.apost(ask())))
     await someone_waits(waiting_hub)
     await decide(operator, await only_proposal(), note="go ahead")

@@ -15,7 +15,7 @@ from django.db import transaction
 
 from botbottle.models import Bottle
 from egress.contract import snapshot
-from egress.tables import versions
+from egress.tables import homes, publishing, versions
 from supervise import background
 from supervise.bottles import records as bottles
 from supervise.models import AuditEvent, Decision
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def files_of(bottle: Bottle) -> Any:
-    directory = versions.bottle_directory(bottle)
+    directory = homes.bottle_directory(bottle)
     return snapshot.load((directory / "routes.yaml").read_text(), (directory / "gate.yaml").read_text())
 
 
@@ -73,12 +73,12 @@ def test_what_cannot_be_written_is_approved_but_not_live_until_it_can(
     agent_a: Bottle, approve: Any, caplog: Any
 ) -> None:
     proposal = ask(agent_a)
-    with unwritable(versions.bottle_directory(agent_a)):
+    with unwritable(homes.bottle_directory(agent_a)):
         decision = approve(proposal)
         decision.refresh_from_db()
         assert (decision.status, decision.applied, decision.live_version) == ("approved", "failed", None)
         outcome = queries.outcome(proposal.pk)
-        assert outcome.settled
+        assert outcome.is_final
         assert outcome.explanation.startswith("Approved, but not live: the route table could not be written")
         agent_a.publication.refresh_from_db()
         assert agent_a.publication.problem == decision.apply_error
@@ -99,15 +99,15 @@ def test_what_cannot_be_written_is_approved_but_not_live_until_it_can(
 def test_one_broken_bottle_does_not_hold_up_the_others(
     agent_a: Bottle, agent_b: Bottle, approve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with unwritable(versions.bottle_directory(agent_a)), unwritable(versions.bottle_directory(agent_b)):
+    with unwritable(homes.bottle_directory(agent_a)), unwritable(homes.bottle_directory(agent_b)):
         for number in range(3):
             approve(ask(agent_a, f"n{number}.example.com"))
         approve(ask(agent_b))
     tried: list[str] = []
-    publish = versions.publish
-    monkeypatch.setattr(versions, "publish", lambda bottle: (tried.append(bottle.slug), publish(bottle))[1])
+    publish = publishing.publish
+    monkeypatch.setattr(publishing, "publish", lambda bottle: (tried.append(bottle.slug), publish(bottle))[1])
     pass_the_grace()
-    with unwritable(versions.bottle_directory(agent_a)):
+    with unwritable(homes.bottle_directory(agent_a)):
         assert apply.retry_unfinished() == 1
     assert tried == ["agent-a", "agent-b"]
     assert apply.retry_unfinished() == 3
@@ -119,7 +119,7 @@ def test_what_a_dead_process_left_waiting_is_applied(
     with monkeypatch.context() as dying:
         dying.setattr(apply, "publish", lambda decision: None)
         decision = approve(ask(agent_a))
-    assert not queries.outcome(decision.proposal_id).settled
+    assert not queries.outcome(decision.proposal_id).is_final
     assert apply.retry_unfinished() == 0  # its own process may still be at it
     pass_the_grace()
     assert apply.retry_unfinished() == 1
@@ -130,12 +130,12 @@ def test_what_is_live_is_not_set_back_nor_recorded_twice(
     agent_a: Bottle, approve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(bottle: Bottle) -> int:
-        raise versions.NotPublished("the disk is full")
+        raise publishing.NotPublished("the disk is full")
 
     decision = approve(ask(agent_a))
     rows = AuditEvent.objects.count()
     apply.publish(decision)
-    monkeypatch.setattr(versions, "publish", fail)
+    monkeypatch.setattr(publishing, "publish", fail)
     apply.publish(decision)
     assert decision.applied == "live"
     assert AuditEvent.objects.count() == rows
@@ -184,7 +184,7 @@ def test_a_decision_for_a_deleted_bottle_is_never_published(
 
 
 def test_a_lost_directory_is_made_again(agent_a: Bottle, approve: Any) -> None:
-    shutil.rmtree(versions.bottle_directory(agent_a))
+    shutil.rmtree(homes.bottle_directory(agent_a))
     approve(ask(agent_a))
     assert files_of(agent_a).version == 2
 
@@ -195,7 +195,7 @@ def test_a_decision_stands_when_applying_it_goes_wrong_in_an_unknown_way(
     def explode(bottle: Bottle) -> int:
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(versions, "publish", explode)
+    monkeypatch.setattr(publishing, "publish", explode)
     proposal = ask(agent_a)
     decision = decisions.approve(proposal.pk, actor=operator, seen_digest=seen(proposal))
     decision.refresh_from_db()

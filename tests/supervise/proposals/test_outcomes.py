@@ -49,7 +49,7 @@ def test_what_was_ignored_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "tool", "applied", "begins", "settled"),
+    ("status", "tool", "applied", "begins", "is_final"),
     [
         ("rejected", "egress-block", "nothing", "Rejected: nothing changed.", True),
         ("withdrawn", "egress-block", "nothing", "Withdrawn: nothing changed.", True),
@@ -63,7 +63,7 @@ def test_what_was_ignored_is_named() -> None:
     ],
 )
 def test_each_ending_is_explained(
-    status: str, tool: str, applied: str, *, begins: str, settled: bool
+    status: str, tool: str, applied: str, *, begins: str, is_final: bool
 ) -> None:
     proposal = Proposal(tool=tool, status=status)
     decision = Decision(
@@ -75,10 +75,10 @@ def test_each_ending_is_explained(
     )
     outcome = outcome_of(proposal, decision)
     assert outcome.explanation.startswith(begins)
-    assert outcome.settled is settled
+    assert outcome.is_final is is_final
 
 
 def test_an_open_proposal_says_what_to_do_meanwhile() -> None:
     outcome = outcome_of(Proposal(tool="egress-block", status="pending"), None)
-    assert not outcome.settled
+    assert not outcome.is_final
     assert "check-proposal" in outcome.explanation

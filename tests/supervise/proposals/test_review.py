@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress.policy.decide import RouteTable
 from egress.policy.describe import table_text
+from egress.policy.table import RouteTable
 from egress.tables import versions
 from supervise.errors import StaleReview
 from supervise.models import Rebuild

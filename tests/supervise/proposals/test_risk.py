@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from egress.policy.decide import RouteTable
 from egress.policy.routes import Auth, Route
+from egress.policy.table import RouteTable
 from supervise.kinds.capability_block import image_risk
 from supervise.kinds.pipelock_block import PipelockBlock
 from supervise.proposals.risk import Level, route_risk

@@ -38,7 +38,7 @@ def test_the_same_ask_is_answered_with_the_earlier_reason_and_makes_no_card(
     filed = [ask_again(agent_a) for _ in range(3)][-1]
     assert filed.proposal == refused
     outcome = queries.outcome(filed.proposal.pk)
-    assert (outcome.status, outcome.notes, outcome.settled) == ("rejected", "Use the mirror.", True)
+    assert (outcome.status, outcome.notes, outcome.is_final) == ("rejected", "Use the mirror.", True)
     assert Proposal.objects.count() == 1
     standing = StandingRefusal.objects.get()
     assert standing.repeats == 3

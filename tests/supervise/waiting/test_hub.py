@@ -46,7 +46,7 @@ def approve(proposal: Proposal, operator: User) -> None:
 async def answer(hub: waiting.WaiterHub, proposal: Proposal, timeout: float = LONG) -> Outcome:  # noqa: ASYNC109
     async with hub.waiter(proposal.pk) as waiter:
         outcome = await queries.aoutcome(proposal.pk)
-        while not outcome.settled and await waiter.wait(timeout):
+        while not outcome.is_final and await waiter.wait(timeout):
             outcome = await queries.aoutcome(proposal.pk)
         return outcome
 
@@ -231,9 +231,9 @@ async def test_stopping_ends_a_task_that_swallows_a_cancellation() -> None:
     task = asyncio.create_task(connect())
     await asyncio.sleep(0)
     async with asyncio.timeout(30):
-        await waiting.ended([task])
+        await waiting.cancel_and_wait([task])
     assert task.cancelled()
-    await waiting.ended([])
+    await waiting.cancel_and_wait([])
 
 
 @pytest.mark.process

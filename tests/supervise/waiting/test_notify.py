@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import publishing
 from supervise import events
 from supervise.models import Proposal
 from supervise.proposals import decisions
@@ -34,10 +34,10 @@ async def waiting_hub() -> AsyncIterator[WaiterHub]:
 async def told_by(proposal: Proposal, change: Callable[[], Any]) -> Outcome:
     async with hub.waiter(proposal.pk) as waiter:
         change_made = asyncio.create_task(sync_to_async(change)())
-        while waiter.told is None:
+        while waiter.outcome is None:
             assert await waiter.wait(LONG)
         await change_made
-        return waiter.told
+        return waiter.outcome
 
 
 def verb(name: str, proposal: Proposal, operator: User) -> Callable[[], Any]:
@@ -64,16 +64,16 @@ async def test_every_end_of_a_proposal_is_told_whole(
     proposal = await sync_to_async(ask)(agent_a)
     outcome = await told_by(proposal, await sync_to_async(verb)(name, proposal, operator))
     assert (outcome.proposal_id, outcome.status, outcome.applied) == (str(proposal.pk), *end)
-    assert outcome.settled
+    assert outcome.is_final
 
 
 async def test_an_approval_that_cannot_be_applied_is_told_as_such(
     waiting_hub: WaiterHub, agent_a: Bottle, operator: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(bottle: Bottle, *_: object) -> int:
-        raise versions.NotPublished("the disk is full")
+        raise publishing.NotPublished("the disk is full")
 
-    monkeypatch.setattr(versions, "publish", fail)
+    monkeypatch.setattr(publishing, "publish", fail)
     proposal = await sync_to_async(ask)(agent_a)
     outcome = await told_by(proposal, await sync_to_async(verb)("approve", proposal, operator))
     assert (outcome.status, outcome.applied, outcome.live_version) == ("approved", "failed", None)
@@ -86,7 +86,7 @@ async def test_nothing_is_told_of_anothers_proposal(
     mine, other = await sync_to_async(ask)(agent_a), await sync_to_async(ask)(agent_a, "other.example.com")
     async with hub.waiter(mine.pk) as waiter:
         await told_by(other, await sync_to_async(verb)("approve", other, operator))
-        assert waiter.told is None
+        assert waiter.outcome is None
 
 
 async def test_a_vote_is_not_an_end(
@@ -97,7 +97,7 @@ async def test_a_vote_is_not_an_end(
     proposal = await sync_to_async(ask)(agent_a, auth=auth)
     async with hub.waiter(proposal.pk) as waiter:
         await sync_to_async(await sync_to_async(verb)("approve", proposal, operator))()
-        assert waiter.told is None
+        assert waiter.outcome is None
 
 
 def test_deciding_where_nobody_waits_tells_nobody(agent_a: Bottle, operator: User) -> None:

@@ -19,7 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from botbottle.models import Bottle
-from egress.tables import versions
+from egress.tables import homes
 from supervise import audit, audit_check
 from supervise.bottles import records as bottles
 from supervise.models import AuditEvent, Decision, Delivery, Proposal, Webhook
@@ -109,7 +109,7 @@ def test_a_filed_proposal_is_told_with_ids_and_the_host_only(
 
 @contextmanager
 def nothing_can_be_published(settings: Any, tmp_path: Any) -> Iterator[None]:
-    (tmp_path / "home_id").write_text(versions.home_id())  # the same home, in trouble
+    (tmp_path / "home_id").write_text(homes.home_id())  # the same home, in trouble
     home, settings.BOTTLE_HOME = settings.BOTTLE_HOME, tmp_path
     (tmp_path / "bottles").write_text("in the way")
     yield

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Auth, Dlp, Lease, Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.config import Config
 from egress.proxy.fast.fast_path import FastPath
 from egress.proxy.fast.write_batch import WriteBatch

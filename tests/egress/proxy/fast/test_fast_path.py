@@ -240,7 +240,8 @@ def test_a_request_under_way_is_searched_once(lab: Harness, warm: Client) -> Non
     eventually(lambda: lab.requests[-1].target == "/silent", "the request")
     other = pinned("secret.example.com", auth={"scheme": "Bearer", "token_ref": "LATER"})
     lab.publish("agent-a", [WIDE, other])
-    lab.origins.speak(HOST, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    lab.origins.speak(HOST, head + b"2\r\nok\r\n0\r\n\r\n")  # and is not kept: it waits for ever
     assert (warm.answer().body, lab.records()[-1]["path"]) == (b"ok", "/silent")
     assert warm.ask(get("/usual", HOST, *fields)).reason == "dlp"
     warm.close()

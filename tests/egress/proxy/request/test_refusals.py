@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from egress.policy.asks import parse_egress_ask, parse_gate_ask
-from egress.policy.decide import Request, RouteTable, Snapshot, decide
+from egress.policy.decide import Request, decide
 from egress.policy.routes import Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.http.targets import Target
 from egress.proxy.request.refusals import refusal_for
 

@@ -10,7 +10,7 @@ import pytest
 
 from botbottle.core.files import write_atomically
 from egress.contract.snapshot import render_gate, render_routes
-from egress.policy.decide import RouteTable, Snapshot
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.config import Config
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.worker import build_proxy

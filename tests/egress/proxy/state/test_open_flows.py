@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from egress.policy import decide
-from egress.policy.decide import Request, RouteTable, Snapshot
+from egress.policy.decide import Request
 from egress.policy.routes import Lease, Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.state.open_flows import Flows
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from botbottle.core.files import write_atomically
+from egress.contract.ack import Ack
 from egress.contract.snapshot import render_gate, render_routes
-from egress.policy.decide import RouteTable, Snapshot
 from egress.policy.routes import Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.config import Config, Gateway
 from egress.proxy.process.listeners import Listeners
 from egress.proxy.process.worker import build_proxy
-from egress.proxy.state.bottle import Ack
 from egress.proxy.state.pipelock_file import RELOAD_SECONDS, GateFile
 
 

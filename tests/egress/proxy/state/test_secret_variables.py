@@ -176,8 +176,8 @@ def test_what_cannot_be_read_stops_all_that_is_to_be_searched(
     )
     problems = lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"]
     assert problems == [
-        "The secrets that were handed to the bottle cannot be read from run/secret_variables.json: it is not "
-        "what a start writes."
+        "The secrets that were handed to the bottle cannot be read from run/secret_variables.json: it is not"
+        " what a start writes."
     ]
     secret_variables.forget(run)
     eventually(lambda: client.ask(get("/in", HOST)).status == 200, "the end of it")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from egress.contract import snapshot
-from egress.policy.decide import Route, RouteTable, Snapshot
+from egress.policy.routes import Route
+from egress.policy.table import RouteTable, Snapshot
 from egress.proxy.config import Limits
 from egress.proxy.state.bottle import BottleState
 
