@@ -9,12 +9,12 @@ from botbottle.core.environment import BadSetting
 
 
 def main() -> int:
-    os.umask(0o077)  # whatever we write is nobody else's to read
+    os.umask(0o077)  # our files are private
     try:
         try:
             return _main()
         finally:
-            if sys.stdout:  # who closes it before the start has none
+            if sys.stdout:  # None if it was closed before the start
                 sys.stdout.flush()
     except BadSetting as problem:
         sys.stderr.write(f"bot-bottle: {problem}\n")
@@ -26,7 +26,7 @@ def main() -> int:
 
 
 def _stdout_closed() -> bool:
-    """Whoever read our output, as `head` does, has seen enough. From now on it goes nowhere."""
+    """Whether the reader of our output, such as `head`, is gone. Later output is discarded."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -36,7 +36,7 @@ def _stdout_closed() -> bool:
 
 
 def _main() -> int:
-    if sys.argv[1:2] == ["egress"]:  # the data plane starts in a blink and runs where there is no Django
+    if sys.argv[1:2] == ["egress"]:  # the data plane starts fast and runs without Django
         from egress.proxy.main import main as egress  # noqa: PLC0415
 
         return egress(sys.argv[2:])

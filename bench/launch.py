@@ -3,7 +3,7 @@
 Both start the same agent, which prints the clock and ends, so that its own start-up time cancels out. Runs
 take turns, and ours have a kept plan: a bottle's first run, which loads Django, is not measured. Weight is
 PSS from smaps_rollup (pages shared with other processes count in part) of the three processes that are ours:
-keeper, bubblewrap, init. Exits with 1 when a bar is missed.
+supervisor, bubblewrap, init. Exits with 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from statistics import median, quantiles
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from botbottle.backends.local import bubblewrap  # noqa: E402
 from botbottle.backends.local.backend import LocalBackend  # noqa: E402
+from botbottle.core.interpreter import host_interpreter  # noqa: E402
 from botbottle.launch import plan  # noqa: E402
 from botbottle.manifest import reader as manifest  # noqa: E402
 
 OVERHEAD_BAR_MS, MEMORY_BAR_KB = 100.0, 10 * 1024
 SLUG = "bench"
-AGENT = (bubblewrap.interpreter(), "-I", "-S", "-c", "import time; print(time.monotonic_ns())")
+AGENT = (host_interpreter(), "-I", "-S", "-c", "import time; print(time.monotonic_ns())")
 BARE = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
 
 
@@ -49,7 +49,7 @@ def bottle() -> Iterator[tuple[Path, plan.Plan]]:
     loaded = manifest.load(path)
     compiled = plan.compile(loaded, slug=SLUG, home=home, existing=lambda _: None)
     (directory / "run").mkdir(mode=0o700)
-    plan.keep(compiled, loaded)
+    plan.cache(compiled, loaded)
     with ExitStack() as sockets:
         for name in ("proxy", "agent"):
             listener = sockets.enter_context(socket.socket(socket.AF_UNIX))
@@ -88,9 +88,9 @@ def weigh(home: Path, compiled: plan.Plan) -> dict[str, int]:
     """kB of each part of an idle bottle."""
     backend = LocalBackend(home)
     backend.start(replace(compiled, command=()), print)
-    keeper = backend.life(SLUG).pid
-    sandbox = child_of(keeper)
-    parts = {"keeper": keeper, "bwrap": sandbox, "init": child_of(sandbox)}
+    supervisor = backend.life(SLUG).pid
+    sandbox = child_of(supervisor)
+    parts = {"supervisor": supervisor, "bwrap": sandbox, "init": child_of(sandbox)}
     weights = {name: pss(pid) for name, pid in parts.items()}
     backend.stop(SLUG)
     return weights

@@ -1,6 +1,6 @@
-"""The admin's face, and the read-only base of all our models: changes are made by verbs, not by forms.
+"""The admin's titles, and the read-only base of all our model pages: changes are actions, not forms.
 
-Bottles are started and stopped here, by operators who may run them.
+Operators who may run bottles start and stop them here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ admin.site.site_url = None  # the header has its own link to the queue
 
 
 def hostile(text: str) -> str:
-    """Agents' text as a block: every hidden character visible, all of it escaped."""
+    """Render agents' text as an escaped block with every hidden character visible."""
     return format_html('<pre class="hostile"><bdi>{}</bdi></pre>', sanitize.make_visible(text))
 
 
 def hostile_line(text: str) -> str:
-    """Agents' text in a list; Django escapes it."""
+    """Make hidden characters of agents' text visible in a list; Django escapes it."""
     return sanitize.make_visible(text)
 
 
@@ -48,7 +48,7 @@ def hostile_json(value: object) -> str:
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts no further than a list can be leafed through: whoever wants older rows uses the filters."""
+    """A paginator that counts no further than people leaf: for older rows there are filters."""
 
     most = 10_000
     object_list: QuerySet[Model]
@@ -59,9 +59,9 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """To look at. Subclasses name what is shown in `fields`: nothing appears because it exists."""
+    """A model page for reading. Subclasses list the shown columns in `fields`; new columns do not appear."""
 
-    when_empty = ""  # what a list without a line says; see templates/admin/change_list.html
+    when_empty = ""  # shown for an empty list; see templates/admin/change_list.html
     list_per_page = 50
     paginator = CappedPaginator
     show_full_result_count = False
@@ -84,15 +84,15 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 
 class HistoryAdmin(ReadOnlyAdmin):
-    """Of records that are kept for ever: what a list costs does not depend on how many there are.
+    """A page for records that are kept for ever: the cost of a list does not depend on their number.
 
-    It has one order, which an index has too, and a search looks at the newest rows of what is filtered.
+    It has one order, backed by an index, and a search covers only the newest rows that match the filters.
     """
 
     sortable_by = ()
     searched = 2_000
-    exact_id = ""  # a column that a whole id is looked for in, whatever the row's age
-    # Not Django's search_help_text: as the field's description it would be taken for its label.
+    exact_id = ""  # the column in which a whole id is searched, whatever the row's age
+    # Not Django's search_help_text: screen readers would take it for the field's label.
     search_scope = f"A search looks at the newest {searched:,} rows. A whole id is found wherever it is."
 
     def get_search_results(
@@ -104,7 +104,7 @@ class HistoryAdmin(ReadOnlyAdmin):
             with suppress(ValueError):
                 return queryset.filter(**{self.exact_id: UUID(search_term)}), False
         newest = list(queryset.values_list("pk", flat=True)[: self.searched])
-        # By their keys alone: with the filters beside them, SQLite would read all that fits the filters.
+        # By key alone: with the filters in the query, SQLite would read every row that matches them.
         chosen = self.get_queryset(request).filter(pk__in=newest).order_by(*queryset.query.order_by)
         if not isinstance(self.list_select_related, bool):
             chosen = chosen.select_related(*self.list_select_related)

@@ -1,20 +1,13 @@
-"""One ASGI application for both planes; the listener decides which half of it a connection can see."""
+"""The ASGI application for both planes. The listener decides which half of it a connection can see."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any
 
 import django
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_started
 from django.db import close_old_connections, reset_queries
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "botbottle.settings")
 django.setup(set_prefix=False)
@@ -23,85 +16,14 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
 from django.urls import path, re_path  # noqa: E402
 
-from botbottle.web.fair_threads import FairThreads  # noqa: E402
-from botbottle.web.overload import BEGUN, Company, Line, refuse  # noqa: E402
-from botbottle.web.owners import Kind, Owner, owner_of  # noqa: E402
 from botbottle.web.planes import Plane  # noqa: E402
+from botbottle.web.threads import FairRequests, OneTripHandler, Receive, Scope, Send, not_served  # noqa: E402
 from botbottle.web.websockets import ClosedOnFault  # noqa: E402
 from botbottle.web.ws_origin import OwnOriginOnly  # noqa: E402
 from supervise.console.websockets import LogConsumer, QueueConsumer  # noqa: E402
 from supervise.mcp.servers.websocket import ManagedConsumer  # noqa: E402
 
-HEALTH = ("/health", "/healthz")
 MANAGED = re.compile(r"^/?mcp/servers/(?P<name>[a-z0-9-]{1,40})/?$")
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class FairRequests:
-    """Runs Django on a few long-lived threads, each owner's requests in its turn.
-
-    Few requests of an owner are begun at a time: each is work for the loop too, which everybody shares. The
-    others wait as they came, and an owner with too many of them gets a refusal, which needs no thread. A call
-    that only waits has its headers, so it is not one of these; and it holds no thread.
-    """
-
-    def __init__(self, application: Application, threads: FairThreads | None = None) -> None:
-        self.application = application
-        self.threads = threads or FairThreads()
-        self._lines: dict[Owner, Line] = {}
-        self._company = Company()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("plane") is None:  # the server's word; a server that is not ours serves nothing
-            await not_served(scope, send)
-            return
-        owner = _owner(scope)
-        self._company.asks(owner)
-        line = self._lines.get(owner) or Line(owner.kind, partial(self._company.most_begun, owner))
-        if line.is_full:
-            await refuse(owner, scope, send)
-            return
-        self._lines[owner] = line
-        try:
-            await self._serve(line, owner, (scope, receive, send))
-        finally:
-            if line.is_empty:
-                self._lines.pop(owner, None)
-
-    async def _serve(self, line: Line, owner: Owner, asked: tuple[Scope, Receive, Send]) -> None:
-        scope, receive, send = asked
-        async with line.turn() as answered, ThreadSensitiveContext(executor=self.threads.of(owner)):
-            scope[BEGUN] = True
-
-            async def send_first(message: Any) -> None:
-                answered()
-                await send(message)
-
-            await self.application(scope, receive, send_first)
-
-
-def _owner(scope: Scope) -> Owner:
-    client = scope.get("client")
-    address = client[0] if client else None
-    if scope["path"] in HEALTH and scope["plane"] is not Plane.OPERATOR:
-        return Owner(Kind.AGENTS, ("health", address))  # who asks whether we live waits behind nobody's work
-    return owner_of(scope["plane"], address, scope["headers"])
-
-
-class OneTripHandler(ASGIHandler):
-    """Django's handler, with the whole of a request done in one trip to a thread.
-
-    All our middleware and views are synchronous; called one by one from the loop, each would be a trip.
-    """
-
-    def load_middleware(self, is_async: bool = False) -> None:
-        super().load_middleware(is_async=False)
-
-    async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
-        return await sync_to_async(self.get_response, thread_sensitive=True)(request)
 
 
 async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,14 +39,6 @@ async def _by_plane(scope: Scope, receive: Receive, send: Send) -> None:
         await not_served(scope, send)
 
 
-async def not_served(scope: Scope, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 4404})
-    else:
-        await send({"type": "http.response.start", "status": 404, "headers": []})
-        await send({"type": "http.response.body", "body": b"Not found.\n"})
-
-
 http_application = OneTripHandler()
 websocket_application = OwnOriginOnly(
     ClosedOnFault(
@@ -138,6 +52,6 @@ websocket_application = OwnOriginOnly(
 # No sessions, no cookies: an agent proves itself as on every request of its plane.
 agent_websocket_application = ClosedOnFault(URLRouter([re_path(MANAGED.pattern, ManagedConsumer.as_asgi())]))
 application = FairRequests(_by_plane)
-# The threads do this before each piece of work. As receivers, they would be a trip to a thread by themselves.
+# The threads do this before each piece of work. As receivers, each would cost a switch to a thread.
 request_started.disconnect(close_old_connections)
 request_started.disconnect(reset_queries)

@@ -1,4 +1,4 @@
-"""Misconfigurations that would lose something silently, refused at start with what to do."""
+"""System checks for misconfigurations that would lose something silently. Each says what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shared_state_for_many_workers(**_: Any) -> list[CheckMessage]:
 
 @register()
 def whole_identity_provider(**_: Any) -> list[CheckMessage]:
-    """Half a configuration would leave a way to sign in that nobody meant, or none."""
+    """Refuse half a configuration of the identity provider: it would allow unintended sign-ins, or none."""
     needed = {
         "OIDC_ISSUER": settings.OIDC_ISSUER,
         "OIDC_CLIENT_ID": settings.OIDC_RP_CLIENT_ID,
@@ -46,9 +46,9 @@ def whole_identity_provider(**_: Any) -> list[CheckMessage]:
 
 
 def require_shared_secret_key() -> None:
-    """For a machine that shares its database with others. Raises BadSetting.
+    """Raises BadSetting on a machine that shares its database but has a signing key of its own.
 
-    Sessions are signed: with a key that no other machine has, each would sign operators out of the others.
+    Sessions are signed: each such machine would sign operators out of the others.
     """
     if connection.vendor != "sqlite" and not settings.SECRET_KEY_IS_GIVEN:
         raise BadSetting(

@@ -23,7 +23,7 @@ def new_token() -> str:
 
 
 def digest_token(token: str) -> str:
-    # The token has 256 bits of its own: a plain digest cannot be searched, and costs nothing per request.
+    # The token has 256 random bits, so a fast digest cannot be brute-forced and costs little per request.
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""What `manage.py up` becomes once everything is prepared: a small process that keeps the others running.
+"""The second half of `manage.py up`: a small process that keeps the others running.
 
-It imports no Django: what only the preparations need should not take memory for as long as bot-bottle runs.
+It imports no Django, so that what only the first half needs does not take memory for as long as we run.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ PREPARED = "BOTTLE_PREPARED"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the preparations found out. It is handed over in the environment, so it holds no secret."""
+    """The results of the first half. They are passed in the environment, so they include no secret."""
 
     home: str
     database: str  # SQLite's file; empty: the database is elsewhere
     program: list[str]  # how to run manage.py
-    announcement: str  # what is said once everything runs
+    announcement: str  # printed once everything runs
     web_workers: int
-    egress_processes: int  # 0: no proxy is wanted here
+    egress_processes: int  # 0: no proxy runs here
     egress_stop_seconds: float
 
     def children(self, opened: list[Listener]) -> list[Child]:
-        inherited, descriptors = listeners.hand_down(opened)
+        inherited, descriptors = listeners.inheritable(opened)
         web_serves = partial(answers_health, *opened[0].reachable_at)
         children = [
             Child(f"web-{number}", [*self.program, "web"], inherited, descriptors, serves=web_serves)
@@ -58,8 +58,8 @@ class Plan:
 
 
 def take_over(plan: Plan, opened: list[Listener]) -> NoReturn:
-    """Replace this process by the supervisor. Its id, its output and its listeners stay."""
-    inherited, descriptors = listeners.hand_down(opened)
+    """Replace this process by the supervisor; it keeps its id, output and listeners."""
+    inherited, descriptors = listeners.inheritable(opened)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
     sys.stdout.flush()
@@ -81,4 +81,4 @@ def main() -> int:
 
 def _announce(text: str) -> None:
     sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()  # whoever started it may read a pipe
+    sys.stdout.flush()  # the starter may read a pipe

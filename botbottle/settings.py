@@ -1,4 +1,4 @@
-"""Django settings. Every knob is an environment variable, listed in the README's configuration table."""
+"""Django settings. Every setting is an environment variable in the README's configuration table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET_KEY_IS_GIVEN = bool(environment.text("SECRET_KEY"))
 SECRET_KEY = environment.text("SECRET_KEY") or home.secret_key(BOTTLE_HOME)
 DATABASES = {"default": environment.database("DATABASE_URL", BOTTLE_HOME / "bot-bottle.sqlite3")}
 if DATABASES["default"]["ENGINE"] == environment.SQLITE:
-    # Where psycopg is installed, REST framework loads it for fields of PostgreSQL that no shape of ours has.
+    # Where psycopg is installed, REST framework loads it for PostgreSQL fields that we do not use.
     sys.modules.setdefault("django.contrib.postgres", None)  # type: ignore[arg-type]
 REDIS_URL = environment.text("REDIS_URL")
 if REDIS_URL and not REDIS_URL.startswith(("redis://", "rediss://", "unix://")):
@@ -117,7 +117,7 @@ WHITENOISE_USE_FINDERS = True  # no collectstatic step: the files in the checkou
 WHITENOISE_AUTOREFRESH = False
 
 AUTHENTICATION_BACKENDS = ["supervise.access.login.ThrottledBackend"]
-PASSWORD_HASHERS = [  # the first one makes new hashes; it needs memory, which who guesses many at once lacks
+PASSWORD_HASHERS = [  # the first one makes new hashes; it needs memory, which limits parallel guessing
     "django.contrib.auth.hashers.ScryptPasswordHasher",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
 ]
@@ -131,7 +131,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 LOGIN_URL = "admin:login"
 LOGIN_REDIRECT_URL = "queue"
-# Cookies do not know ports: names of our own keep other servers on this host from overwriting them.
+# Cookies ignore ports: unique names keep other servers on this host from overwriting them.
 SESSION_COOKIE_NAME = "bot_bottle_session"
 # A link in a chat leads to the card it names. No GET changes anything, and every form carries a token.
 SESSION_COOKIE_SAMESITE = "Lax"
@@ -216,7 +216,7 @@ LOGGING = {
     "loggers": {
         "supervise.access": {"handlers": ["access"], "level": "INFO", "propagate": False},
         "botbottle": {"level": "INFO"},
-        # A refused request is an answer, not a fault of the server: the access line already says so.
+        # A refused request is an answer, not a server error: the access log has it already.
         "django.request": {"level": "ERROR"},
     },
 }

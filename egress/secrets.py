@@ -13,9 +13,10 @@ from django.conf import settings
 from django.core.validators import RegexValidator
 from django.db import transaction
 
+from botbottle.core import locks
 from botbottle.core.environment import BadSetting
 from botbottle.core.files import write_atomically
-from botbottle.core.home import held, made_once
+from botbottle.core.home import made_once
 from egress.models import Secret
 from egress.policy import secret_names
 
@@ -84,7 +85,7 @@ def is_readable(secret: Secret) -> bool:
 def _write_file(name: str) -> None:
     """Make the file match the database. Under a lock, so that an older value is never written last."""
     path = _path(name)
-    with held(_path(_LOCK)):
+    with locks.lock(_path(_LOCK)):
         secret = Secret.objects.filter(name=name).first()
         if secret is None:
             path.unlink(missing_ok=True)
@@ -94,7 +95,7 @@ def _write_file(name: str) -> None:
 
 def _remove_orphaned_files() -> None:
     """Remove files whose secret was removed on another machine, or by a process that did not finish."""
-    with held(_path(_LOCK)):
+    with locks.lock(_path(_LOCK)):
         known = {_LOCK, *Secret.objects.values_list("name", flat=True)}
         for path in _path(_LOCK).parent.iterdir():
             if path.name not in known:

@@ -31,18 +31,18 @@ ROUND_SECONDS = 5.0
 
 
 class RetryJob(LeaderThread):
-    name = "retry"
+    name = "retry-job"
     pause_seconds = ROUND_SECONDS
 
     def work(self) -> bool:
-        run_maintenance(at_once=self.was_called)
+        run_maintenance(at_once=self.was_woken)
         return False
 
 
 class ReconcileJob(LeaderThread):
     """Reconciles bottles, on a thread of its own: a container engine may be slow to answer."""
 
-    name = "reconcile"
+    name = "reconcile-job"  # not the lock of `reconcile` itself
     pause_seconds = ROUND_SECONDS
 
     def work(self) -> bool:
@@ -81,7 +81,7 @@ class BackgroundJobs:
                 await layer.group_add(events.home_group(homes.home_id()), channel)
                 while True:
                     for job in self._jobs:
-                        job.call()
+                        job.wake()
                     await layer.receive(channel)
             except Exception:
                 log.exception("The subscription to this home's calls broke; subscribing again in a second.")

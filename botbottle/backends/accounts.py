@@ -1,4 +1,4 @@
-"""Whose a bottle's processes are: never root's, and the operator's where that keeps the workspace theirs."""
+"""The account a bottle runs as: never root, and the operator's own where that keeps the workspace theirs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from botbottle.backends.base import HOME_INSIDE, UID_INSIDE, USER_INSIDE, Mount, Plan, Progress
+from botbottle.backends.base import Progress
+from botbottle.core.plan_types import HOME_INSIDE, UID_INSIDE, USER_INSIDE, Mount, Plan
 
 HOME_LABEL, SLUG_LABEL = "bot-bottle.home", "bot-bottle.slug"
 
 
 def home_mark(home: Path) -> str:
-    """Sandboxes of different homes share an engine; this tells them apart."""
+    """A mark that tells apart the sandboxes of different homes in one engine."""
     return hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]
 
 
@@ -28,7 +29,7 @@ def sandbox_labels(home: Path, slug: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """An id as the host counts."""
+    """A user and group id as seen on the host."""
 
     uid: int
     gid: int
@@ -45,13 +46,13 @@ class User:
 
 
 def bottle_user(home: Path) -> User:
-    """The owner of BOTTLE_HOME, so that the workspace stays theirs; instead of root an id of its own."""
+    """The owner of BOTTLE_HOME, so that the workspace stays theirs; if that is root, a fixed other id."""
     status = home.stat()
     return User(status.st_uid, status.st_gid) if status.st_uid else User(UID_INSIDE, UID_INSIDE)
 
 
 def give_own_workspace(plan: Plan, user: User) -> None:
-    """The workspace that bot-bottle made for this bottle is for its user. Others stay as they are."""
+    """Make the bottle's user own the workspace that bot-bottle created. Other workspaces are not touched."""
     if os.geteuid() != 0:
         return
     for mount in plan.mounts:
@@ -59,26 +60,26 @@ def give_own_workspace(plan: Plan, user: User) -> None:
             os.chown(mount.source, user.uid, user.gid, follow_symlinks=False)
 
 
-def warn_of_closed_mounts(mounts: Sequence[Mount], user: User, tell: Progress) -> None:
+def warn_of_closed_mounts(mounts: Sequence[Mount], user: User, progress: Progress) -> None:
     for mount in mounts:
         if not mount.writable or user.uid == 0 or not Path(mount.source).exists():
             continue
         if not user.may_write(mount.source):
-            tell(
+            progress(
                 f"Warning: {mount.source} is not writable for the bottle's user {user}. "
                 f"To let the agent write to {mount.target}: chown -R {user} {mount.source}"
             )
 
 
 def account_files(user: User, passwd: str | None, group: str | None) -> dict[str, str]:
-    """An image's accounts with ours in the place of whoever has its id or name."""
+    """An image's passwd and group, with our account in place of any that has its id or name."""
 
     def others(text: str | None, number: int) -> str:
         lines = (line for line in (text or "").splitlines() if line.count(":") >= 2)
-        kept = [
+        others_lines = [
             line for line in lines if line.split(":")[2] != str(number) and line.split(":")[0] != USER_INSIDE
         ]
-        return "".join(f"{line}\n" for line in kept)
+        return "".join(f"{line}\n" for line in others_lines)
 
     entry = f"{USER_INSIDE}:x:{user.uid}:{user.gid}:agent:{HOME_INSIDE}:/bin/sh\n"
     return {

@@ -1,4 +1,4 @@
-"""Files of the host as an archive for a bottle; inside, `unpack.py` unpacks it as the agent's user."""
+"""Pack files of the host for a bottle. Inside, `unpack.py` unpacks them as the agent's user."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import IO
 
 from botbottle import inside
-from botbottle.backends.base import BackendError
+from botbottle.core.plan_types import BackendError
 
 RECEIVE = (inside.DIRECTORY / "unpack.py").read_text(encoding="utf-8")
 
 
 def pack(source: Path, archive: IO[bytes]) -> str:
-    """A file or a tree, with links as links: what they lead to is not copied. Returns its name."""
+    """Pack a file or tree; links stay links and their targets are not copied. Returns its name."""
 
     def checked(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         if not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk()):

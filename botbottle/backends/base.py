@@ -1,36 +1,25 @@
-"""What a backend is: it turns a plan into a running sandbox and tells the truth about it. No Django here.
+"""The interface of a backend, which turns a plan into a sandbox and reports its real state. No Django.
 
-A bottle has no network at all: it gets a directory with two Unix sockets, and a bridge inside of it.
+A bottle has no network: it gets a directory with two Unix sockets, and a bridge inside.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-HOME_INSIDE = "/home/agent"
-WORKSPACE_INSIDE = "/workspace"
-RUN_INSIDE = "/run/bot-bottle"
-SOCKETS_INSIDE = f"{RUN_INSIDE}/sockets"
-INIT_INSIDE = f"{RUN_INSIDE}/init.py"
-CONFIG_INSIDE = "/etc/bot-bottle/current-config"
-TRUST_INSIDE = "/etc/bot-bottle/ca"
-USER_INSIDE, UID_INSIDE = "agent", 1000
-PROXY_PORT_INSIDE, AGENT_PORT_INSIDE = 9101, 9100
+from botbottle.core.plan_types import BackendError, Plan
+
 STOP_SECONDS = 10.0
 
-Progress = Callable[[str], None]  # one plain line for whoever waits
-
-
-class BackendError(Exception):
-    """Something the operator must put right; the message says what and how."""
+Progress = Callable[[str], None]  # takes one line of text for the person who waits
 
 
 class Unavailable(BackendError):
-    """This backend cannot run here; the message says why and how to install it."""
+    """The backend cannot run here; the message says why and how to install it."""
 
 
 class NotRunning(BackendError):
@@ -38,85 +27,8 @@ class NotRunning(BackendError):
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
-    """Where a variable's value comes from, looked up at each start so that no secret is kept in a plan."""
-
-    value: str | None = None
-    from_env: str | None = None
-    from_file: str | None = None
-
-    @property
-    def secret(self) -> bool:
-        return self.value is None
-
-    def resolve(self, name: str) -> str:
-        """Raises BackendError when the host does not have it."""
-        if self.value is not None:
-            return self.value
-        if self.from_env is not None:
-            if self.from_env not in os.environ:
-                raise BackendError(
-                    f"env.{name}: the host has no variable {self.from_env}. Set it, or drop it."
-                )
-            return os.environ[self.from_env]
-        try:
-            return Path(str(self.from_file)).expanduser().read_text(encoding="utf-8").rstrip("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BackendError(f"env.{name}: {self.from_file} cannot be read: {error}.") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    source: str  # absolute, on the host
-    target: str  # absolute, in the bottle
-    writable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A small file that is put into the bottle when it starts."""
-
-    path: str  # absolute, in the bottle
-    content: str
-    mode: int = 0o644
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    cpus: float | None = None
-    memory: int | None = None  # bytes
-    pids: int | None = None
-    files: int | None = None  # descriptors of each process
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything a backend needs to start a bottle, decided before anything runs. Holds no secret."""
-
-    slug: str
-    backend: str
-    directory: str  # the bottle's own, on the host
-    image: str = (
-        ""  # docker: a name; smolmachines: a directory or archive; local: a directory, or "" = this host
-    )
-    dockerfile: str = ""  # path of the file the image is built from, where there is one
-    agent: str = "none"
-    command: tuple[str, ...] = ()  # empty: the bottle stays idle until something is executed in it
-    variables: Mapping[str, Variable] = field(default_factory=dict)
-    files: tuple[File, ...] = ()
-    mounts: tuple[Mount, ...] = ()  # workspace, sockets, current-config, trust and what the manifest adds
-    workdir: str = WORKSPACE_INSIDE
-    limits: Limits = Limits()
-    supervise: bool = True
-
-    def environment(self) -> dict[str, str]:
-        """The variables with their values. Raises BackendError. Never log or print the result."""
-        return {name: variable.resolve(name) for name, variable in self.variables.items()}
-
-
-@dataclass(frozen=True, slots=True)
 class Life:
-    """What the system says about a bottle."""
+    """The state of a bottle as the system reports it."""
 
     alive: bool
     started_at: float | None = None  # by the wall clock
@@ -126,22 +38,28 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Pipes:
-    """Our ends of a program in a bottle; whoever gets them closes them. What comes out is untrusted."""
+    """Our ends of the pipes of a program in a bottle; the caller closes them. Output is untrusted."""
 
     stdin: int
     stdout: int
     stderr: int
-    status: int  # gives the exit code in digits, then ends; only ends when the bottle did
-    locate: Callable[[], int | None] = lambda: None  # the running program's number on this host, where known
+    status: int  # yields the exit code in digits; nothing if the bottle ended
+    locate: Callable[[], int | None] = lambda: None  # the program's process id on this host, if known
 
     def close(self) -> None:
-        """Nobody listens any more: the program sees its input end."""
+        """Close our ends; the program sees the end of its input."""
         for fd in (self.stdin, self.stdout, self.stderr, self.status):
             os.close(fd)
 
 
+def one_line(printed: bytes) -> str:
+    """Turn text from inside a bottle into one line that is harmless on a terminal."""
+    text = "".join(letter if letter.isprintable() else " " for letter in printed.decode("utf-8", "replace"))
+    return " ".join(text.split()) or "it printed nothing."
+
+
 class Backend(Protocol):
-    """One per kind of sandbox; made for one BOTTLE_HOME. What goes wrong is a BackendError to act on."""
+    """One class per kind of sandbox, one instance per BOTTLE_HOME. Failures are BackendErrors."""
 
     name: str
 
@@ -149,48 +67,51 @@ class Backend(Protocol):
         """Raises Unavailable with the reason and the install hint."""
 
     def read(self, image: str, path: str) -> str | None:
-        """A text file of the image, or None: so that an agent's configuration is merged, not overwritten."""
+        """Return a text file of the image, or None, so that an agent's configuration can be merged."""
 
     def build(self, plan: Plan, progress: Progress) -> str:
-        """The plan's image by a name for `read`, built first when it comes from a Dockerfile that is new."""
+        """Return the name of the plan's image for `read`; builds it first if its Dockerfile is new."""
+
+    def interpreter(self, plan: Plan) -> str:
+        """Return the command of the Python in the plan's sandbox. Raises BackendError."""
 
     def start(self, plan: Plan, progress: Progress) -> None:
-        """In the background, with its output kept; returns once the bottle's first program runs."""
+        """Start a bottle in the background and log its output. Returns once its first program runs."""
 
     def run(self, plan: Plan, progress: Progress) -> int:
-        """In the foreground on this terminal; returns the exit code."""
+        """Run a bottle on this terminal; returns the exit code."""
 
     def exec(self, slug: str, command: Sequence[str], *, tty: bool) -> int:
-        """One more command in a running bottle, on this terminal. Raises NotRunning."""
+        """Run one more command in a running bottle, on this terminal. Raises NotRunning."""
 
     def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
-        """A Python program's text, run by the bottle's own interpreter with the bottle's variables, on pipes.
+        """Run a Python program's text in the bottle, with its interpreter and variables, on pipes.
 
         Returns at once. Raises NotRunning.
         """
 
     def attach(self, slug: str) -> int:
-        """This terminal on the bottle's main command; Ctrl-P Ctrl-Q leaves it running. Raises NotRunning."""
+        """Join this terminal to the bottle's main command; Ctrl-P Ctrl-Q detaches. Raises NotRunning."""
 
     def logs(self, slug: str, *, follow: bool) -> Iterator[bytes]:
-        """What the main command printed, also after its end."""
+        """Yield what the main command printed, also after its end."""
 
     def copy_in(self, slug: str, source: Path, target: str) -> None:
-        """A file or directory of the host into a running bottle, as the agent's user. Raises NotRunning."""
+        """Copy a file or directory of the host into a running bottle, as the agent. Raises NotRunning."""
 
     def stop(self, slug: str, *, seconds: float = STOP_SECONDS) -> None:
-        """Ask, wait so long, then kill. Gone when it returns; nothing to do is fine."""
+        """Ask the bottle to end, wait `seconds`, then kill it. Does nothing if it is stopped."""
 
     def life(self, slug: str) -> Life: ...
 
     def orphans(self, known: Iterable[str]) -> list[str]:
-        """Slugs of sandboxes of this home that run, or left something behind, and that nobody knows."""
+        """Slugs of sandboxes of this home that run, or left something behind, and are not in `known`."""
 
     def tidy(self, slug: str) -> None:
-        """Put away what a killed process has left behind. Asked often; disturbs no start and no bottle."""
+        """Remove what a killed process left. Called often; never disturbs a start or a running bottle."""
 
     def remove(self, slug: str) -> None:
-        """Stop it and remove everything the backend keeps of it."""
+        """Stop the bottle and remove everything the backend stores for it."""
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
-        """Build an image from a Dockerfile's text; returns its name. A failure carries the log's end."""
+        """Build an image from a Dockerfile's text; returns its name. A failure carries the end of the log."""

@@ -1,4 +1,4 @@
-"""What one bottle may have of what the kernel counts for a whole account, so that it never has all of it.
+"""A bottle's share of what the kernel counts per account, so that one bottle cannot use up all of it.
 
 Every start imports this.
 """
@@ -9,13 +9,13 @@ import os
 import re
 import resource
 
-from botbottle.backends.base import Limits
+from botbottle.core.plan_types import Limits
 
-FILES = 4096  # descriptors of each process
+FILES = 4096  # descriptors per process
 PROCESSES = 4096
-SHARE = 4  # a bottle gets at most this part of what its operator may have
+SHARE = 4  # a bottle gets one part in this many of its operator's limit
 LEAST_PROCESSES = 16
-# What holds of a limit without a control group.
+# How a limit works without a control group.
 WEAKER = {
     "memory": "holds for each process's own data and for each of /tmp, /dev/shm and the home, while memory "
     "that processes share has no limit",
@@ -25,7 +25,7 @@ SHARED = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_
 
 
 def rlimits(wanted: Limits) -> list[tuple[int, int]]:
-    """What to set before the sandbox is made: its user namespace then has no more either."""
+    """The limits to set before the sandbox is made; its user namespace then has the same ones."""
     found = [(resource.RLIMIT_NOFILE, wanted.files or FILES)]
     for kind in SHARED:
         most = resource.getrlimit(kind)[1]
@@ -35,7 +35,7 @@ def rlimits(wanted: Limits) -> list[tuple[int, int]]:
 
 
 def processes() -> int:
-    """How many a bottle may have whose manifest does not say."""
+    """The limit of processes for a bottle whose manifest sets none."""
     most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     return (
         PROCESSES if most == resource.RLIM_INFINITY else max(LEAST_PROCESSES, min(PROCESSES, most // SHARE))
@@ -43,6 +43,6 @@ def processes() -> int:
 
 
 def processes_are_counted_within() -> bool:
-    """Whether RLIMIT_NPROC, set in a user namespace, counts that one's processes alone. Never for root."""
+    """Whether RLIMIT_NPROC counts only the user namespace in which it was set. Never for root."""
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     return os.geteuid() != 0 and version is not None and (int(version[1]), int(version[2])) >= (5, 14)

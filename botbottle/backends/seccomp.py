@@ -1,6 +1,6 @@
-"""System calls no bottle may make: one table, rendered for bubblewrap (cBPF) and for Docker (JSON). Pure.
+"""System calls that bottles must not make: one table, rendered for bubblewrap (cBPF) and Docker (JSON). Pure.
 
-What namespaces do not contain (AF_VSOCK, io_uring, keyrings, TIOCSTI) and what a sandbox never needs.
+Covers what namespaces do not contain (AF_VSOCK, io_uring, keyrings, TIOCSTI) and what a sandbox never needs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ANY_BIT = "refused when one of these bits is set"
 
 
 class Condition:
-    """By which argument a call is judged. (Plain classes here: each start of a bottle imports this.)"""
+    """A test of one argument of a call. (Plain classes here: each start of a bottle imports this.)"""
 
     def __init__(self, kind: str, argument: int, values: tuple[int, ...]) -> None:
         self.kind, self.argument, self.values = kind, argument, values
 
 
 class Refusal:
-    """Calls that are refused with an error: always, or under a condition."""
+    """Calls that fail with an error: always, or under a condition."""
 
     def __init__(self, calls: str, error: int = errno.EPERM, when: Condition | None = None) -> None:
         self.calls = tuple(calls.split())
@@ -108,7 +108,7 @@ _AARCH64 = _SHARED | {
 
 class Architecture:
     def __init__(self, audit: int, docker: str, numbers: dict[str, int]) -> None:
-        self.audit = audit  # what the kernel calls it in a filter
+        self.audit = audit  # the kernel's number for it in a filter
         self.docker, self.numbers = docker, numbers
 
 
@@ -119,7 +119,7 @@ ARCHITECTURES = {
 
 
 def architecture(machine: str = "") -> Architecture:
-    """Of this host, or by name. Raises Unavailable: without a filter no bottle starts."""
+    """The architecture by name, or of this host. Raises Unavailable: bottles need a filter."""
     machine = machine or os.uname().machine
     if machine not in ARCHITECTURES:
         known = " and ".join(ARCHITECTURES)
@@ -154,7 +154,7 @@ def cbpf(machine: str = "") -> bytes:
 
 
 def _checked(when: Condition, refuse: bytes) -> list[bytes]:
-    """The steps that decide by an argument's low half. (Both architectures are little-endian.)"""
+    """The steps that test an argument's low half. (Both architectures are little-endian.)"""
     load, allow = _step(_LOAD, _ARGUMENTS_AT + 8 * when.argument), _step(_RETURN, _ALLOW)
     if when.kind == ANY_BIT:
         return [load, _step(_ANY_BIT, sum(when.values), 0, 1), refuse, allow]
@@ -164,9 +164,9 @@ def _checked(when: Condition, refuse: bytes) -> list[bytes]:
 
 
 def docker_profile(machine: str = "") -> dict[str, Any]:
-    """The same in the form of Docker's seccomp profiles: what is not refused is allowed.
+    """The same table as a Docker seccomp profile that allows what is not refused.
 
-    It takes the place of Docker's own, so whatever that one refuses is in the table too.
+    It replaces Docker's own, so the table also has everything that Docker's refuses.
     """
     refused = [
         {
@@ -186,14 +186,14 @@ def docker_profile(machine: str = "") -> dict[str, Any]:
 
 
 def _compared(when: Condition | None) -> list[list[dict[str, Any]]]:
-    """One rule each: comparisons of one argument within one rule do not combine."""
+    """One rule per comparison: several comparisons of one argument in one rule do not combine."""
     if when is None:
         return [[]]
     if when.kind == ONLY:
         highest = max(when.values)
         lower = [number for number in range(highest) if number not in when.values]
         rules = [{"value": number, "op": "SCMP_CMP_EQ"} for number in lower]
-        rules.append({"value": highest, "op": "SCMP_CMP_GT"})  # all 64 bits: what is odd is refused too
+        rules.append({"value": highest, "op": "SCMP_CMP_GT"})  # all 64 bits: unusual values are refused too
     elif when.kind == EQUALS:
         rules = [{"value": 0xFFFFFFFF, "valueTwo": low, "op": "SCMP_CMP_MASKED_EQ"} for low in when.values]
     else:

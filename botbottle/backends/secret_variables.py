@@ -1,26 +1,27 @@
-"""Tells the proxy which secrets a bottle is handed as variables, so that it does not let them out.
+"""Tells the proxy which secrets a bottle gets as variables, so that they cannot leave the bottle.
 
 Trust boundary: the file is private, stays on the host and is in no mount. It is written before the sandbox
-can send anything, or nothing is started; and it goes when the sandbox is gone.
+can send anything, else nothing is started; it is removed with the sandbox.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from botbottle.backends.base import BackendError, Life, Plan
+from botbottle.backends.base import Life
+from botbottle.core import locks
+from botbottle.core.plan_types import BackendError, Plan
 from egress.contract.secret_variables import FILE, KNOWN_AFTER_SECONDS, from_bytes, to_bytes
 
 
 def environment(plan: Plan, run: Path) -> dict[str, str]:
-    """The plan's variables with their values, once the proxy can know them. Raises BackendError.
+    """The plan's variables with their values, once the proxy knows them. Raises BackendError.
 
-    For a bottle that is dead, by the one who starts it. Never log or print the result.
+    Only the process that starts a stopped bottle calls this. Never log or print the result.
     """
     values = plan.environment()
     secrets = {name: values[name] for name, variable in plan.variables.items() if variable.secret}
@@ -32,7 +33,7 @@ def environment(plan: Plan, run: Path) -> dict[str, str]:
 
 
 def add(run: Path, secrets: Mapping[str, str]) -> None:
-    """What a program in the running bottle is handed besides. Raises BackendError."""
+    """Add secrets that a program in the running bottle gets. Raises BackendError."""
     if secrets:
         _write(run, secrets, with_former=True)
 
@@ -42,23 +43,22 @@ def forget(run: Path) -> None:
 
 
 def forget_when_over(run: Path, slug: str, life: Callable[[str], Life], *, lock: str) -> None:
-    """Nothing is forgotten of a bottle that lives, that is being started, or of which nobody knows."""
+    """Remove the secrets of an ended bottle; not of one that lives, is being started or is unknown."""
     with suppress(BackendError):
         if (run / FILE).exists() and not life(slug).alive:
-            with alone(run, slug, lock=lock):
-                if not life(slug).alive:  # it may have been started since
+            with lock_start(run, slug, lock=lock):
+                if not life(slug).alive:  # it may have been started meanwhile
                     forget(run)
 
 
 @contextmanager
-def alone(run: Path, slug: str, *, lock: str) -> Iterator[None]:
-    """One start of a bottle at a time, by a lock of this name. Raises BackendError."""
-    run.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (run / lock).open("w") as file:
+def lock_start(run: Path, slug: str, *, lock: str) -> Iterator[None]:
+    """Allow one start of a bottle at a time, by a lock of this name. Raises BackendError."""
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locks.lock(run / lock, wait=False))
         except BlockingIOError:
-            raise BackendError(f"The bottle {slug} is being started already. Wait for it.") from None
+            raise BackendError(f"The bottle {slug} is already being started. Wait for it.") from None
         yield
 
 
@@ -67,18 +67,16 @@ def _write(run: Path, secrets: Mapping[str, str], *, with_former: bool) -> None:
         if not value.isascii() and not _is_text(value):
             raise BackendError(f"env.{name}: it is not UTF-8 text, so nothing could search for it. Clean it.")
     try:
-        run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (run / f"{FILE}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a start, and a server of the bottle that ended just now
+        with locks.lock(run / f"{FILE}.lock"):  # against a server of the bottle that ended just now
             former = _former(run) if with_former else frozenset()
             _replace(run / FILE, to_bytes({*former, *secrets.values()}))
-            time.sleep(KNOWN_AFTER_SECONDS)  # what is started next cannot be faster than the proxy
+            time.sleep(KNOWN_AFTER_SECONDS)  # a program started after this cannot be faster than the proxy
     except (OSError, ValueError) as error:
         raise BackendError(f"The proxy cannot be told what must not leave the bottle: {error}.") from error
 
 
 def _is_text(value: str) -> bool:
-    """A variable of the host can hold any bytes."""
+    """Whether a value is valid text: a variable of the host can hold any bytes."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -94,7 +92,7 @@ def _former(run: Path) -> frozenset[str]:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """As a whole, or not at all. Where root starts a bottle, the proxy may be somebody else's."""
+    """Replace the file as a whole. Where root starts a bottle, the proxy may run as another user."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

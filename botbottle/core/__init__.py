@@ -1,1 +1,1 @@
-"""What every part uses: settings from the environment, the home directory, processes, the disk. No Django."""
+"""Used by every other folder: environment, home, files, locks, processes, disk, plan types. No Django."""

@@ -1,6 +1,6 @@
-"""How much room is left in the file system of BOTTLE_HOME, and when that is too little.
+"""The free space in the file system of BOTTLE_HOME, and when it is too little.
 
-Imports little: the planes, the command line and background work all ask here.
+Imports little: the planes, the command line and background jobs all use it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from botbottle.core.environment import BadSetting
 
 MIB = 1024 * 1024
 SHORT_BYTES = 128 * MIB
-SHORT_PART = 16  # in a small file system: this part of it, where that is less
+SHORT_PART = 16  # in a small file system: one part in this many, if that is less
 SHORT_FILES = 1000
 NEEDED_TO_START = MIB  # the database's memory map, sockets and ports
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What `statvfs` says, for a user who is not root."""
+    """What `statvfs` reports for a user who is not root."""
 
     free: int
     total: int
@@ -29,7 +29,7 @@ class Room:
 
     @property
     def wanted(self) -> int:
-        """With less than this, the disk is short."""
+        """The disk is short with less than this."""
         return min(SHORT_BYTES, self.total // SHORT_PART)
 
     @property
@@ -38,7 +38,7 @@ class Room:
 
     @property
     def is_ample(self) -> bool:
-        """Enough again, and not only by a few bytes."""
+        """Whether there is enough space again, and by more than a few bytes."""
         return self.free >= 2 * self.wanted and (self.files is None or self.files >= 2 * SHORT_FILES)
 
     def describe(self) -> str:
@@ -48,7 +48,7 @@ class Room:
 
 
 def room_in(directory: Path) -> Room:
-    """Raises OSError."""
+    """The free space of a directory's file system. Raises OSError."""
     found = os.statvfs(directory)
     return Room(
         free=found.f_bavail * found.f_frsize,
@@ -62,7 +62,7 @@ def means_full(error: OSError) -> bool:
 
 
 def refuse_a_full_disk(home: Path) -> None:
-    """Raises BadSetting: a database that is opened on a full disk fails in words that say nothing."""
+    """Raises BadSetting: SQLite's own error for a full disk at start does not explain itself."""
     room = room_in(home)
     if room.free < NEEDED_TO_START:
         raise BadSetting(
@@ -72,7 +72,7 @@ def refuse_a_full_disk(home: Path) -> None:
 
 
 def size(count: float) -> str:
-    """As people read it: 512 bytes, 1.5 GB."""
+    """Format a size for people: 512 bytes, 1.5 GB."""
     if count < 1000:
         return f"{count:.0f} bytes"
     for unit in ("kB", "MB", "GB"):

@@ -1,4 +1,4 @@
-"""What a bottle has on a disk: what lies in its directories, and deleted files that it holds open.
+"""Measures a bottle's use of a disk: its directories, and deleted files that it still has open.
 
 Trust boundary: the agent made all of it. Links are not followed, and a measurement ends after a given time.
 """
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
-BLOCK = 512  # in which `stat` counts, whatever the file system has
+BLOCK = 512  # the unit of `st_blocks`, whatever the file system uses
 
 
 @dataclass(slots=True)
 class Usage:
-    """Bytes on one device. `recent` are those of files that changed since a given time."""
+    """Bytes on one device. `recent` counts files that changed since a given time."""
 
     device: int
     since: float
@@ -29,7 +29,7 @@ class Usage:
     _seen: set[int] = field(default_factory=set)  # files with several names
 
     def add_directory(self, path: str) -> None:
-        """All that is below it and on the same device."""
+        """Add everything below the path that is on the same device."""
         waiting = [path]
         while waiting and self._in_time():
             try:
@@ -39,11 +39,11 @@ class Usage:
                 self._note(error)
 
     def add_deleted_files_of(self, process: int) -> None:
-        """Which have no name any more, and take room as long as somebody holds them open."""
+        """Add files without a name that the process has open: they still take room."""
         directory = f"/proc/{process}/fd"
         try:
             numbers = os.listdir(directory)  # noqa: PTH208 - of thousands
-        except OSError:  # it ended, or is not ours
+        except OSError:  # it ended, or belongs to another account
             return
         for number in numbers:
             if not self._in_time():
@@ -76,11 +76,11 @@ class Usage:
             self._seen.add(found.st_ino)
         size = found.st_blocks * BLOCK
         self.total += size
-        # The change time is the system's own: nobody sets it back.
+        # The change time is the system's own: no program can set it back.
         self.recent += size if found.st_ctime >= self.since else 0
 
     def _note(self, error: OSError) -> None:
-        """A path that is too long, or a mode, hides what is there. What is gone by now hides nothing."""
+        """Record that a path was hidden, by its length or mode. A path that is gone hides nothing."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             self.is_complete, self.hides = False, True
 
@@ -92,7 +92,7 @@ class Usage:
 
 
 def family(process: int) -> list[int]:
-    """The process and all that came from it and still live."""
+    """The process and all its descendants that still live."""
     found = [process]
     for each in found:  # grows meanwhile
         for children in Path(f"/proc/{each}/task").glob("*/children"):

@@ -1,4 +1,4 @@
-"""Settings come from the environment and nowhere else; junk stops the start and names the variable."""
+"""Reads settings from the environment, their only source. Junk stops the start and names the variable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-
 
 
 class BadSetting(Exception):
-    """A variable, port or directory the operator must put right before we can start."""
+    """A variable, port or directory that the operator must correct before we can start."""
 
 
 def text(name: str, default: str = "") -> str:
@@ -71,11 +71,11 @@ def words(name: str) -> list[str]:
 
 
 def host_names(name: str) -> list[str]:
-    """Names or addresses, without a port: junk would be a name that never matches."""
+    """Names or addresses without a port. Junk is refused: it would be a name that never matches."""
     found = [word.lower() for word in words(name)]
     for word in found:
         if not _HOST_NAME.fullmatch(word) and not _is_address(word):
-            raise BadSetting(f"{name}={word!r} is no host name. Name hosts without scheme and port.")
+            raise BadSetting(f"{name}={word!r} is not a host name. Name hosts without scheme and port.")
     return found
 
 
@@ -128,6 +128,6 @@ def _sqlite(path: Path) -> dict[str, object]:
                 "PRAGMA temp_store=MEMORY; PRAGMA cache_size=-2000;"
             ),
         },
-        # An in-memory test database is shared by a name, which one file for all threads does better.
+        # A file: threads share it more easily than an in-memory database with a name.
         "TEST": {"NAME": str(path.with_name("test-" + path.name))},
     }

@@ -1,4 +1,4 @@
-"""Writing files so that no other user and no reader sees a part of one."""
+"""Writes files so that no other user and no reader sees half of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from botbottle.core import disk_space
 
 
 def write_private(path: Path, content: str) -> None:
-    """Write a file that was never, not even for a moment, readable by others."""
+    """Write a file that is never readable by others, not even for a moment."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         os.fchmod(descriptor, 0o600)
@@ -21,10 +21,10 @@ def write_private(path: Path, content: str) -> None:
 def write_atomically(
     path: Path, text: str, *, mode: int = 0o600, synced: bool = True, also_when_full: bool = False
 ) -> None:
-    """Readers see the old file or the new one (synced: also after a power cut). Raises OSError.
+    """Replace a file: readers see the old one or the new one. Raises OSError.
 
-    `also_when_full`: where the disk has no room for a new file, the old one is overwritten. Only for files
-    whose readers know half of one when they see it.
+    `synced`: also after a power cut. `also_when_full`: overwrite the old file where the disk has no room for
+    a new one; only for files whose readers detect half a file.
     """
     try:
         _replace(path, text, mode, synced=synced)
@@ -52,10 +52,10 @@ def _replace(path: Path, text: str, mode: int, *, synced: bool) -> None:
 
 
 def _overwrite(path: Path, content: bytes, *, synced: bool) -> None:
-    """In the blocks that the file has already, with empty lines up to its old length.
+    """Overwrite the file's blocks in place, padded with empty lines to its old length. Raises OSError.
 
-    Raises OSError. Room for a longer text is taken first, so that a failure leaves the file as it was, but on
-    file systems that copy what is overwritten (btrfs, ZFS).
+    Room for a longer text is reserved first, so that a failure leaves the file as it was, except on file
+    systems that copy what is overwritten (btrfs, ZFS).
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

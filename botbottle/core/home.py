@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from botbottle.core.environment import BadSetting
@@ -26,7 +24,7 @@ def prepare(home: Path) -> Path:
 
 
 def secret_key(home: Path) -> str:
-    """Django's SECRET_KEY, made once."""
+    """Django's SECRET_KEY, created once."""
     path = home / "secret_key"
     key = made_once(path, lambda: secrets.token_urlsafe(64))
     if len(key) < 50:
@@ -35,7 +33,7 @@ def secret_key(home: Path) -> str:
 
 
 def made_once(path: Path, make: Callable[[], str]) -> str:
-    """A private file's content, made by the first who needs it. Who starts at the same moment agrees."""
+    """Read the file, creating it first if needed. Safe against concurrent creation."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -48,12 +46,3 @@ def made_once(path: Path, make: Callable[[], str]) -> str:
         finally:
             candidate.unlink()
         return path.read_text(encoding="utf-8").strip()
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Alone among all processes that hold this file. It stays: without it, two could hold "the" lock."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -1,4 +1,4 @@
-"""A small supervisor: starts the child processes, restarts one that dies, stops all of them together."""
+"""Supervises child processes: starts them, restarts one that dies, stops all of them together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEADY_SECONDS = 30.0  # a child that lived this long earns a fresh restart dela
 
 @dataclass
 class Child:
-    """One process and how to start it again."""
+    """A process and how to start it again."""
 
     name: str
     command: list[str]
@@ -50,11 +50,11 @@ class Child:
 
     @property
     def refused(self) -> bool:
-        """It ended because of a setting that only the operator can put right."""
+        """Whether it ended because of a setting that only the operator can correct."""
         return self.process is not None and self.process.poll() == REFUSED
 
     def tend(self) -> None:
-        """Restart after a death: at once the first time, then ever more slowly up to ten seconds."""
+        """Restart it after a death: at once the first time, then more and more slowly, up to ten seconds."""
         if self.process is None or self.process.poll() is None:
             return
         now = time.monotonic()
@@ -64,13 +64,13 @@ class Child:
             delay = min(10.0, 0.5 * self.failures)
             self.failures += 1
             self.restart_at = now + delay
-            self._tell_end(self.process.returncode, delay)
+            self._log_end(self.process.returncode, delay)
         if now >= self.restart_at:
             self.restart_at = 0.0
             self.start()
 
-    def _tell_end(self, code: int, delay: float) -> None:
-        """Somebody may stop a child in order to have a fresh one: that is no fault."""
+    def _log_end(self, code: int, delay: float) -> None:
+        """Log the end. An operator may stop a child to get a fresh one: that is not an error."""
         if code in (0, -signal.SIGTERM):
             log.info("%s was stopped; starting it again in %.1f s", self.name, delay)
         else:
@@ -78,7 +78,7 @@ class Child:
 
 
 def die_with_supervisor(how: signal.Signals = signal.SIGTERM) -> None:
-    """For a child: without its supervisor it would hold its sockets and never be restarted."""
+    """End this child when its supervisor ends: else it would keep its sockets and never be restarted."""
     supervisor = os.environ.pop(SUPERVISED, "")
     if not supervisor:
         return
@@ -92,24 +92,26 @@ def die_with_supervisor(how: signal.Signals = signal.SIGTERM) -> None:
 def run_until_stopped(
     children: list[Child], *, ready: Callable[[], None], stopping: Callable[[], None] = lambda: None
 ) -> None:
-    """Run the children until SIGINT or SIGTERM. `ready` is called once all of them serve, `stopping` at the
-    end, before any of them is stopped."""
-    asked: list[int] = []
+    """Run the children until SIGINT or SIGTERM.
+
+    `ready` is called once all of them serve, `stopping` at the end, before any of them is stopped.
+    """
+    received_signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: asked.append(received))
+        signal.signal(number, lambda received, _frame: received_signals.append(received))
     for child in children:
         child.start()
     try:
         deadline = time.monotonic() + READY_SECONDS
-        while not asked and not all(child.serves() for child in children):
+        while not received_signals and not all(child.serves() for child in children):
             if any(child.refused for child in children):
-                raise SystemExit(REFUSED)  # it has said why in a sentence of its own
+                raise SystemExit(REFUSED)  # it has printed why
             if time.monotonic() > deadline:
                 raise BadSetting("bot-bottle did not come up within a minute. The lines above say why.")
             _tend(children)
-        if not asked:
+        if not received_signals:
             ready()
-        while not asked:
+        while not received_signals:
             _tend(children)
     finally:
         stopping()

@@ -1,4 +1,4 @@
-"""A log filter: a database fault is one line a minute for each cause, not a traceback for each request."""
+"""A log filter: one line a minute for each cause of a database fault, not a traceback for each request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_TEXT = 300
 
 
 class OneLineAMinute(logging.Filter):
-    """Lets every other record pass as it is."""
+    """Shortens and limits records of database faults; other records pass unchanged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The faults of a database that is away, crowded, locked, full or read-only: one sentence for each cause.
+"""Faults of a database that is unreachable, crowded, locked, full or read-only: one sentence per cause.
 
-Errors that a program made (an unknown table, a broken constraint) are no faults and stay what they are.
+A program's own errors (an unknown table, a broken constraint) are not faults and stay as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTHING_CHANGED = "Nothing was changed."
 
 
 class Cause(Enum):
-    """What is wrong, as a sentence, and after how many seconds it is worth another try."""
+    """A cause as a sentence, and the seconds after which a retry makes sense."""
 
     UNREACHABLE = "The database cannot be reached.", 5
     CROWDED = "The database has no connection left.", 2
@@ -34,13 +34,13 @@ class Cause(Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. `is_lost`: the connection ended under way, so a commit may have arrived or not."""
+    """A fault. `is_lost`: the connection ended during the work, so a commit may have arrived or not."""
 
     cause: Cause
     is_lost: bool
 
     def message(self, changes: Changes | None, *, unknown: str) -> str:
-        """The reason, and what became of the request; `unknown` says how to find out where that is open."""
+        """The reason and the outcome of the request; `unknown` says how to find out an unclear outcome."""
         nothing = changes is not None and not changes.possible(self)
         return f"{self.cause.sentence} {NOTHING_CHANGED if nothing else unknown}"
 
@@ -56,7 +56,7 @@ _SQLITE = {
     "SQLITE_NOTADB": Cause.BROKEN,
     "SQLITE_CORRUPT": Cause.BROKEN,
 }
-_POSTGRESQL = {  # by SQLSTATE, or by the beginning of one
+_POSTGRESQL = {  # by SQLSTATE, or its prefix
     "53100": Cause.FULL,
     "53300": Cause.CROWDED,
     "25006": Cause.READ_ONLY,
@@ -72,7 +72,7 @@ _CROWDED = ("too many clients", "too many connections", "remaining connection sl
 
 
 def fault_of(error: BaseException | None) -> Fault | None:
-    """The fault behind an error, or None: the error is something else."""
+    """The fault behind an error, or None for another kind of error."""
     if isinstance(error, TransactionManagementError) and error.__cause__ is not None:
         return fault_of(error.__cause__)
     if not isinstance(error, DatabaseError | InterfaceError):
@@ -98,13 +98,13 @@ def _postgresql(error: DatabaseError | InterfaceError, state: str | None) -> Fau
 
 
 class Changes:
-    """What a thread's work wrote to the database so far."""
+    """What a thread's work has written to the database."""
 
     def __init__(self) -> None:
         self.wrote = self.committed = False
 
     def possible(self, fault: Fault) -> bool:
-        """True unless it is certain that the work, ended by this fault, left everything as it was."""
+        """False only if the work, ended by this fault, certainly changed nothing."""
         return self.committed or (self.wrote and fault.is_lost)
 
     def _note(self) -> None:
@@ -120,7 +120,7 @@ class Changes:
     def __call__(
         self, execute: Callable[..., Any], sql: object, params: Any, many: bool, context: Mapping[str, Any]
     ) -> Any:
-        """Run one statement: the face of a wrapper that Django asks for."""
+        """Run one statement, as Django's execute wrappers do."""
         result = execute(sql, params, many, context)
         verb = str(sql).lstrip()[:6].upper()
         # SQLite does not count the rows of an INSERT that returns them.
@@ -131,7 +131,7 @@ class Changes:
 
 @contextmanager
 def watched_changes() -> Iterator[Changes]:
-    """While this lasts, the result knows what this thread changes."""
+    """Record what this thread changes within the block."""
     changes = Changes()
     with connection.execute_wrapper(changes):
         yield changes

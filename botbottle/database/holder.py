@@ -1,7 +1,7 @@
-"""Holds an SQLite database open while web processes come and go. Without Django.
+"""Keeps an SQLite database open while web processes come and go. Without Django.
 
-The process that closes a database as the last one deletes its write-ahead log, and the one that opens it as
-the first makes its shared memory anew. On a full disk neither could be made again, and nobody could decide.
+The last process that closes a database deletes its write-ahead log, and the first that opens it creates its
+shared memory. On a full disk neither could be created again, and no operator could decide.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from pathlib import Path
 
 @contextmanager
 def held_open(path: Path) -> Iterator[None]:
-    """Nothing is held where there is no such file: the database is another one."""
+    """Keep the database open within the block. Does nothing where the file does not exist."""
     if not path.is_file():
         yield
         return
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens what a first look needs
+        database.execute(
+            "SELECT count(*) FROM sqlite_master"
+        ).fetchone()  # opens the files that a first read needs
         yield

@@ -1,8 +1,8 @@
-"""Room inside the database's own files, so that operators can decide while the disk is full.
+"""Reserves room inside the database's own files, so that operators can decide while the disk is full.
 
-For SQLite only. A table of zeros is emptied when the disk is short: the database writes new rows into its
-pages. The write-ahead log is made as long as it may need to be. Nobody else can take either from us, as they
-could take the room of a reserve file that is deleted.
+For SQLite only. A table of zeros is emptied when the disk is short, and the database writes new rows into its
+pages. The write-ahead log is created at its full length. No other program can take this room, as it could
+take that of a deleted reserve file.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ BYTES = ROWS * MIB + LOG_BYTES
 
 
 def is_needed() -> bool:
-    """Whether only what operators decide is to be written: the disk that the database shares is short.
+    """Whether only operators' decisions may be written, because the database's disk is short.
 
-    Also afterwards, until there is room to make the reserve anew: new rows would go into what is left of it.
+    Also afterwards, until there is room to restore the reserve: new rows would use what is left of it.
     """
     if not _is_in_a_file():
         return False
@@ -34,8 +34,8 @@ def is_needed() -> bool:
     return room.is_short or not (room.is_ample or _rows())
 
 
-def keep() -> None:
-    """Make what is missing of the reserve. Raises DatabaseError and OSError."""
+def fill() -> None:
+    """Create what is missing of the reserve. Raises DatabaseError and OSError."""
     if not _is_in_a_file():
         return
     for _ in range(ROWS - _rows()):
@@ -44,7 +44,7 @@ def keep() -> None:
 
 
 def _add_a_row() -> None:
-    """In a transaction of its own: nobody waits long for it, and this connection keeps little in memory."""
+    """Add a row in its own transaction, so that others wait only briefly and memory use stays small."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} (zeros BLOB NOT NULL)")
         cursor.execute(f"INSERT INTO {TABLE} VALUES (zeroblob({MIB}))")  # noqa: S608 - our own words
@@ -53,7 +53,7 @@ def _add_a_row() -> None:
 
 
 def release() -> bool:
-    """Give the reserve to the database. False when there is none. Raises DatabaseError."""
+    """Free the reserve for the database. Returns False when there is none. Raises DatabaseError."""
     if not _is_in_a_file() or not _rows():
         return False
     with connection.cursor() as cursor:
@@ -62,7 +62,7 @@ def release() -> bool:
 
 
 def left() -> int:
-    """How many bytes new rows can take without a longer file. Raises DatabaseError."""
+    """How many bytes of new rows fit without a longer file. Raises DatabaseError."""
     if not _is_in_a_file():
         return 0
     with connection.cursor() as cursor:
@@ -83,9 +83,9 @@ def _rows() -> int:
 
 
 def _lengthen_the_log() -> None:
-    """SQLite overwrites it from the beginning, and reads no further than what it has written itself.
+    """Lengthen the write-ahead log. SQLite overwrites it from the start and reads only what it wrote itself.
 
-    It is no file that SQLite locks: closing it here lets go of none of our locks.
+    SQLite does not lock this file, so closing it here releases none of our locks.
     """
     try:
         log = os.open(f"{settings.DATABASES['default']['NAME']}-wal", os.O_RDWR | os.O_CLOEXEC)

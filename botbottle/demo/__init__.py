@@ -1,1 +1,1 @@
-"""What `make demo` shows, all of it on loopback: a small internet, and an agent that follows a script."""
+"""The parts of `make demo`, all on loopback: a small internet, and an agent that follows a script."""

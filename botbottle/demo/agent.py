@@ -1,6 +1,6 @@
-"""The demo's agent, inside its bottle: is refused, reads why, asks for exactly that over MCP, tries again.
+"""The demo's agent, inside its bottle: it is refused, asks for exactly that over MCP, and tries again.
 
-Standard library only: it runs with the Python that the bottle has. What it prints is one JSON line per step.
+Standard library only: it runs with the bottle's Python. It prints one JSON line per step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import urllib.request
 from typing import Any
 
 MCP = os.environ.get("BOT_BOTTLE_MCP_URL", "http://127.0.0.1:9100/mcp")
-ASKS = 20  # a call that nobody answers in time says `pending`; the same call made again goes on waiting
+ASKS = 20  # a call without an answer in time returns `pending`; repeating it continues the wait
 
 
 def say(step: str, **facts: Any) -> None:
@@ -23,7 +23,7 @@ def say(step: str, **facts: Any) -> None:
 
 
 def fetch(url: str) -> tuple[int, str]:
-    """Status and body. The proxy and the bottle's authority are in the environment, as for any tool."""
+    """Return status and body. Proxy and CA come from the environment, as for any tool."""
     trusted = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
     opener = urllib.request.build_opener(
         urllib.request.HTTPSHandler(context=trusted), urllib.request.ProxyHandler()

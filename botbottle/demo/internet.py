@@ -1,6 +1,6 @@
-"""An internet of a few TLS servers on loopback, behind a proxy that leads to them by name. Not for real use.
+"""A small internet on loopback: TLS servers behind a proxy that connects to them by name. Not for real use.
 
-The egress proxy is told to leave through it, as it would through a gate of the operator's.
+The egress proxy is configured to leave through it, as through an operator's own gate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IDLE_SECONDS = 60
 
 
 class Site(BaseHTTPRequestHandler):
-    """What a name of this internet serves; subclasses add do_GET and the like."""
+    """A name of this internet; subclasses add do_GET and the like."""
 
     protocol_version = "HTTP/1.1"
 
@@ -49,27 +49,27 @@ class Internet:
 
 @contextmanager
 def small_internet(directory: Path, sites: Mapping[str, type[Site]]) -> Iterator[Internet]:
-    """Runs in threads of this process until the block ends."""
+    """Run it in threads of this process until the block ends."""
     authority = directory / "internet.pem"
     context = _server_context(authority, list(sites))
     origins = {host: _serving(site) for host, site in sites.items()}
     for origin in origins.values():
         origin.socket = context.wrap_socket(origin.socket, server_side=True, do_handshake_on_connect=False)
     addresses = {host: origin.server_address[1] for host, origin in origins.items()}
-    road = _serving(type("Road", (_Road,), {"addresses": addresses}))
-    servers = (*origins.values(), road)
+    proxy = _serving(type("ConnectProxy", (_ConnectProxy,), {"addresses": addresses}))
+    servers = (*origins.values(), proxy)
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield Internet(f"http://127.0.0.1:{road.server_address[1]}", authority)
+        yield Internet(f"http://127.0.0.1:{proxy.server_address[1]}", authority)
     finally:
         for server in servers:
             server.shutdown()
             server.server_close()
 
 
-class _Road(Site):
-    """CONNECT, by name."""
+class _ConnectProxy(Site):
+    """A proxy that handles CONNECT by name."""
 
     addresses: Mapping[str, int]
 
@@ -82,10 +82,10 @@ class _Road(Site):
         with create_connection(("127.0.0.1", port), timeout=5) as there:
             self.send_response(200)
             self.end_headers()
-            _carry(self.connection, there)
+            _copy(self.connection, there)
 
 
-def _carry(one: socket, other: socket) -> None:
+def _copy(one: socket, other: socket) -> None:
     """Both ways, until either side ends or nothing comes for a while."""
     towards = {one: other, other: one}
     while ready := select([*towards], [], [], _IDLE_SECONDS)[0]:
@@ -103,7 +103,7 @@ def _serving(handler: type[Site]) -> ThreadingHTTPServer:
 
 
 def _server_context(authority: Path, hosts: Sequence[str]) -> ssl.SSLContext:
-    """One certificate for all hosts, which is also the authority that the egress proxy is told to trust."""
+    """A certificate for all hosts, which is also the CA that the egress proxy is told to trust."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a small internet")])
     now = datetime.now(UTC)

@@ -1,1 +1,1 @@
-"""Dockerfiles that agents wrote: whether one parses, and which are given to an engine to build. Pure."""
+"""Agents' Dockerfiles: whether one parses, and which ones are given to an engine to build. Pure."""

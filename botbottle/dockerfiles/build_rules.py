@@ -1,7 +1,7 @@
-"""Which agents' Dockerfiles the Docker engine is given to build, and in which form. Pure.
+"""Decides which Dockerfiles of agents are given to the Docker engine, and in which form. Pure.
 
-Trust boundary: the text is an agent's. Refused is what the engine itself would fetch over the host's network,
-what no bound of a build holds for, and what engines read in different ways.
+Trust boundary: the text is an agent's. Refused is everything that the engine itself would fetch over the
+host's network, that no bound of a build covers, or that engines read in different ways.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REFUSED = {
     "ONBUILD": "which acts in later builds, past the proxy. Use RUN",
     "VOLUME": "whose files are not counted while the image is built. Leave it out",
 }
-# The engine takes quotes and escapes out of a flag; one in this form has none.
+# The engine removes quotes and escapes from a flag; a flag in this form has none.
 _FLAG = re.compile(r"--([a-z-]+)=([A-Za-z0-9][A-Za-z0-9_.:@/-]*)")
 _FLAGS = {
     "COPY": {"from", "chown"},
@@ -38,16 +38,16 @@ class Needed:
 
 
 def check_rebuildable(text: str) -> None:
-    """Raises BadDockerfile, with the line, for what cannot be built whatever images there are."""
+    """Raises BadDockerfile, with the line, for a text that cannot be built with any images."""
     needed_images(text)
 
 
 def needed_images(text: str) -> list[Needed]:
-    """The images a build starts from and copies from. Raises BadDockerfile as check_rebuildable does."""
+    """The images that a build starts from and copies from. Raises BadDockerfile like check_rebuildable."""
     check_dockerfile(text)
     for number, line in enumerate(lines_of(text), 1):
         directive = _ESCAPE.match(line)
-        if directive:  # engines differ in where they stop to heed it
+        if directive:  # engines differ in where they stop honouring it
             raise BadDockerfile(
                 f"line {number}: a rebuild takes no '# {directive[1].lower()}='. Leave it out"
             )
@@ -58,7 +58,7 @@ def needed_images(text: str) -> list[Needed]:
 
 
 def named_images(text: str) -> list[str]:
-    """The same for an operator's own text, which may hold more: the names that can be read, each once."""
+    """The image names in an operator's own text, which may contain more than agents' texts. Each once."""
     try:
         read = list(instructions(text))
     except BadDockerfile:
@@ -67,7 +67,7 @@ def named_images(text: str) -> list[str]:
 
 
 def one_line_each(text: str) -> str:
-    """The same instructions, each whole on the line where it starts, and nothing else.
+    """The same instructions, each on one line where it starts, and nothing else.
 
     Engines cannot disagree with us about comments, continuations and directives that they never see.
     """
@@ -102,7 +102,7 @@ def _instead(name: str) -> str:
 
 
 def _flags(instruction: Instruction) -> Iterator[str]:
-    """The words that the engine looks for flags in: it stops at the first one that is none."""
+    """The words in which the engine looks for flags: it stops at the first that is not a flag."""
     for word in instruction.rest.split():
         if not word.startswith("--"):
             return
@@ -114,7 +114,7 @@ def _image_of(instruction: Instruction) -> str:
 
 
 def _needed(read: list[Instruction]) -> Iterator[Needed]:
-    """A stage can be used once the next has begun. Before that its name is an image's."""
+    """The image that an instruction names. A stage's name can be used once the next stage has begun."""
     finished: list[str] = []
     present: str | None = None
     for instruction in read:

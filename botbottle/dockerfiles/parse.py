@@ -1,4 +1,4 @@
-"""Does a text parse as a Dockerfile? The check that a `capability-block` passes before it is queued.
+"""Checks that a text parses as a Dockerfile, before a `capability-block` is queued.
 
 Trust boundary: the text was written by an agent. Nothing is run or fetched; only the grammar is checked, as
 BuildKit reads it: parser directives, continuations, comments inside them, heredocs, JSON-form arguments.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 class BadDockerfile(ValueError):
-    """`str(error)` is a sentence that names the line."""
+    """The text is refused. `str(error)` is a sentence that names the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ _HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
 _STAGE = re.compile(r"[a-z][a-z0-9_.-]*")
 _BYTE_ORDER_MARK = "\ufeff"
 _TAKES_HEREDOCS = frozenset({"ADD", "COPY", "RUN"})
-# What one operator can read, and what a page with many of them can be made of.
+# A size that an operator can read, and that a page can show many times.
 MOST_BYTES = 64 * 1024
 MOST_INSTRUCTIONS = 400
 
 
 def digest_of(text: str) -> str:
-    """What names a Dockerfile from its approval to the image that runs."""
+    """The digest that identifies a Dockerfile from its approval to the image that runs."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_dockerfile(text: str) -> None:
-    """Raises BadDockerfile, with the line, unless the text is a whole Dockerfile of a size to be read."""
+    """Raises BadDockerfile, with the line, unless the text is a complete Dockerfile of a readable size."""
     size = len(text.encode(errors="replace"))
     if size > MOST_BYTES:
         raise BadDockerfile(
@@ -76,12 +76,12 @@ def check_dockerfile(text: str) -> None:
 
 
 def lines_of(text: str) -> list[str]:
-    """As they are counted; without what editors put before the first and after each."""
+    """The lines as they are counted, without the marks that editors put at the start and the line ends."""
     return [line.removesuffix("\r") for line in text.removeprefix(_BYTE_ORDER_MARK).split("\n")]
 
 
 def instructions(text: str) -> Iterator[Instruction]:
-    """Each one whole and checked; comments, blank lines and heredoc bodies are passed over."""
+    """Yield each instruction whole and checked; skips comments, blank lines and heredoc bodies."""
     lines = lines_of(text)
     continued = _continuation(_escape_character(lines))
     number = 0
@@ -103,7 +103,7 @@ def instructions(text: str) -> Iterator[Instruction]:
 
 
 def _escape_character(lines: list[str]) -> str:
-    """Directives stand at the very top, before any other comment, blank line or instruction."""
+    """The escape character. Directives stand at the top, before any comment or instruction."""
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         match = _DIRECTIVE.fullmatch(line.strip())
@@ -119,13 +119,13 @@ def _escape_character(lines: list[str]) -> str:
 
 
 def _continuation(escape: str) -> re.Pattern[str]:
-    """An escape character at the end continues a line, unless it is itself escaped."""
+    """Whether a line continues: it ends with an escape character that is not itself escaped."""
     character = re.escape(escape)
     return re.compile(rf"(?<!{character}){character}[ \t]*$")
 
 
 def _logical_line(lines: list[str], number: int, continued: re.Pattern[str]) -> tuple[str, int]:
-    """The instruction that starts here with its continuations, or nothing; and the index of the next line."""
+    """The instruction that starts here, with its continuations, or nothing; and the next line's index."""
     parts: list[str] = []
     while number < len(lines):
         line = lines[number]
@@ -143,7 +143,7 @@ def _logical_line(lines: list[str], number: int, continued: re.Pattern[str]) -> 
 
 
 def heredocs(instruction: Instruction) -> Iterator[tuple[str, bool]]:
-    """The endings to look for, in order, and whether tabs before them are dropped."""
+    """The delimiters to look for, in order, and whether tabs before them are stripped."""
     name, rest = instruction.name, instruction.rest
     if name == "ONBUILD":
         name, _, rest = rest.partition(" ")
@@ -157,7 +157,7 @@ def heredocs(instruction: Instruction) -> Iterator[tuple[str, bool]]:
 
 
 def _after_heredoc(lines: list[str], number: int, ending: str, strip_tabs: bool) -> int:
-    """The index of the line after the ending; beyond the last line when there is none."""
+    """The index of the line after the delimiter; beyond the last line when there is none."""
     while number < len(lines):
         line = lines[number].lstrip("\t") if strip_tabs else lines[number]
         number += 1
@@ -197,7 +197,7 @@ def _without_flags(rest: str) -> list[str]:
 
 
 def _check_any(instruction: Instruction) -> None:
-    """Shell or JSON form."""
+    """Check arguments in shell or JSON form."""
     array = json_arguments(instruction)
     if array is None and not _without_flags(instruction.rest):
         raise instruction.refuse("has flags but no arguments")
@@ -206,7 +206,7 @@ def _check_any(instruction: Instruction) -> None:
 
 
 def _check_text(instruction: Instruction) -> None:
-    """Whatever is there is one text."""
+    """Check that there is text; all of it is one argument."""
 
 
 def _check_from(instruction: Instruction) -> None:
@@ -225,7 +225,7 @@ def _check_copy(instruction: Instruction) -> None:
 
 
 def _check_pairs(instruction: Instruction) -> None:
-    """`name=value …`, or the old `name value`."""
+    """Check `name=value …`, or the old `name value`."""
     words = _WORD.findall(instruction.rest)
     first = words[0] if words else ""
     if "=" not in first and len(words) < 2:

@@ -1,4 +1,7 @@
-"""Programs that run inside of bottles. Standard library only, and each file stands alone."""
+"""Programs that run inside bottles. Standard library only.
+
+Each file stands alone, except that `init.py` imports `bridge.py` from its own directory.
+"""
 
 from pathlib import Path
 

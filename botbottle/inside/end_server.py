@@ -1,6 +1,6 @@
-"""Runs in a bottle: ends every process that carries a managed server's mark, however far it has forked.
+"""Runs in a bottle: ends every process that carries a managed server's mark, however it has forked.
 
-Usage: end_server.py MARK SECONDS: asks, waits so long, then kills. Standard library only.
+Usage: end_server.py MARK SECONDS: sends SIGTERM, waits SECONDS, then kills. Standard library only.
 """
 
 # ruff: noqa: PTH123, PTH208, SIM105
@@ -20,7 +20,7 @@ def marked(mark: bytes) -> "list[int]":
                 variables = file.read().split(b"\0")
             with open(f"/proc/{name}/stat", "rb") as file:
                 ended = file.read().rpartition(b")")[2].split()[0] in b"ZX"
-        except OSError:  # ended meanwhile, or not the agent's
+        except OSError:  # it ended meanwhile, or is not the agent's
             continue
         if mark in variables and not ended:
             found.append(int(name))
@@ -40,7 +40,7 @@ def main(mark: bytes, seconds: float) -> None:
     send(marked(mark), signal.SIGTERM)
     while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
-    for _ in range(100):  # one may fork while the others are killed
+    for _ in range(100):  # a process may fork while the others are killed
         left = marked(mark)
         if not left:
             return

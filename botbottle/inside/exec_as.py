@@ -1,8 +1,10 @@
-"""Runs in a bottle: says that it is there, reads from standard input what to become, and becomes it.
+"""Runs in a bottle: reports that it runs, reads from standard input what to execute, and becomes that.
 
-So neither words nor variables of a managed server stand on a command line outside, and the host can put it
-into a control group before it starts anything. Standard library only.
-First comes the length of a JSON object, in eight digits, then it: {argv, env, path, cwd} and limits.
+So arguments and variables of a managed server appear on no command line outside, and the host can put the
+process into a control group before it starts anything. Standard library only.
+
+The input begins with the length of a JSON object in eight digits, then the object: {argv, env, path, cwd} and
+limits.
 """
 
 # ruff: noqa: SIM105
@@ -16,19 +18,19 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 READY = b'{"bot-bottle":"here"}\n'
 
 
-def take(count: int) -> bytes:
-    """Not one byte more: what follows is for the program."""
-    taken = b""
-    while len(taken) < count:
-        chunk = os.read(0, count - len(taken))
+def read_exactly(count: int) -> bytes:
+    """Read exactly this many bytes: what follows is for the program."""
+    received = b""
+    while len(received) < count:
+        chunk = os.read(0, count - len(received))
         if not chunk:
             raise SystemExit(NOT_EXECUTABLE)
-        taken += chunk
-    return taken
+        received += chunk
+    return received
 
 
 def limit(wanted: "dict[str, int]") -> None:
-    """Of each process, below what holds for the whole bottle: where no control group limits them together."""
+    """Lower the limits of each process, where no control group limits them together."""
     for name, kind in (("data_bytes", resource.RLIMIT_DATA), ("processes", resource.RLIMIT_NPROC)):
         if wanted.get(name):
             hard = resource.getrlimit(kind)[1]
@@ -44,7 +46,7 @@ def limit(wanted: "dict[str, int]") -> None:
 
 def main() -> int:
     os.write(1, READY)
-    wanted = json.loads(take(int(take(8))))
+    wanted = json.loads(read_exactly(int(read_exactly(8))))
     argv = wanted["argv"]
     try:
         limit(wanted)

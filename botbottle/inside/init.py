@@ -1,235 +1,34 @@
 """The first program of every bottle: bridges two loopback ports to the sockets, starts the agent, reaps.
 
-Runs inside, beside a hostile agent, as `python3 -I -S init.py` (3.8 or newer). It holds nothing that the
-agent does not have anyway, and the host believes nothing it says but an exit code.
+Runs inside, beside a hostile agent, as `python3 -I -S init.py` (3.8 or newer). It has nothing that the agent
+does not have as well, and the host believes nothing from it but an exit code.
 """
 
-# ruff: noqa: PTH123, PTH208, SIM105, PLC0415
-# pathlib and contextlib take longer to import than the whole of this program takes to start.
+# ruff: noqa: PTH120, PTH123, PTH208, SIM105, PLC0415
+# pathlib and contextlib take longer to import than this whole program takes to start.
 from __future__ import annotations
 
 # The underscored modules are what `signal` and `socket` wrap: a third of the start-up time and 1 MB less.
 import _signal as signal  # type: ignore[import-not-found]
 import _socket as socket
-import errno
 import os
 import select
 import sys
-import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Call = Callable[[int], None]
+    from botbottle.inside.bridge import Bridge, Loop
 
 SOCKETS = "/run/bot-bottle/sockets"
 PROXY_PORT, AGENT_PORT = 9101, 9100
-CHUNK = 65536
-CONNECT_SECONDS = 5.0  # the egress process may be restarting
-RETRY_SECONDS = 0.05
+PACKET = 65536
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGWINCH)
-NOT_NOW = (errno.EAGAIN, errno.ENOENT, errno.ECONNREFUSED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS)
 PR_SET_DUMPABLE = 4
-RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # struct linger {1, 0}
 NOT_FOUND, NOT_EXECUTABLE, BROKEN = 127, 126, 125
 
 
-class Loop:
-    """What to call when a descriptor is ready."""
-
-    def __init__(self) -> None:
-        self.poll: select.epoll | select.poll = select.epoll()
-        self.unit = 1  # of the seconds that it takes
-        self.calls: dict[int, Call | None] = {}
-        self.masks: dict[int, int] = {}
-
-    def watch(self, fd: int, mask: int, call: Call | None) -> None:
-        """A mask of 0 takes the descriptor out: epoll would report a hang-up that nobody may act on yet."""
-        known = self.masks.get(fd, 0)
-        if mask and known:
-            self.poll.modify(fd, mask)
-        elif mask:
-            self.register(fd, mask)
-        elif known:
-            self.poll.unregister(fd)
-        self.masks[fd], self.calls[fd] = mask, call
-
-    def register(self, fd: int, mask: int) -> None:
-        try:
-            self.poll.register(fd, mask)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            # Another bottle of this account has used up what epoll may watch for it. poll() is not counted.
-            self.poll, self.unit = select.poll(), 1000
-            for each in self.masks:
-                if self.masks[each]:
-                    self.poll.register(each, self.masks[each])
-            self.poll.register(fd, mask)
-
-    def forget(self, fd: int) -> None:
-        if self.masks.pop(fd, 0):
-            self.poll.unregister(fd)
-        self.calls.pop(fd, None)
-
-    def turn(self, seconds: float) -> None:
-        for fd, events in self.poll.poll(seconds * self.unit):
-            call = self.calls.get(fd)  # an earlier call of this turn may have closed it
-            if call is not None:
-                call(events)
-
-
-class End:
-    """One of the two sockets of a bridged connection. Holds at most one chunk that it could not send yet."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.peer = self  # until it is joined
-        self.pending = b""
-        self.ended = False  # it sends no more
-
-
-class Bridge:
-    """Loopback ports in, Unix sockets out: bytes as they come, half-closes kept, never more than a chunk."""
-
-    def __init__(self, loop: Loop) -> None:
-        self.loop = loop
-        self.paused: list[tuple[socket.socket, str]] = []
-        self.connecting: list[tuple[float, socket.socket, str]] = []  # until when, accepted, path
-
-    def listen(self, port: int, path: str) -> None:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen(1024)
-        listener.setblocking(False)
-        self.resume(listener, path)
-
-    def resume(self, listener: socket.socket, path: str) -> None:
-        self.loop.watch(listener.fileno(), select.EPOLLIN, lambda _: self.accept(listener, path))
-
-    def accept(self, listener: socket.socket, path: str) -> None:
-        try:
-            fd, _ = listener._accept()  # type: ignore[attr-defined]
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                self.loop.watch(listener.fileno(), 0, None)  # else it would be called again at once, for ever
-                self.paused.append((listener, path))
-            return
-        client = socket.socket(fileno=fd)
-        client.setblocking(False)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self.connect(client, path):
-            self.connecting.append((time.monotonic() + CONNECT_SECONDS, client, path))
-
-    def connect(self, client: socket.socket, path: str) -> bool:
-        """Whether the matter is settled: connected, or hopeless and closed."""
-        upstream = None
-        try:
-            upstream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            upstream.setblocking(False)
-            upstream.connect(path)
-        except OSError as error:
-            if upstream is not None:
-                upstream.close()
-            if error.errno in NOT_NOW:
-                return False
-            client.close()
-            return True
-        end = End(client)
-        try:
-            self.join(end, End(upstream))
-        except OSError:  # no more can be watched: bottles of one operator share a limit of that
-            self.close(end)
-        return True
-
-    def tick(self) -> float:
-        """Try again what had to wait; returns after how long to call again, or -1."""
-        now, waiting = time.monotonic(), self.connecting
-        self.connecting = []
-        for deadline, client, path in waiting:
-            if self.connect(client, path):
-                continue
-            if now < deadline:
-                self.connecting.append((deadline, client, path))
-            else:
-                client.close()
-        paused, self.paused = self.paused, []
-        for listener, path in paused:
-            try:
-                self.resume(listener, path)
-            except OSError:
-                self.paused.append((listener, path))
-        return RETRY_SECONDS if self.connecting or paused else -1
-
-    def join(self, left: End, right: End) -> None:
-        left.peer, right.peer = right, left
-        self.interest(left)
-        self.interest(right)
-
-    def interest(self, end: End) -> None:
-        """Read only while the other side can take it; wait for room only while something is pending."""
-        mask = 0 if end.ended or end.peer.pending else select.EPOLLIN
-        if end.pending:
-            mask |= select.EPOLLOUT
-        self.loop.watch(end.sock.fileno(), mask, lambda events: self.ready(end, events))
-
-    def ready(self, end: End, events: int) -> None:
-        try:
-            if events & select.EPOLLOUT and end.pending:
-                self.send(end, end.pending)
-            if events & ~select.EPOLLOUT and not end.ended and not end.peer.pending:
-                self.receive(end)
-            elif events & select.EPOLLERR:
-                raise ConnectionResetError
-        except BlockingIOError:
-            return
-        except OSError:
-            self.cut(end)
-            return
-        if end.ended and end.peer.ended and not end.pending and not end.peer.pending:
-            self.close(end)
-            return
-        try:
-            self.interest(end)
-            self.interest(end.peer)
-        except OSError:
-            self.cut(end)
-
-    def receive(self, end: End) -> None:
-        chunk = end.sock.recv(CHUNK)
-        if chunk:
-            self.send(end.peer, chunk)
-            return
-        end.ended = True
-        if not end.peer.pending:
-            end.peer.sock.shutdown(socket.SHUT_WR)
-
-    def send(self, end: End, chunk: bytes) -> None:
-        try:
-            sent = end.sock.send(chunk)
-        except BlockingIOError:
-            sent = 0
-        end.pending = chunk[sent:]
-        if end.peer.ended and not end.pending:
-            end.sock.shutdown(socket.SHUT_WR)
-
-    def cut(self, end: End) -> None:
-        """Broken on one side: the other must not take it for a proper end."""
-        for broken in (end, end.peer):
-            if broken.sock.family == socket.AF_INET:
-                broken.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-        self.close(end)
-
-    def close(self, end: End) -> None:
-        for done in (end, end.peer):
-            self.loop.forget(done.sock.fileno())
-            done.sock.close()
-
-
 class Init:
-    """Process 1: the main command, the commands executed later, their ends."""
+    """Process 1: starts the main command and later ones, and reports their ends."""
 
     def __init__(self, loop: Loop, variables: bytes | None, control: socket.socket | None) -> None:
         self.loop, self.variables, self.control = loop, variables, control
@@ -247,7 +46,7 @@ class Init:
             loop.watch(control.fileno(), select.EPOLLIN, self.asked)
 
     def start(self, argv: list[str]) -> None:
-        """Start the main command, and tell the keeper once it runs."""
+        """Start the main command, and notify the supervisor once it runs."""
         if argv:
             read, write = os.pipe()
             terminal = os.isatty(0)
@@ -273,7 +72,7 @@ class Init:
 
     def forward(self, number: int) -> None:
         if self.code is not None:
-            return  # it has ended in this very turn: its number may be somebody else's
+            return  # it has just ended: another process may have its id
         if self.main:
             os.kill(self.main, number)
         elif number != signal.SIGWINCH:
@@ -298,15 +97,15 @@ class Init:
         self.loop.forget(fd)
         try:
             os.write(fd, b"%d" % code)
-        except OSError:  # whoever asked is gone
+        except OSError:  # the caller is gone
             pass
         os.close(fd)
 
     def asked(self, _: int) -> None:
-        """From the keeper: `kill N`, or `exec JSON` with stdin, stdout, stderr and where the code goes."""
+        """Obey the supervisor: `kill N`, or `exec JSON` with descriptors for three streams and the code."""
         assert self.control is not None  # noqa: S101 (it is what called)
         fds: list[int] = []
-        received = self.control.recvmsg(CHUNK, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
+        received = self.control.recvmsg(PACKET, socket.CMSG_SPACE(16), socket.MSG_CMSG_CLOEXEC)
         for part in received[1]:
             fds += memoryview(part[2]).cast("i").tolist()
         data = received[0]
@@ -316,12 +115,12 @@ class Init:
         elif kind == b"kill":
             self.forward(int(rest))
         elif not data:
-            self.code = 128 + signal.SIGKILL  # the keeper is gone
+            self.code = 128 + signal.SIGKILL  # the supervisor is gone
         for fd in fds:
             os.close(fd)
 
     def execute(self, request: bytes, fds: list[int]) -> None:
-        """What cannot be started is told to whoever asked: the agent's processes may have used up a limit."""
+        """Fork for a command. A failure is reported to the caller: the agent may have used up a limit."""
         try:
             pid = os.fork()
         except OSError as error:
@@ -329,14 +128,14 @@ class Init:
             return
         if pid == 0:
             execute(request, fds, self.variables)
-        status = self.statuses[pid] = fds.pop()  # ours to close from now on
+        status = self.statuses[pid] = fds.pop()  # closed by `report`
         try:
             self.loop.watch(status, select.EPOLLERR, lambda _: self.hang_up(pid))
-        except OSError:  # no more can be watched: whoever asked cannot hang up, and that is all
+        except OSError:  # no more watches: then the caller's hang-up goes unnoticed
             pass
 
     def hang_up(self, pid: int) -> None:
-        """Whoever asked for it has gone away: as when a terminal is closed."""
+        """Send SIGHUP: the caller has gone away, as when a terminal is closed."""
         self.loop.forget(self.statuses[pid])
         try:
             os.killpg(pid, signal.SIGHUP)
@@ -345,30 +144,30 @@ class Init:
 
 
 def release_terminal() -> None:
-    """So that the command can have it for a session of its own; Ctrl-C then reaches only that."""
+    """Give up the terminal, so that the command's session can have it; Ctrl-C then reaches only that."""
     import fcntl
     import termios
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         fcntl.ioctl(0, termios.TIOCNOTTY)
-    except OSError:  # it was not ours
+    except OSError:  # it was not our controlling terminal
         pass
     signal.signal(signal.SIGHUP, before)
 
 
 def refuse(fds: list[int], error: OSError) -> None:
-    """To the descriptors of whoever asked. (Those are new, so that nothing here has to wait.)"""
+    """Report an error on the caller's descriptors. (They are new, so that writing does not block.)"""
     reason = f"bot-bottle: cannot be started: {error.strerror}. A limit of this bottle is used up.\n"
     for fd, text in ((fds[2], os.fsencode(reason)), (fds[3], b"%d" % NOT_EXECUTABLE)):
         try:
             os.write(fd, text)
-        except OSError:  # whoever asked is gone
+        except OSError:  # the caller is gone
             pass
 
 
 def execute(request: bytes, fds: list[int], variables: bytes | None) -> None:
-    """In the child: what the keeper asked for, on the descriptors it sent."""
+    """Run a requested command on the descriptors that came with it. Called in the child."""
     code = BROKEN
     try:
         import json
@@ -396,7 +195,7 @@ def become(
     extra: dict[str, str] | None = None,
     failed: int | None = None,
 ) -> None:
-    """Turn this child into the command, in a session of its own; does not return."""
+    """Turn this child into the command, in a new session; does not return."""
     code = BROKEN
     try:
         signal.set_wakeup_fd(-1)
@@ -439,7 +238,7 @@ def replace(
 
 
 def parse(variables: bytes) -> dict[str, str]:
-    """JSON {name: value}, or NAME=value each ended by a NUL: that is quicker, and needs no module."""
+    """Parse JSON {name: value}, or NAME=value each ended by a NUL, which is faster and needs no module."""
     if variables[:1] == b"{":
         import json
 
@@ -454,10 +253,10 @@ def say(sentence: str) -> None:
 
 
 def guard_memory() -> None:
-    """The agent has our uid: keep it from tracing us and from taking our descriptors."""
+    """Keep the agent, which has our uid, from tracing us and taking our descriptors."""
     try:
         import _ctypes  # the public module takes ten times as long to import
-    except ImportError:  # an interpreter without it; the host trusts us with nothing either way
+    except ImportError:  # an interpreter without it; the host does not trust us either way
         return
     this = _ctypes.dlopen(None, os.RTLD_NOW)  # type: ignore[arg-type]
     prctl = _ctypes.dlsym(this, "prctl")
@@ -465,7 +264,7 @@ def guard_memory() -> None:
 
 
 def limit_processes(count: int) -> None:
-    """Where no control group does it: in here, where only what is in here is counted (since Linux 5.14)."""
+    """Limit processes where no control group does. In a user namespace, only its own count (Linux 5.14)."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
@@ -474,7 +273,7 @@ def limit_processes(count: int) -> None:
 
 
 def shed(keep: set[int]) -> None:
-    """Close what was inherited by accident; what we open ourselves never passes on."""
+    """Close descriptors that were inherited by accident; our own are not inheritable."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) not in keep:
             try:
@@ -486,7 +285,7 @@ def shed(keep: set[int]) -> None:
 
 
 def options(arguments: list[str]) -> tuple[str, dict[str, str], list[str]]:
-    """(mode, options, command) of our command line."""
+    """Parse our command line into (mode, options, command)."""
     mode = "init"
     if arguments[:1] == ["exec"]:
         mode, arguments = "exec", arguments[1:]
@@ -506,7 +305,7 @@ def options(arguments: list[str]) -> tuple[str, dict[str, str], list[str]]:
 
 
 def read_variables(found: dict[str, str]) -> bytes | None:
-    """The raw bytes, or None: then the command inherits ours."""
+    """The raw bytes; None means that the command inherits our variables."""
     if "--env-file" in found:
         with open(found["--env-file"], "rb") as file:
             return file.read()
@@ -532,6 +331,9 @@ def serve(found: dict[str, str], variables: bytes | None, argv: list[str]) -> in
 
 def set_up(found: dict[str, str], variables: bytes | None) -> tuple[Bridge, Init]:
     control = socket.socket(fileno=int(found["--control-fd"])) if "--control-fd" in found else None
+    sys.path.append(os.path.dirname(__file__))  # which `-I` leaves out
+    from bridge import Bridge, Loop  # type: ignore[import-not-found]
+
     loop = Loop()
     bridge = Bridge(loop)
     bridge.listen(PROXY_PORT, SOCKETS + "/proxy.sock")

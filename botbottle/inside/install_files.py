@@ -1,7 +1,7 @@
-"""Runs in a bottle before init.py: puts staged files where they belong, then becomes init.py.
+"""Runs in a bottle before init.py: installs staged files, then becomes init.py.
 
-For places that exist only once the bottle runs, such as a home in memory. Standard library only.
-Usage: install_files.py DIRECTORY PROGRAM…, where DIRECTORY/index.json lists {name, path, mode}.
+For places that exist only once the bottle runs, such as a home in memory. Standard library only. Usage:
+install_files.py DIRECTORY PROGRAM…, where DIRECTORY/index.json lists {name, path, mode}.
 """
 
 # ruff: noqa: PTH103, PTH118, PTH120, PTH123
@@ -17,7 +17,7 @@ def place(directory: str) -> None:
         with open(os.path.join(directory, entry["name"]), "rb") as staged:
             content = staged.read()
         os.makedirs(os.path.dirname(entry["path"]), exist_ok=True)
-        # The home of a machine that was stopped and started again may hold the agent's own links.
+        # The home of a restarted machine may contain the agent's own links.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         descriptor = os.open(entry["path"], flags, entry["mode"])
         with os.fdopen(descriptor, "wb") as file:

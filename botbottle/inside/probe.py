@@ -1,6 +1,6 @@
-"""Run in a canary: is everything there that an agent needs? One line for each answer; ends with 0 or 1.
+"""Runs in a canary: checks that everything an agent needs is there. One line per answer; exits with 0 or 1.
 
-The image it runs in is an agent's: the answers say whether the image works, not whether it is honest.
+The image is an agent's: the answers show whether it works, not whether it is honest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs in a bottle: a virtual environment for a Python workspace, its packages fetched through the proxy.
+"""Runs in a bottle: makes a virtual environment for a Python workspace; packages come through the proxy.
 
-Usage: python_workspace.py WORKSPACE VENV MARK. Says what went wrong. Standard library only.
+Usage: python_workspace.py WORKSPACE VENV MARK. Prints what went wrong. Standard library only.
 """
 
 # ruff: noqa: PTH113, PTH118, S603
@@ -15,7 +15,7 @@ def run(*command: str) -> int:
 
 
 def wanted(workspace: str) -> "list[str]":
-    """What pip is to install."""
+    """The requirements that pip is to install."""
     listed = os.path.join(workspace, "requirements.txt")
     if os.path.isfile(listed):
         return ["-r", listed]
@@ -24,7 +24,7 @@ def wanted(workspace: str) -> "list[str]":
 
 def main(workspace: str, venv: str, mark: str) -> int:
     name, _, value = mark.partition("=")
-    os.environ[name] = value  # so that it can be found, and ended
+    os.environ[name] = value  # so that it can be found and ended
     uv = shutil.which("uv")
     python = shutil.which("python3") or sys.executable
     os.chdir(workspace)

@@ -1,6 +1,6 @@
-"""Runs in a bottle as the agent's user: removes trees, and follows no link on the way.
+"""Runs in a bottle as the agent's user: removes trees without following links.
 
-Usage: remove_trees.py PATH…; what is not there is fine, what is left is an error. Standard library only.
+Usage: remove_trees.py PATH…. A missing path is fine; anything left is an error. Standard library only.
 """
 
 # ruff: noqa: PTH101, PTH108, PTH112, PTH114, PTH118, SIM105
@@ -22,11 +22,11 @@ def remove(path: str) -> None:
 
 
 def enter(directory: str) -> None:
-    """A directory that was closed, by the server or by the agent, holds files too."""
+    """Make a closed directory accessible: the server or the agent may have closed it."""
     if not os.path.islink(directory):
         try:
             os.chmod(directory, 0o700)
-        except OSError:  # then what is in it says why
+        except OSError:  # its entries will fail with the reason
             pass
 
 

@@ -1,6 +1,6 @@
-"""Runs in a bottle's own machine as the agent's user: becomes a program whose output goes to a file.
+"""Runs in a bottle's virtual machine as the agent's user: becomes a program whose output goes to a file.
 
-Usage: run_logged.py LOG PIDFILE PROGRAM…: what smolvm detaches has no other place for its output.
+Usage: run_logged.py LOG PIDFILE PROGRAM…. smolvm keeps no output of detached programs.
 """
 
 # ruff: noqa: PTH123

@@ -1,6 +1,6 @@
-"""Runs in a bottle's own machine as the agent's user: asks the main command to end, and waits so long.
+"""Runs in a bottle's virtual machine as the agent's user: asks the main command to end, and waits for it.
 
-Usage: terminate.py PIDFILE SECONDS. What the agent wrote there can only name what it could kill itself.
+Usage: terminate.py PIDFILE SECONDS. The agent can write the file, but name only processes it can kill itself.
 """
 
 # ruff: noqa: PTH123

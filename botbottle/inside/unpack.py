@@ -1,7 +1,7 @@
 """Runs in a bottle as the agent's user: unpacks an archive from standard input at a path, as `cp -r` would.
 
-Everything it can write, the agent could write too: links in the bottle lead nowhere else.
-Usage: unpack.py TARGET NAME, where every entry of the archive is `x` or below `x/`. Standard library only.
+It can write only what the agent can write: links in the bottle lead nowhere else. Usage: unpack.py TARGET
+NAME, where every entry of the archive is `x` or below `x/`. Standard library only.
 """
 
 # ruff: noqa: PTH103, PTH112, PTH118, PTH120

@@ -1,4 +1,4 @@
-"""Runs as root in a bottle's own machine before the agent does: directories, the agent's account, the CA.
+"""Runs as root in a bottle's virtual machine before the agent: makes directories, the account and the CA.
 
 Usage: vm_setup.py JSON with uid, gid, home, directories, files, accounts, sockets and copies.
 """
@@ -28,7 +28,7 @@ def prepare(wanted: dict[str, Any]) -> None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(line)
     for path in filter(os.path.exists, wanted["sockets"]):
-        os.chmod(path, 0o666)  # there is nobody else in this machine
+        os.chmod(path, 0o666)  # the machine has no other users
     for source, target in wanted["copies"]:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with open(source, "rb") as file, open(target, "wb") as copy:

@@ -1,7 +1,7 @@
-"""Run beside a workspace that it may only read: prints its branch, commit and changed files as JSON.
+"""Runs beside a workspace that it can only read: prints its branch, commit and changed files as JSON.
 
-What has not been committed is packed into the archive named by the second argument. A repository can make git
-run programs of its own, so this runs in a sandbox without sockets; the host believes nothing it says.
+Uncommitted files are packed into the archive named by the second argument. A repository can make git run
+programs, so this runs in a sandbox without sockets; the host believes nothing it prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def branch() -> str:
-    """Needs no git: images often have none."""
+    """The branch, without git: images often do not have it."""
     try:
         with open(".git/HEAD", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             head = file.read(1000).strip()
@@ -52,7 +52,7 @@ def git(*arguments: str) -> str:
 
 
 def pack(paths: list[str], archive: str) -> int:
-    """How many did not fit, or cannot be packed. Deleted files have nothing to pack."""
+    """Pack the files; returns how many did not fit or cannot be packed. Deleted ones are skipped."""
     size = left_out = 0
     with tarfile.open(archive, "w:gz") as tar:
         for number, path in enumerate(path for path in paths if os.path.lexists(path)):

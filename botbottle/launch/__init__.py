@@ -1,1 +1,1 @@
-"""From a manifest to a running program, without Django."""
+"""From a manifest to a running program. No Django."""

@@ -1,6 +1,6 @@
-"""What an agent may write to, no start is led through: not of its own bottle, not of another one.
+"""Checks that no start follows a path that an agent can change, of its own bottle or of another.
 
-Trust boundary: whoever writes to a directory can put a link into it, and a start follows links.
+Trust boundary: an agent can put links into a directory that it may write to, and a start follows links.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from botbottle import backends
 from botbottle.launch import plan_cache
 from botbottle.manifest import reader as manifests
 from botbottle.manifest.reader import BadManifest, Manifest
@@ -21,7 +22,7 @@ WORKSPACE = "workspace"  # in the bottle's directory
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A path of the host that a manifest names, and where in it."""
+    """A path of the host that a manifest names, and the key that names it."""
 
     key: str
     path: str
@@ -29,13 +30,13 @@ class Named:
 
 
 def check(manifest: Manifest, *, slug: str, home: Path) -> None:
-    """Raises BadManifest, in whichever of two manifests comes second: each is asked about the other."""
+    """Raises BadManifest for the later of two manifests that conflict: each is compared with all others."""
     bottles = Path(os.path.realpath(home)) / "bottles"
     own = str(bottles / slug / WORKSPACE)
     workspaces = {own, *map(str, bottles.glob(f"*/{WORKSPACE}"))}
     writable = {place.path for place in _written(manifest)}
     for named in _named(manifest):
-        # Its own workspace may be named, as far as no link is in the way: sources.check_source looks.
+        # Its own workspace may be named if no link is in the way: mount_sources.check_source checks that.
         others = workspaces - {own} if named.key == "workspace.path" else workspaces
         _refuse(manifest, named, writable | others)
     for other, neighbour in _neighbours(manifest, slug, bottles):
@@ -53,7 +54,7 @@ def _named(manifest: Manifest) -> Iterator[Named]:
         yield Named("workspace.path", manifest.workspace.path, mounted=True)
     for index, mount in enumerate(manifest.mounts):
         yield Named(f"mounts[{index}].path", mount.source, mounted=True)
-    image = "" if manifest.backend == "docker" else manifest.image
+    image = "" if backends.traits(manifest.backend).names_images else manifest.image
     for key, path in (("home", manifest.home), ("image", image), ("dockerfile", manifest.dockerfile)):
         if path:
             yield Named(key, path)
@@ -66,7 +67,7 @@ def _named(manifest: Manifest) -> Iterator[Named]:
 
 
 def _written(manifest: Manifest) -> Iterator[Named]:
-    """Bottles' own workspaces aside, which are known without any manifest."""
+    """The writable paths, without bottles' own workspaces, which are known without a manifest."""
     if manifest.workspace.path and manifest.workspace.writable:
         yield Named("workspace.path", manifest.workspace.path)
     for index, mount in enumerate(manifest.mounts):
@@ -75,12 +76,12 @@ def _written(manifest: Manifest) -> Iterator[Named]:
 
 
 def _neighbours(manifest: Manifest, slug: str, bottles: Path) -> Iterator[tuple[str, Manifest]]:
-    """The other manifests of this place whose bottles were ever started: an agent was in them."""
+    """The other manifests in this directory whose bottles were ever started: an agent ran in them."""
     if not manifest.path:
         return
     for path in sorted(Path(manifest.path).parent.glob("*.yaml")):
-        if path.stem != slug and (bottles / path.stem / plan_cache.COMMAND).exists():
-            with suppress(BadManifest):  # it cannot be started as it is
+        if path.stem != slug and (bottles / path.stem / plan_cache.COMMAND_FILE).exists():
+            with suppress(BadManifest):  # it cannot be started in this state
                 yield path.stem, manifests.load(path)
 
 

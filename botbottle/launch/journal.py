@@ -1,6 +1,6 @@
-"""What was done to a bottle, by whom: a file that any process can append to, with or without a database.
+"""The journal: what was done to a bottle, and by whom. Any process can append, with or without a database.
 
-The control plane reads it on (supervise/bottles/reconcile.py). It lies beside the sandbox, never inside.
+The control plane imports it (supervise/bottles/reconcile.py). It lies beside the sandbox, never inside.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Entry:
     what: str
     who: str
     at: float
-    pid: int  # of the process that did it, and when that began: numbers are used again
+    pid: int  # of the process that did it; `begun` identifies it, since ids are reused
     begun: str
     exit_code: int | None = None
     text: str = ""  # a failure's reason, or the program that was executed
@@ -36,20 +36,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Entries after a position, each with the position that follows it."""
+    """Entries after a position, each with the position after it."""
 
     entries: tuple[tuple[Entry, int], ...] = ()
     start: int = 0
 
 
 def append(directory: Path, what: str, *, who: str, exit_code: int | None = None, text: str = "") -> None:
-    """One whole line, after those of everybody else. Raises OSError.
+    """Append one whole line. Raises OSError.
 
-    A full disk keeps no bottle from being stopped: of all but a start, the system then tells what happened.
+    A full disk must not prevent a stop, so only a start fails on it; reconciling recovers the rest.
     """
     pid = os.getpid()
     entry = Entry(what, who, time.time(), pid, _begun(pid), exit_code, text)
-    # Begins on a line of its own, whatever a full disk left of the one before.
+    # Starts on a new line, even if a full disk has cut the one before.
     line = b"\n" + json.dumps(asdict(entry)).encode("ascii") + b"\n"
     descriptor = os.open(directory / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -63,7 +63,7 @@ def append(directory: Path, what: str, *, who: str, exit_code: int | None = None
 
 
 def read(directory: Path, start: int) -> Reading:
-    """What came after `start`. A journal that is shorter than that was begun anew, and is read from there."""
+    """Read the entries after `start`; all of them if the journal is shorter, since it was replaced."""
     try:
         content = (directory / NAME).read_bytes()
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def read(directory: Path, start: int) -> Reading:
 
 
 def exists(directory: Path) -> bool:
-    """Whether this home ever did something with the bottle."""
+    """Whether this home has ever done something with the bottle."""
     return (directory / NAME).exists()
 
 
@@ -91,7 +91,7 @@ def forget(directory: Path) -> None:
 
 
 def _entry(line: bytes) -> Entry | None:
-    """None for a line that a full disk or a crash left in pieces."""
+    """Parse a line; None for one that a full disk or a crash has cut."""
     try:
         return Entry(**json.loads(line))
     except (ValueError, TypeError):
@@ -99,7 +99,7 @@ def _entry(line: bytes) -> Entry | None:
 
 
 def _begun(pid: int) -> str:
-    """The moment a process began, in the kernel's own count. Empty when there is no such process."""
+    """The kernel's start time of a process; empty when there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - on the way of every quick start
             fields = file.read().rpartition(b")")[2].split()

@@ -1,6 +1,6 @@
-"""From a manifest to a plan: everything that is decided before a bottle starts. Nothing here runs anything.
+"""Compiles a manifest into a plan: everything that is decided before a bottle starts. Runs nothing.
 
-A plan never holds a secret variable's value, only where it is.
+A plan contains the source of a secret variable, never its value.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from botbottle.backends import quotas
-from botbottle.backends.base import (
+from botbottle import backends
+from botbottle.core.plan_types import (
     CONFIG_INSIDE,
-    HOME_INSIDE,
     SOCKETS_INSIDE,
     TRUST_INSIDE,
-    UID_INSIDE,
-    USER_INSIDE,
     WORKSPACE_INSIDE,
     File,
     Mount,
@@ -26,13 +23,10 @@ from botbottle.backends.base import (
 )
 from botbottle.launch import host_paths, plan_cache
 from botbottle.launch.host_paths import WORKSPACE
-from botbottle.launch.plan_cache import digest_of_inputs, from_json, to_json
 from botbottle.provision import agents, context_hooks, home_files, mount_sources, variables
 
 if TYPE_CHECKING:
     from botbottle.manifest.reader import Manifest
-
-__all__ = ["compile", "describe", "digest_of_inputs", "from_json", "keep", "to_json"]
 
 TRUST = "ca"  # in the bottle's directory
 
@@ -42,10 +36,10 @@ Existing = Callable[[str], str | None]  # a text file of the image, by its path 
 def compile(
     manifest: Manifest, *, slug: str, home: Path, existing: Existing, extra_command: tuple[str, ...] = ()
 ) -> Plan:
-    """`home` is BOTTLE_HOME; `extra_command` takes the place of the manifest's.
+    """Compile a manifest. `home` is BOTTLE_HOME; `extra_command` replaces the manifest's command.
 
     Raises BadManifest, or BadConfiguration when an agent's own configuration cannot be merged. The bottle's
-    own workspace may not exist yet: who starts the bottle makes it.
+    own workspace may not exist yet: the start creates it.
     """
     directory = Path(os.path.realpath(home)) / "bottles" / slug
     mounts = _mounts(manifest, directory, home)
@@ -110,7 +104,7 @@ def _source(manifest: Manifest, key: str, path: str, home: Path, *, own: Path | 
 
 
 def _image(manifest: Manifest, home: Path) -> str:
-    if not manifest.image or manifest.backend == "docker":
+    if not manifest.image or backends.traits(manifest.backend).names_images:
         return manifest.image
     return _source(manifest, "image", manifest.image, home)
 
@@ -145,7 +139,7 @@ def _files(manifest: Manifest, home: Path, existing: Existing) -> tuple[File, ..
 
 
 def _context_hooks(manifest: Manifest, files: dict[str, File], existing: Existing) -> Iterator[File]:
-    """What fetches the session context when the agent's session begins."""
+    """Files that fetch the session context when the agent's session begins."""
     yield from context_hooks.files(manifest.agent)
     if manifest.agent == "claude":
         path = context_hooks.CLAUDE_SETTINGS
@@ -165,102 +159,21 @@ def _home_files(manifest: Manifest, home: Path) -> tuple[File, ...]:
         raise manifest.refuse("home", str(error)) from error
 
 
-def describe(plan: Plan, manifest: Manifest | None = None) -> str:
-    """What would be started and what the agent will see, for people. With the manifest: also its routes."""
-    parts = [
-        (f"Bottle {plan.slug}", _described_bottle(plan)),
-        (
-            "Mounted",
-            [f"{'rw' if each.writable else 'ro'}  {each.target}  from {each.source}" for each in plan.mounts],
-        ),
-        ("Variables", [_described_variable(*entry) for entry in sorted(plan.variables.items())]),
-        ("Files", [f"{file.path}  ({len(file.content.encode())} bytes)" for file in plan.files]),
-    ]
-    if manifest is not None:
-        parts.append(("Open at the first start", _described_routes(manifest)))
-    note = next((file.content for file in plan.files if file.path == agents.NOTES.get(plan.agent)), "")
-    parts.append(("The agent reads", note.splitlines()))
-    return "\n".join(
-        line for title, lines in parts if lines for line in (title, *(f"  {each}" for each in lines), "")
-    )
-
-
-def _described_bottle(plan: Plan) -> list[str]:
-    limits, *weaker = _described_limits(plan)
-    entry = f"{agents.SERVER} at {variables.MCP_URL}"
-    if plan.agent == "none":
-        entry += " (no entry is written for an agent of kind none)"
-    return [
-        f"backend   {plan.backend}",
-        f"image     {plan.image or plan.dockerfile or 'the programs of this host, read-only'}",
-        *([f"built     from {plan.dockerfile}"] if plan.image and plan.dockerfile else []),
-        f"agent     {plan.agent}",
-        f"command   {' '.join(map(_shown, plan.command)) or 'none: idle until something is executed in it'}",
-        f"user      {USER_INSIDE} ({UID_INSIDE}), in {plan.workdir}; {HOME_INSIDE} is new at each start",
-        f"limits    {limits}",
-        *(f"          {line}" for line in weaker),
-        f"network   none but the proxy at {variables.PROXY_URL}, which denies by default",
-        f"MCP       {entry if plan.supervise else 'none: supervise is false'}",
-    ]
-
-
-def _described_limits(plan: Plan) -> Iterator[str]:
-    """All in one line; then, in a line each, what does not hold everywhere."""
-    limits = plan.limits
-    limited = [
-        f"{limits.cpus:g} cpus" if limits.cpus else "",
-        f"{limits.memory / 1024**2:.0f} MiB of memory" if limits.memory else "",
-    ]
-    if plan.backend != "smolmachines":
-        limited.append(f"{limits.pids or quotas.processes()} processes")
-        limited.append(f"{limits.files or quotas.FILES} descriptors of each process")
-    yield ", ".join(filter(None, limited)) or "none"
-    if plan.backend == "local":
-        for name, holds in quotas.WEAKER.items():
-            if getattr(limits, name):
-                yield f"without a control group, {name} {holds}"
-
-
-def _described_variable(name: str, variable: Variable) -> str:
-    if variable.value is not None:
-        return f"{name}={_shown(variable.value)}"
-    source = (
-        f"variable {variable.from_env}" if variable.from_env is not None else f"file {variable.from_file}"
-    )
-    return f"{name}  (secret, from the host's {source})"
-
-
-def _described_routes(manifest: Manifest) -> list[str]:
-    lines = []
-    for route in manifest.routes:
-        words = [", ".join(route.get("methods", ())) or "every method", "on"]
-        words += [", ".join(route.get("path_allowlist", ())) or "every path"]
-        if "auth" in route:
-            words.append(f"with {route['auth']['token_ref']}, added by the proxy")
-        if "lease" in route:
-            words.append(", ".join(f"{key} {value}" for key, value in route["lease"].items()))
-        lines.append(f"{route['host']}  {' '.join(words)}")
-    return lines + [f"{host}  at the gate" for host in manifest.gate_hosts]
-
-
-def _shown(text: str) -> str:
-    """As it is where that is plain, else quoted and escaped: a terminal obeys what it prints."""
-    return text if text.isprintable() and text and " " not in text else ascii(text)
-
-
-def keep(plan: Plan, manifest: Manifest) -> None:
-    """Keep a compiled plan for the next start, where every input is a file of this host. Raises OSError.
+def cache(plan: Plan, manifest: Manifest) -> None:
+    """Cache a compiled plan for the next start, where every input is a file of this host. Raises OSError.
 
     Call it after `provision.trust.write`: the trust files are among the inputs.
     """
-    if plan.backend != "local" or not manifest.path:
+    if not backends.traits(plan.backend).has_cacheable_plans or not manifest.path:
         return
-    if Path(manifest.path).read_text(encoding="utf-8") == manifest.text:  # else: edited since it was read
+    if (
+        Path(manifest.path).read_text(encoding="utf-8") == manifest.text
+    ):  # else it was edited since it was read
         plan_cache.write(plan, [manifest.path, *_inputs(plan, manifest)])
 
 
 def _inputs(plan: Plan, manifest: Manifest) -> Iterator[str]:
-    """Files and directories that the plan came from, there or not."""
+    """Files and directories that the plan was made from, whether they exist or not."""
     directory = Path(plan.directory)
     trust = directory / TRUST
     yield from map(str, (directory / "ca.pem", trust / "bundle.pem"))

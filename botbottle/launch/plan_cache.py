@@ -1,6 +1,6 @@
-"""A plan as text, and the one that is kept so that the next start need not make it again.
+"""A plan as text, and the cached plan that saves the next start from compiling it again.
 
-Imports little: this is part of every start's time. A kept plan counts only while its inputs are untouched.
+A cached plan is used only while its inputs are unchanged. Every start imports this.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from botbottle.backends.base import File, Limits, Mount, Plan, Variable
+from botbottle.core.plan_types import File, Limits, Mount, Plan, Variable
 
 FORMAT = 1
-KEPT, COMMAND = "run/launch.json", "run/command.json"  # in the bottle's directory
+PLAN_FILE, COMMAND_FILE = "run/plan.json", "run/command.json"  # in the bottle's directory
 
 # A change in one of these folders may change what a manifest becomes.
 _DECIDE_A_PLAN = ("core", "manifest", "launch", "provision", "backends")
 
 
 def to_json(plan: Plan) -> str:
-    """Exactly what `from_json` reads back."""
+    """Format a plan for `from_json`."""
     return json.dumps(_plain(plan))
 
 
 def from_json(text: str) -> Plan:
-    """Raises ValueError for what this version did not write."""
+    """Parse a plan. Raises ValueError for anything that this version did not write."""
     return _plan(json.loads(text))
 
 
 def digest_of_inputs(paths: Iterable[str]) -> str:
-    """What the files are by their stamps, not their content, which need not be read; and who reads them."""
-    ours = Path(__file__).parents[1]
-    program = [str(entry) for room in _DECIDE_A_PLAN for entry in sorted((ours / room).rglob("*.py"))]
+    """The files' stamps, and those of our own modules that compile a plan. No content is read."""
+    package = Path(__file__).parents[1]
+    program = [str(path) for room in _DECIDE_A_PLAN for path in sorted((package / room).rglob("*.py"))]
     return "\n".join(_stamp(path) for path in (*program, *paths))
 
 
 def write(plan: Plan, inputs: list[str]) -> None:
-    """Keep a plan (0600); the first input is its manifest. Raises OSError."""
-    path = Path(plan.directory, KEPT)
+    """Cache a plan (0600); the first input is its manifest. Raises OSError."""
+    path = Path(plan.directory, PLAN_FILE)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -49,9 +49,9 @@ def write(plan: Plan, inputs: list[str]) -> None:
 
 
 def load_fresh(directory: Path, manifest: Path) -> Plan | None:
-    """The kept plan of the bottle in `directory`, when it is of this manifest and nothing changed since."""
+    """The cached plan of the bottle in `directory`, if it is of this manifest and no input has changed."""
     try:
-        plain = json.loads((directory / KEPT).read_bytes())
+        plain = json.loads((directory / PLAN_FILE).read_bytes())
         if plain["inputs"][0] != str(manifest.absolute()):
             return None
         return _plan(plain["plan"]) if digest_of_inputs(plain["inputs"]) == plain["digest"] else None
@@ -59,19 +59,19 @@ def load_fresh(directory: Path, manifest: Path) -> Plan | None:
         return None
 
 
-def remember_command(plan: Plan) -> None:
-    """What it was started with, so that a replacement goes on with the same. Raises OSError."""
-    path = Path(plan.directory, COMMAND)
+def write_command(plan: Plan) -> None:
+    """Record the command, so that a replacement of the sandbox runs the same one. Raises OSError."""
+    path = Path(plan.directory, COMMAND_FILE)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # arguments may be secret
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(plan.command, file)
 
 
-def command_of(directory: Path) -> tuple[str, ...]:
-    """Empty when it was started with none, or never."""
+def read_command(directory: Path) -> tuple[str, ...]:
+    """The command of the last start; empty when there was none."""
     try:
-        words = json.loads((directory / COMMAND).read_bytes())
+        words = json.loads((directory / COMMAND_FILE).read_bytes())
         return tuple(str(word) for word in words)
     except (OSError, ValueError, TypeError):
         return ()
@@ -105,7 +105,7 @@ def _plan(plain: Any) -> Plan:
 
 
 def _stamp(path: str) -> str:
-    """The change time is the system's own: nobody sets it back."""
+    """The file's stamp. The change time is the system's own: no program can set it back."""
     try:
         found = Path(path).stat(follow_symlinks=False)
     except OSError:

@@ -1,6 +1,6 @@
-"""A sandbox for one question: started from a bottle's plan, asked, and gone. The bottle is not touched.
+"""Runs one program in a sandbox like a bottle's and removes the sandbox. The bottle is not touched.
 
-Trust boundary: what runs in it may be an agent's, so what it prints is bounded and proves nothing.
+Trust boundary: the program may be an agent's, so its output is bounded and proves nothing.
 """
 
 from __future__ import annotations
@@ -15,50 +15,49 @@ from pathlib import Path
 
 from botbottle import backends
 from botbottle.backends.accounts import bottle_user
-from botbottle.backends.base import WORKSPACE_INSIDE, Backend, BackendError, Mount, Plan
-from botbottle.backends.local import bubblewrap
+from botbottle.backends.base import Backend
+from botbottle.core.plan_types import WORKSPACE_INSIDE, BackendError, Mount, Plan
 
-PLACE = "canary"  # in the bottle's directory: a home of its own, so that nobody takes it for the bottle
+DIRECTORY = "canary"  # in the bottle's directory: a separate home, so that it is never taken for the bottle
 _MOST_OUTPUT = 1 << 20
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    exit_code: int | None  # None: it took too long
+class Result:
+    exit_code: int | None  # None: it ran out of time
     output: str
 
 
 class ScratchSandbox:
-    """Use it by `prepared`, which takes it away again."""
+    """A sandbox for one program; create it with `scratch_sandbox`, which also removes it."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self.home = Path(plan.directory) / PLACE
-        self.scratch = self.home / "scratch"  # writable for what runs in it
+        self.home = Path(plan.directory) / DIRECTORY
+        self.scratch = self.home / "scratch"  # writable for the program
         self.backend: Backend = backends.get(plan.backend, self.home)
 
-    def ask(self, program: str, *arguments: str, mounts: Iterable[Mount], seconds: float) -> Ended:
+    def run(self, program: str, *arguments: str, mounts: Iterable[Mount], seconds: float) -> Result:
         """Run a Python program in it. Raises BackendError when it does not even start."""
         plan = self._plan
-        python = bubblewrap.interpreter_inside(plan) if plan.backend == "local" else "python3"
         directory = self.home / "bottles" / plan.slug
         made = replace(
             plan,
             directory=str(directory),
-            command=(python, "-I", "-S", "-c", program, *arguments),
+            command=(self.backend.interpreter(plan), "-I", "-S", "-c", program, *arguments),
             mounts=tuple(mounts),
             workdir="/",
         )
-        self.backend.start(made, _unheard)
+        self.backend.start(made, _ignore)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             life = self.backend.life(plan.slug)
             if not life.alive:
-                return Ended(life.exit_code, self._output())
-            time.sleep(_LOOK_SECONDS)
+                return Result(life.exit_code, self._output())
+            time.sleep(_POLL_SECONDS)
         self.backend.stop(plan.slug, seconds=0)
-        return Ended(None, self._output())
+        return Result(None, self._output())
 
     def _output(self) -> str:
         received = b""
@@ -70,11 +69,11 @@ class ScratchSandbox:
 
 
 @contextmanager
-def prepared(plan: Plan) -> Iterator[ScratchSandbox]:
+def scratch_sandbox(plan: Plan) -> Iterator[ScratchSandbox]:
     clear(plan.backend, Path(plan.directory), plan.slug)
     made = ScratchSandbox(plan)
     made.scratch.mkdir(mode=0o700, parents=True)
-    _give_to_bottle(made, plan)
+    _set_owners(made, plan)
     try:
         yield made
     finally:
@@ -82,8 +81,8 @@ def prepared(plan: Plan) -> Iterator[ScratchSandbox]:
 
 
 def clear(backend: str, directory: Path, slug: str) -> None:
-    """Take away what is left of one, perhaps by a process that was killed. Nothing there is fine."""
-    home = directory / PLACE
+    """Remove what is left of one, perhaps by a killed process. Does nothing if there is none."""
+    home = directory / DIRECTORY
     if home.is_dir():
         with suppress(BackendError):
             backends.get(backend, home).remove(slug)
@@ -94,16 +93,16 @@ def workspace_of(plan: Plan) -> Mount:
     return next(mount for mount in plan.mounts if mount.target == WORKSPACE_INSIDE)
 
 
-def _give_to_bottle(made: ScratchSandbox, plan: Plan) -> None:
-    """As the bottle's own home and workspace are. Only root can, and has to."""
+def _set_owners(made: ScratchSandbox, plan: Plan) -> None:
+    """Give the directories to the owners that a bottle's have. Only root can, and has to."""
     if os.geteuid() != 0:
         return
     owner = Path(plan.directory).parent.parent.stat()
     os.chown(made.home, owner.st_uid, owner.st_gid)
-    if plan.backend != "local":  # there root is the bottle's user, under another number
+    if not backends.traits(plan.backend).runs_as_operator:
         user = bottle_user(made.home)
         os.chown(made.scratch, user.uid, user.gid)
 
 
-def _unheard(_line: str) -> None:
-    """What a throw-away sandbox has to say about itself interests nobody."""
+def _ignore(_line: str) -> None:
+    """Ignore progress: it does not interest the caller."""

@@ -1,1 +1,1 @@
-"""The operator's file that says what a bottle is."""
+"""The manifest: the operator's file that defines a bottle."""

@@ -1,4 +1,4 @@
-"""The manifest that `bottle init` writes: a setting behind '#' is there to be uncommented."""
+"""The manifest that `bottle init` writes; settings behind '#' are meant to be uncommented."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What a manifest says of one managed MCP server. Pure; written by an operator."""
+"""A manifest's entry for a managed MCP server. Pure; written by an operator."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from botbottle.backends.base import Limits, Variable
+from botbottle.core.plan_types import Limits, Variable
 
 KEYS: Final = (
     "command", "args", "env", "host_path", "mode", "startup_timeout", "cpus", "memory", "pids", "read_only",
     "tools",
 )  # fmt: skip
 ASK, ALLOW = "ask", "allow"
-EVERY = "*"  # in `tools`: all that are not named
+EVERY = "*"  # in `tools`: all tools that are not listed
 STARTUP_SECONDS = 60.0
 _TOOL = re.compile(r"\*|[^\s\x00-\x1f\x7f]{1,128}")
 
@@ -25,14 +25,14 @@ class Spec:
     command: str
     args: tuple[str, ...] = ()
     env: Mapping[str, Variable] = field(default_factory=dict)
-    host_path: str = ""  # absolute; "": nothing is staged
-    writable: bool = False  # the copy, never the original
+    host_path: str = ""  # absolute; "": stages no files
+    writable: bool = False  # of the copy, never of the original
     startup_timeout: float = STARTUP_SECONDS
     limits: Limits = field(default_factory=Limits)
     tools: Mapping[str, str] = field(default_factory=dict)
 
     def asks(self, tool: str) -> bool:
-        """Whether an operator decides each call of it."""
+        """Whether an operator decides each call of the tool."""
         return self.tools.get(tool, self.tools.get(EVERY, ALLOW)) == ASK
 
 
@@ -49,7 +49,7 @@ class Reading(Protocol):
 
 
 def read(reading: Reading, value: object, key: str, name: str) -> Spec:
-    """Raises what `reading` refuses with."""
+    """Read an entry. Raises what `reading` raises."""
     given = reading.mapping(value, key, KEYS)
     if "command" not in given:
         raise reading.refuse(f"{key}.command", "is required: the program, such as python3 or npx.")

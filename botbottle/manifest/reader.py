@@ -1,6 +1,7 @@
-"""A bottle's manifest: the operator's file that says what it is. Read whole, or refused with the line.
+"""Reads a bottle's manifest completely, or refuses it with the line of the problem.
 
-Trust boundary: written by an operator, never by an agent; plan.py refuses one that its bottle could rewrite.
+Trust boundary: an operator wrote it, never an agent; launch/host_paths.py refuses one that its bottle could
+rewrite.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from botbottle.backends import NAMES as BACKENDS
-from botbottle.backends.base import BackendError, Limits, Mount, Variable
+from botbottle import backends
+from botbottle.core.plan_types import BackendError, Limits, Mount, Variable
 from botbottle.manifest import mcp_servers as servers
 from botbottle.manifest import yaml as manifest_yaml
 from botbottle.manifest.example import EXAMPLE
@@ -44,25 +45,25 @@ _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 class BadManifest(BackendError):
-    """The message names the file, the line and the key, and says what is allowed."""
+    """The manifest is refused. The message names file, line and key, and says what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    path: str = ""  # absolute, on the host; "" is the bottle's own directory, made when it starts
+    path: str = ""  # absolute, on the host; "" is the bottle's own directory, created by a start
     writable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Relative paths of the file are absolute here. `routes` are asks as `egress.policy.asks` gives them."""
+    """A manifest. Relative paths are made absolute; `routes` are asks as `egress.policy.asks` parses them."""
 
     name: str
     backend: str = "local"
     image: str = ""
     dockerfile: str = ""
     agent: str = "none"
-    command: tuple[str, ...] | None = None  # None: the agent's own
+    command: tuple[str, ...] | None = None  # None: the agent's default
     env: Mapping[str, Variable] = field(default_factory=dict)
     workspace: Workspace = Workspace()
     home: str = ""
@@ -73,17 +74,17 @@ class Manifest:
     supervise: bool = True
     context: bool = True
     mcp_servers: Mapping[str, servers.Spec] = field(default_factory=dict)
-    path: str = ""  # of the file, absolute; "" when it came from a text
+    path: str = ""  # of the file, absolute; "" if it was parsed from a text
     text: str = field(default="", compare=False, repr=False)
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def refuse(self, key: str, what: str) -> BadManifest:
-        """For what can only be seen when the manifest meets a host."""
+        """Make a refusal for a problem that only shows on the host."""
         return _refusal(self.name, self.lines, key, what)
 
 
 def load(path: Path) -> Manifest:
-    """Raises BadManifest, also when there is no such file."""
+    """Read a manifest's file. Raises BadManifest, also when it does not exist."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -96,7 +97,10 @@ def load(path: Path) -> Manifest:
 
 
 def parse(text: str, name: str, *, path: Path | None = None) -> Manifest:
-    """`name` is for messages. Relative paths start where the file is, else here. Raises BadManifest."""
+    """Parse a manifest. `name` is for messages. Raises BadManifest.
+
+    Relative paths start where the file is, else in the current directory.
+    """
     try:
         plain, lines = manifest_yaml.read(text)
     except manifest_yaml.BadYaml as error:
@@ -106,7 +110,7 @@ def parse(text: str, name: str, *, path: Path | None = None) -> Manifest:
 
 def _refusal(name: str, lines: Mapping[str, int], key: str, what: str) -> BadManifest:
     known = key
-    while known and known not in lines:  # a key that is missing stands where its parent does
+    while known and known not in lines:  # a missing key is located at its parent
         known = known[: max(known.rfind("."), known.rfind("["), 0)]
     shown = "" if not key else f", {key if key.isprintable() else ascii(key)}"
     return BadManifest(f"{name}, line {lines.get(known, 1)}{shown}: {what}")
@@ -124,7 +128,7 @@ class _Reading:
         if plain is None:
             raise BadManifest(f"{self.name}, line 1: it is empty. Write at least 'backend: local'.")
         given = self.mapping(plain, "", KEYS)
-        backend = self.choice(given, "backend", BACKENDS, "local")
+        backend = self.choice(given, "backend", backends.NAMES, "local")
         return Manifest(
             name=self.name,
             backend=backend,
@@ -153,7 +157,7 @@ class _Reading:
     # Values by their kind
 
     def mapping(self, value: object, key: str, allowed: tuple[str, ...]) -> dict[str, Any]:
-        """A mapping with no other keys than these. Keys without a value count as absent."""
+        """A mapping with only these keys. Keys without a value count as absent."""
         if not isinstance(value, dict):
             raise self.refuse(key, f"must be a mapping with {', '.join(allowed)}; got {quoted(value)}.")
         for name in value:
@@ -181,7 +185,7 @@ class _Reading:
         return value
 
     def file(self, given: Mapping[str, Any], key: str) -> str:
-        """A path of the host, absolute; or nothing."""
+        """A path of the host made absolute, or ""."""
         name = key.rpartition(".")[2]
         return self.host_path(given[name], key) if name in given else ""
 
@@ -212,12 +216,12 @@ class _Reading:
     # The keys, one by one
 
     def image(self, given: Mapping[str, Any], backend: str) -> str:
-        """A name for docker, a path for the others."""
-        if backend == "docker" and not given.keys() & {"image", "dockerfile"}:
-            raise self.refuse("backend", "docker needs an image or a dockerfile to start from.")
-        if backend == "smolmachines" and "image" not in given:
-            raise self.refuse("backend", "smolmachines needs an image to start from.")
-        if backend != "docker" or "image" not in given:
+        """A name in an engine, or a path of this host."""
+        traits = backends.traits(backend)
+        sources = ("image", "dockerfile") if traits.builds_dockerfiles else ("image",)
+        if traits.needs_image and not any(key in given for key in sources):
+            raise self.refuse("backend", f"{backend} needs an {' or a '.join(sources)} to start from.")
+        if not traits.names_images or "image" not in given:
             return self.file(given, "image")
         image = self.text(given["image"], "image")
         if not _IMAGE.fullmatch(image):
@@ -225,10 +229,10 @@ class _Reading:
         return image
 
     def dockerfile(self, given: Mapping[str, Any], backend: str) -> str:
-        if "dockerfile" in given and backend != "docker":
+        if "dockerfile" in given and not backends.traits(backend).builds_dockerfiles:
             raise self.refuse(
                 "dockerfile",
-                f"{backend} builds no image itself. Take 'backend: docker', or name a directory as image.",
+                f"{backend} does not build images. Take 'backend: docker', or name a directory as image.",
             )
         return self.file(given, "dockerfile")
 
@@ -297,7 +301,7 @@ class _Reading:
             asked = parse_operator_route(part)
             merge_route(RouteTable(), asked, now=datetime.now(UTC), operator=True)
         except PolicyError as error:
-            # The sentence begins with the field's name, such as lease.ttl_seconds; so the line can be told.
+            # The sentence begins with the field's name, such as lease.ttl_seconds, which gives the line.
             named = _FIELD.match(str(error))
             at = f"{key}.{named[0]}" if named and named[1] in part else key
             raise self.refuse(at, f"{error}.") from error

@@ -1,6 +1,6 @@
-"""YAML as plain values with the line of every key, and without the parts of YAML that surprise.
+"""Parses YAML into plain values with the line of every key, without the surprising parts of YAML.
 
-Trust boundary: the file may hold anything; what is not plain is refused with its line.
+Trust boundary: the file may contain anything; what is not plain is refused with its line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONSTRUCTED = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", 
 
 
 class BadYaml(ValueError):
-    """`str(error)` is a sentence; `line` counts from 1."""
+    """The text is refused. `str(error)` is a sentence; `line` counts from 1."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -29,7 +29,7 @@ class BadYaml(ValueError):
 
 
 def read(text: str) -> tuple[Any, dict[str, int]]:
-    """The value, and the line of each key: `env.NAME`, `routes[0].host`. Raises BadYaml."""
+    """Return the value, and the line of each key: `env.NAME`, `routes[0].host`. Raises BadYaml."""
     if len(text) > MAX_CHARACTERS:
         raise BadYaml(1, f"it is longer than {MAX_CHARACTERS} characters.")
     try:
@@ -48,14 +48,14 @@ def read(text: str) -> tuple[Any, dict[str, int]]:
 
 
 def unknown(name: object, allowed: Sequence[str]) -> str:
-    """What to say about a key that nobody knows."""
+    """The sentence about an unknown key."""
     near = get_close_matches(str(name), allowed, n=1)
     meant = f" Did you mean {near[0]!r}?" if near else ""
     return f"there is no such key.{meant} Allowed: {', '.join(allowed)}."
 
 
 def _refuse_clever_yaml(text: str) -> None:
-    """Anchors, tags and deep nesting make a small file huge, or mean something else than they say."""
+    """Refuse anchors, tags and deep nesting: they make a small file huge, or change its meaning."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         line = event.start_mark.line + 1
@@ -77,7 +77,7 @@ def _plain(loader: Any, node: yaml.Node, key: str, lines: dict[str, int]) -> Any
             lines[f"{key}[{index}]"] = entry.start_mark.line + 1
             entries.append(_plain(loader, entry, f"{key}[{index}]", lines))
         return entries
-    # Dates and the like stay the text they are.
+    # Dates and the like stay text.
     return loader.construct_object(node) if node.tag in _CONSTRUCTED else node.value
 
 

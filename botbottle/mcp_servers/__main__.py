@@ -1,4 +1,4 @@
-"""`python -m botbottle.mcp_servers`: the host process; what it is to do comes on standard input."""
+"""`python -m botbottle.mcp_servers`: the host process. It reads its order from standard input."""
 
 from botbottle.mcp_servers.host import main
 

@@ -1,6 +1,6 @@
-"""Who speaks with a managed server through the host process: a web worker, for one call or for a websocket.
+"""A client of a managed server: a web worker connected to the host process, for one call or a websocket.
 
-Lines of JSON both ways. The worker has proven the bottle and checked the message; here it is only carried.
+Lines of JSON in both directions. The worker has authenticated the bottle and checked the message.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from botbottle.mcp_servers.process import Gone
 if TYPE_CHECKING:
     from botbottle.mcp_servers.host import Host
 
-MOST_BEHIND = 64 * 1024**2  # of what a client has not read yet
-_numbers = itertools.count(1)  # 0 is the host itself
+MOST_BEHIND = 64 * 1024**2  # of unread data for a client
+_numbers = itertools.count(1)  # 0 is the host process itself
 
 Json = dict[str, Any]
 
@@ -32,16 +32,16 @@ class Client:
         try:
             await self._converse()
         except (OSError, ValueError, asyncio.IncompleteReadError):
-            pass  # whoever it was is gone, or no worker of ours
+            pass  # the client is gone, or is not one of our workers
         finally:
             self.leave()
 
     async def _converse(self) -> None:
-        """First {server, attach} or {control, server}; then messages."""
+        """Read {server, attach} or {control, server} first; then messages."""
         first = await self._next()
         server = self.host.servers.get(str(first.get("server"))) if first else None
         if first is None or server is None:
-            self.tell({"refused": error_of(Phase.SESSION_CREATE, "This bottle has no such server.")})
+            self.send({"refused": error_of(Phase.SESSION_CREATE, "This bottle has no such server.")})
             return
         if "control" in first:
             await self._control(server, str(first["control"]))
@@ -49,33 +49,33 @@ class Client:
         refused = await self._wait_for(server)
         if refused is None and first.get("attach"):
             refused = self._attach(server)
-        self.tell({"refused": refused} if refused else {"ok": True})
+        self.send({"refused": refused} if refused else {"ok": True})
         if refused is None:
             self.server = server
-            await self._carry(server)
+            await self._relay(server)
 
-    async def _carry(self, server: Server) -> None:
+    async def _relay(self, server: Server) -> None:
         while (message := await self._next()) is not None:
             session = server.session
             try:
                 if session is None or server.state.condition is not Condition.RUNNING:
                     raise Gone
                 if self.host.attached.get(server.spec.name) is self:
-                    session.listen(self.number, self.tell)
-                await session.forward(self.number, message, self.tell)
+                    session.listen(self.number, self.send)
+                await session.forward(self.number, message, self.send)
             except Gone:
                 if "id" in message:
-                    told = await self._wait_for(server) or error_of(
+                    problem = await self._wait_for(server) or error_of(
                         Phase.TOOL_CALL, "The server was restarted just now. Call again."
                     )
-                    self.tell({"jsonrpc": "2.0", "id": message["id"], "error": told})
+                    self.send({"jsonrpc": "2.0", "id": message["id"], "error": problem})
 
     async def _wait_for(self, server: Server) -> Json | None:
-        """Until it runs or has failed once; then what is wrong, or None."""
+        """Wait until the server runs or has failed once; returns the problem, or None."""
         seconds = server.spec.startup_timeout
         try:
             async with asyncio.timeout(seconds):
-                await server.settled.wait()
+                await server.tried.wait()
         except TimeoutError:
             return error_of(server.step, f"It is not up after {seconds:g} s.")
         state = server.state
@@ -90,7 +90,7 @@ class Client:
         )
 
     def _attach(self, server: Server) -> Json | None:
-        """One at a time: two would answer each other's questions."""
+        """Attach one client at a time: two would answer each other's questions."""
         if server.spec.name in self.host.attached:
             return error_of(Phase.RELAY_CONNECT, "Another websocket is attached to this server.")
         self.host.attached[server.spec.name] = self
@@ -103,7 +103,7 @@ class Client:
             await server.stop()
         if verb in ("start", "restart"):
             server.begin()
-        self.tell({"ok": verb in ("stop", "start", "restart")})
+        self.send({"ok": verb in ("stop", "start", "restart")})
 
     async def _next(self) -> Json | None:
         line = await self.reader.readline()
@@ -114,7 +114,7 @@ class Client:
             raise ValueError("not a message")
         return message
 
-    def tell(self, message: Json) -> None:
+    def send(self, message: Json) -> None:
         if self.writer.transport.get_write_buffer_size() > MOST_BEHIND:
             self.writer.transport.abort()
             return

@@ -1,45 +1,46 @@
-"""The process on the host that holds a bottle's managed servers: one per bottle, gone with it.
+"""The host process that runs a bottle's managed servers: one per bottle, and it ends with the bottle.
 
-Web workers come and go on its private socket; what it knows is in `run/servers.json`. It survives them, and
-ends by itself when the bottle does. Its lock on `run/servers.lock` is the truth that it lives.
+Web workers connect to its private socket and may restart meanwhile; its state is in `run/servers.json`. It
+lives while it holds the lock on `run/servers.lock`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import signal
 import socket
 import sys
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from botbottle import backends
-from botbottle.backends.base import BackendError, Life, Unavailable
+from botbottle.backends.base import Life, Unavailable
+from botbottle.core import locks
+from botbottle.core.plan_types import BackendError
 from botbottle.manifest import reader as manifests
 from botbottle.mcp_servers.clients import Client
 from botbottle.mcp_servers.monitor import Phase, Sandbox, Server
 
 SOCKET, LOCK, FILE = "servers.sock", "servers.lock", "servers.json"
-WAIT_SECONDS = 60.0  # for the sandbox to be there
+WAIT_SECONDS = 60.0  # for the sandbox to start
 LOOK_SECONDS = 2.0
+LOCK_SECONDS = 1.0
 MOST_LINE = 16 * 1024**2
 MOST_CLIENTS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """From whoever starts it, on standard input."""
+    """The order for a host process, sent on its standard input."""
 
     slug: str
     home: str
-    manifest: str  # the text that the bottle was started with
-    path: str  # where that file is: relative paths start there
+    manifest: str  # the manifest's text at the bottle's start
+    path: str  # of that file: relative paths start there
     workspace: str  # on the host
     roots: tuple[str, ...]
 
@@ -51,11 +52,11 @@ class Host:
         self.manifest = manifests.parse(order.manifest, order.path, path=Path(order.path))
         self.backend = backends.get(self.manifest.backend, Path(order.home))
         self.servers: dict[str, Server] = {}
-        self.attached: dict[str, Client] = {}  # by server: the one websocket
+        self.attached: dict[str, Client] = {}  # the one websocket of each server
         self._conversations: set[asyncio.Task[None]] = set()
         self.started_at: float | None = None
         self._over = asyncio.Event()
-        self._ended = ""  # why the bottle is not there
+        self._ended = ""  # why the bottle does not run
 
     async def live(self) -> None:
         loop = asyncio.get_running_loop()
@@ -87,7 +88,7 @@ class Host:
             if server.state.wanted:
                 server.begin()
             else:
-                server.settled.set()
+                server.tried.set()
         while not self._over.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -111,7 +112,7 @@ class Host:
         return False
 
     async def _life(self) -> Life | None:
-        """None: it cannot be told now, which is no end."""
+        """The bottle's state; None when the backend cannot tell, which does not mean that it ended."""
         try:
             return await asyncio.to_thread(self.backend.life, self.order.slug)
         except BackendError:
@@ -134,7 +135,7 @@ class Host:
             self.run_directory,
         )
 
-    # what is known
+    # state on disk
 
     def write(self) -> None:
         known = {
@@ -148,7 +149,7 @@ class Host:
             temporary.replace(self.run_directory / FILE)
 
     def _stopped_before(self) -> set[str]:
-        """An operator's stop holds until the bottle is started anew, whatever becomes of this process."""
+        """The servers that an operator stopped. That holds until the bottle is started again."""
         try:
             known = json.loads((self.run_directory / FILE).read_bytes())
             if known["bottle_started_at"] != self.started_at or self.started_at is None:
@@ -157,7 +158,7 @@ class Host:
         except (OSError, ValueError, LookupError, TypeError):
             return set()
 
-    # who comes
+    # clients
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         conversation = asyncio.ensure_future(Client(self, reader, writer).converse())
@@ -172,7 +173,7 @@ class Host:
 
 
 def listen(run: Path) -> socket.socket:
-    """Private, in a private directory; its path may be longer than an address can be."""
+    """Open the private socket. Its path may be longer than an address can be."""
     directory = os.open(run, os.O_PATH | os.O_DIRECTORY)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     path = f"/proc/self/fd/{directory}/{SOCKET}"
@@ -188,33 +189,12 @@ def listen(run: Path) -> socket.socket:
     return listener
 
 
-def hold(run: Path) -> IO[str] | None:
-    """The lock, or None when another host process has it; who only looks has it for a moment."""
-    file = (run / LOCK).open("w")
-    for _ in range(20):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return file
-    file.close()
-    return None
-
-
 def lives(run: Path) -> bool:
-    try:
-        with (run / LOCK).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    return locks.is_locked(run / LOCK)
 
 
 def known(run: Path) -> dict[str, Any]:
-    """What the last host process wrote of its servers, by name."""
+    """The state of the servers that the last host process wrote, by name."""
     try:
         found: dict[str, Any] = json.loads((run / FILE).read_bytes())["servers"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -227,9 +207,10 @@ def main() -> None:
     order = Order(**{**plain, "roots": tuple(plain["roots"])})
     run = Path(order.home) / "bottles" / order.slug / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = hold(run)
-    if lock is None:
-        return
+    try:
+        locks.acquire(run / LOCK, seconds=LOCK_SECONDS)  # held until this process ends
+    except BlockingIOError:
+        return  # another host process has it
     log = os.open(run / "servers.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(log, 2)
     asyncio.run(Host(order).live())

@@ -1,6 +1,6 @@
-"""The limits of one managed server: on everything it starts together where control groups can be had.
+"""The limits of a managed server: on all its processes together where control groups are available.
 
-Where they cannot, on each of its processes. `words` says which of the two is in force.
+Else on each of its processes. `words` says which of the two is in force.
 """
 
 from __future__ import annotations
@@ -8,29 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from botbottle.backends.base import Limits
 from botbottle.backends.local import cgroups
+from botbottle.core.plan_types import Limits
 
 NAMES = ("memory", "pids", "cpus")
 
 
-class Bounds:
+class ServerLimits:
     def __init__(self, group: str, wanted: Limits) -> None:
         self._group, self._wanted = group, wanted
         self._placed = cgroups.Placement()
 
     def enter(self, locate: Callable[[], int | None]) -> None:
-        """Before it starts anything; `locate` finds the process that it will be."""
+        """Apply the limits before the server starts anything; `locate` finds its process."""
         pid = locate() if self._wanted != Limits() else None
         self._placed = cgroups.Placement()
         if pid is not None:
             try:
                 self._placed = cgroups.place_within(pid, self._group, self._wanted)
-            except OSError:  # it ended just now
+            except OSError:  # it has just ended
                 return
 
     def leave(self) -> None:
-        """Kill what is left of it, whatever it has made of itself, and forget the groups."""
+        """Kill what is left of the server, whatever it has become, and remove the groups."""
         cgroups.kill(self._placed.cgroups)
         cgroups.remove(list(self._placed.cgroups))
         self._placed = cgroups.Placement()
@@ -45,7 +45,7 @@ class Bounds:
 
     @property
     def of_each_process(self) -> Limits:
-        """Those that no group holds."""
+        """The limits that no group enforces."""
         return replace(self._wanted, **dict.fromkeys(self._together))
 
     @property

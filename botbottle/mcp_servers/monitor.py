@@ -1,6 +1,6 @@
-"""The life of one managed server: start by phases, watch, restart ever more slowly, end.
+"""The life of a managed server: start in phases, watch, restart with growing delays, end.
 
-What fails is told with its phase. A bottle that is gone is final; everything else is tried again.
+A failure is reported with its phase. Only the end of the bottle is final; other failures are retried.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from botbottle.backends import secret_variables
-from botbottle.backends.base import Backend, BackendError, NotRunning, Unavailable
+from botbottle.backends.base import Backend, NotRunning, Unavailable
+from botbottle.core.plan_types import BackendError
 from botbottle.manifest.mcp_servers import Spec
 from botbottle.mcp_servers import staging
-from botbottle.mcp_servers.limits import Bounds
+from botbottle.mcp_servers.limits import ServerLimits
 from botbottle.mcp_servers.process import (
     INSTALL,
     MARK,
@@ -36,7 +37,7 @@ HELLO_SECONDS = 20.0
 INSTALL_SECONDS = 600.0
 END_SECONDS = 5.0
 PING_SECONDS = 10.0
-MOST_ERRORS = 3  # pings in a row that may go unanswered
+MOST_ERRORS = 3  # unanswered pings in a row
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 STEADY_SECONDS = 60.0
 
@@ -57,7 +58,7 @@ class Phase(StrEnum):
 class Condition(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
-    WAITING = "waiting"  # failed, and will be tried again
+    WAITING = "waiting"  # failed, and will be retried
     STOPPED = "stopped"  # by an operator, or with its bottle
 
 
@@ -69,11 +70,11 @@ class Failed(Exception):
 
 @dataclass(slots=True)
 class State:
-    """What is shown of it. Names of variables, never their values."""
+    """The shown state of a server. Contains names of variables, never their values."""
 
     condition: Condition = Condition.STOPPED
-    wanted: bool = True  # until an operator stops it
-    phase: str = ""  # where it failed last
+    wanted: bool = True  # False once an operator stops it
+    phase: str = ""  # the phase of the last failure
     problem: str = ""
     exit_code: int | None = None  # of the last end
     stderr: str = ""
@@ -81,23 +82,23 @@ class State:
     restarts: int = 0
     dropped: int = 0
     started_at: float | None = None  # by the wall clock
-    limits: str = ""  # which hold for all its processes together, and which for each
+    limits: str = ""  # the limits on all its processes together, and on each
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The bottle that the servers are in."""
+    """The bottle that the servers run in."""
 
     backend: Backend
     slug: str
     workspace: str  # on the host
     writable: bool
-    mounted: tuple[str, ...]  # every place of the host that the agent may write to
+    mounted: tuple[str, ...]  # every directory of the host that the agent may write to
     roots: tuple[str, ...]
     scratch: Path  # a private directory of the host
 
     def group_of(self, server: str) -> str:
-        """A control group's name that is no other home's and no other bottle's."""
+        """The name of the server's control group, unique to this home and bottle."""
         home = hashlib.sha256(str(self.scratch).encode()).hexdigest()[:8]
         return f"bot-bottle-server-{home}-{self.slug}-{server}"
 
@@ -106,39 +107,39 @@ class Server:
     def __init__(self, spec: Spec, sandbox: Sandbox, changed: Callable[[], None]) -> None:
         self.spec, self.sandbox, self._changed = spec, sandbox, changed
         self.place = staging.Place(spec.name)
-        self.bounds = Bounds(sandbox.group_of(spec.name), spec.limits)
+        self.limits = ServerLimits(sandbox.group_of(spec.name), spec.limits)
         self.state = State(env=sorted(spec.env))
         self.session: Session | None = None
-        self.settled = asyncio.Event()  # running, or failed at least once since it was asked for
-        self.step = Phase.SESSION_CREATE  # how far its start is
+        self.tried = asyncio.Event()  # set once it runs, or has failed since it was requested
+        self.step = Phase.SESSION_CREATE  # the phase of the start
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
 
-    # verbs
+    # commands
 
     def begin(self) -> None:
         if self._task is None or self._task.done():
             self._failures = 0
-            self.settled.clear()
+            self.tried.clear()
             self._task = asyncio.ensure_future(self._live())
 
     async def stop(self) -> None:
-        """It and everything it started, and its staged files. The others and the bottle go on."""
+        """Stop the server, everything it started and its staged files. The bottle keeps running."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         await self._end()
         await self._remove_copy()
-        self._tell(Condition.STOPPED)
-        self.settled.set()
+        self._update_state(Condition.STOPPED)
+        self.tried.set()
 
     @property
     def is_over(self) -> bool:
-        """Its bottle is gone."""
+        """Whether its bottle is gone."""
         return self.state.phase == Phase.BOX_UNAVAILABLE
 
-    # its life
+    # life cycle
 
     async def _live(self) -> None:
         while True:
@@ -146,20 +147,20 @@ class Server:
             try:
                 await self._start()
                 running_since = time.monotonic()
-                self._tell(Condition.RUNNING, phase="", problem="", started_at=time.time())
-                self.settled.set()
+                self._update_state(Condition.RUNNING, phase="", problem="", started_at=time.time())
+                self.tried.set()
                 await self._watch()
             except Failed as failure:
                 if running_since is not None and time.monotonic() - running_since > STEADY_SECONDS:
                     self._failures = 0
                 await self._end()
                 final = failure.phase is Phase.BOX_UNAVAILABLE
-                self._tell(
+                self._update_state(
                     Condition.STOPPED if final else Condition.WAITING,
                     phase=failure.phase,
                     problem=failure.message,
                 )
-                self.settled.set()
+                self.tried.set()
                 if final:
                     return
             await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures))
@@ -167,9 +168,9 @@ class Server:
             self.state.restarts += 1
 
     async def _start(self) -> None:
-        self.settled.clear()
+        self.tried.clear()
         self.step = Phase.SESSION_CREATE
-        self._tell(Condition.STARTING)
+        self._update_state(Condition.STARTING)
         try:
             source = await self._stage()
             process = await self._run(source)
@@ -181,7 +182,7 @@ class Server:
         """Raises Failed, NotRunning, Unavailable."""
         spec, box = self.spec, self.sandbox
         with _failing(Phase.SESSION_CREATE):
-            await end_all(box.backend, box.slug, spec.name, seconds=0)  # of a host process that was killed
+            await end_all(box.backend, box.slug, spec.name, seconds=0)  # left by a killed host process
         if not spec.host_path:
             return None
         source = await self._copy()
@@ -206,18 +207,18 @@ class Server:
         spec, box = self.spec, self.sandbox
         source = staging.check_root(spec.host_path, box.roots, box.mounted)
         whole.mkdir(mode=0o755)
-        (whole / ".gitignore").write_text("*\n")  # it is nobody's work
+        (whole / ".gitignore").write_text("*\n")  # nobody depends on it
         staging.copy(source, whole / "code", writable=spec.writable)
         staging.remove(box.workspace, spec.name)
         return source
 
     async def _copy_in(self, whole: Path) -> None:
-        """Into the workspace; into the home where that is closed to the bottle. Raises BackendError."""
+        """Copy into the workspace, or into the home if the workspace is read-only. Raises BackendError."""
         box = self.sandbox
         for place in self._places:
             self.place = place
             try:
-                await remove_trees(box.backend, box.slug, place.root)  # a copy would go into an older one
+                await remove_trees(box.backend, box.slug, place.root)  # a copy would go into the older one
                 await _to_its_end(box.backend.copy_in, box.slug, whole, place.root)
             except (NotRunning, Unavailable):
                 raise
@@ -228,7 +229,7 @@ class Server:
         raise refused
 
     async def _remove_copy(self) -> None:
-        """In the bottle as long as it runs, and in the workspace on the host when it does not."""
+        """Remove the copy: inside the bottle while it runs, else in the workspace on the host."""
         box = self.sandbox
         if self.spec.host_path:
             with suppress(BackendError):
@@ -276,11 +277,11 @@ class Server:
             raise Failed(Phase.RELAY_CONNECT, "Nothing was heard on its pipes.") from None
         if not process.ready.is_set():
             raise self._ended(process, Phase.RELAY_CONNECT)
-        await asyncio.to_thread(self.bounds.enter, process.locate)
-        self.state.limits = self.bounds.words
+        await asyncio.to_thread(self.limits.enter, process.locate)
+        self.state.limits = self.limits.words
         made = staging.launch(spec, self.place, source, env)
-        with suppress(Gone):  # its end is told below
-            process.become(made, name=spec.name, limits=self.bounds.of_each_process)
+        with suppress(Gone):  # its end is reported below
+            process.become(made, name=spec.name, limits=self.limits.of_each_process)
         return process
 
     async def _greet(self, process: StdioProcess) -> None:
@@ -300,7 +301,7 @@ class Server:
             raise self._ended(process, Phase.PROCESS_START if not_found else Phase.MCP_INIT) from None
 
     async def _watch(self) -> None:
-        """Until it ends or does not answer any more. Raises Failed."""
+        """Wait until the server ends or no longer answers. Raises Failed."""
         assert self.session is not None  # noqa: S101
         process, errors = self.session.process, 0
         while errors < MOST_ERRORS:
@@ -308,10 +309,10 @@ class Server:
                 async with asyncio.timeout(PING_SECONDS):
                     await process.ended.wait()
                 raise self._ended(process, Phase.RUNTIME)
-            self._look(process)
+            self._observe(process)
             try:
                 async with asyncio.timeout(PING_SECONDS):
-                    await self.session.request("ping")  # an error is an answer too
+                    await self.session.request("ping")  # an error is an answer as well
                 errors = 0
             except TimeoutError:
                 errors += 1
@@ -319,7 +320,7 @@ class Server:
                 continue
         raise Failed(Phase.RUNTIME, f"It did not answer {MOST_ERRORS} pings in a row.")
 
-    def _look(self, process: StdioProcess) -> None:
+    def _observe(self, process: StdioProcess) -> None:
         seen = (process.preview(), process.dropped)
         if seen != (self.state.stderr, self.state.dropped):
             self.state.stderr, self.state.dropped = seen
@@ -341,11 +342,11 @@ class Server:
             session.process.close_input()
         with suppress(BackendError):
             await end_all(self.sandbox.backend, self.sandbox.slug, self.spec.name, seconds=END_SECONDS)
-        await asyncio.to_thread(self.bounds.leave)
+        await asyncio.to_thread(self.limits.leave)
         if session is not None:
             session.process.close()
 
-    def _tell(self, condition: Condition, **facts: Any) -> None:
+    def _update_state(self, condition: Condition, **facts: Any) -> None:
         self.state.condition = condition
         for name, value in facts.items():
             setattr(self.state, name, value)
@@ -353,12 +354,12 @@ class Server:
 
 
 def error_of(phase: str, message: str) -> dict[str, Any]:
-    """A JSON-RPC error that says where it failed."""
+    """A JSON-RPC error that names the failed phase."""
     return {"code": -32603, "message": f"{phase}: {message}", "data": {"phase": str(phase)}}
 
 
 class _failing:  # noqa: N801 - reads as what it does
-    """What a backend refuses in here failed in this phase; that the bottle is gone stays what it is."""
+    """Turn a backend's error into a failure of this phase; the bottle's end passes unchanged."""
 
     def __init__(self, phase: Phase) -> None:
         self.phase = phase
@@ -372,7 +373,7 @@ class _failing:  # noqa: N801 - reads as what it does
 
 
 async def _to_its_end(work: Callable[..., Result], *arguments: object) -> Result:
-    """On a thread. Who is cancelled meanwhile waits for it: it must do nothing behind our back."""
+    """Run it on a thread, and wait for it even if cancelled: it must not continue unnoticed."""
     thread = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(thread)

@@ -1,4 +1,4 @@
-"""One managed stdio process in a bottle: its pipes as lines, its end, and the last it said on stderr.
+"""A managed stdio process in a bottle: its output as lines, its exit code, and its last output on stderr.
 
 Trust boundary: every byte from it is the bottle's. Standard output carries protocol or is dropped.
 """
@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from botbottle import inside
-from botbottle.backends.base import Backend, BackendError, Limits, NotRunning, Pipes
+from botbottle.backends.base import Backend, NotRunning, Pipes
+from botbottle.core.plan_types import BackendError, Limits
 from botbottle.mcp_servers.staging import Launch
 
 INSIDE = inside.DIRECTORY
@@ -21,7 +22,7 @@ BECOME, END, INSTALL, REMOVE = (
     (INSIDE / f"{name}.py").read_text(encoding="utf-8")
     for name in ("exec_as", "end_server", "python_workspace", "remove_trees")
 )
-MARK = "BOT_BOTTLE_SERVER"  # in the environment of everything that a server starts
+MARK = "BOT_BOTTLE_SERVER"  # input the environment of every process of a server
 READY = {"bot-bottle": "here"}
 MOST_LINE = 16 * 1024**2
 STDERR_BYTES = 4096
@@ -32,18 +33,18 @@ Line = Callable[[dict[str, Any]], None]
 
 
 class Gone(Exception):
-    """The process takes no more."""
+    """The process accepts no more input."""
 
 
 class StdioProcess:
-    """Call `open`, then read `exit_code` when `ended` is set: None means that the bottle itself ended."""
+    """Call `open`; read `exit_code` when `ended` is set. None means that the bottle itself ended."""
 
     def __init__(self, on_message: Line) -> None:
         self.on_message = on_message
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self.exit_code: int | None = None
-        self.dropped = 0  # lines of standard output that were no protocol
+        self.dropped = 0  # lines of standard output that were not protocol
         self.stderr = b""
         self.locate: Callable[[], int | None] = lambda: None
         self._stdin: asyncio.WriteTransport | None = None
@@ -53,18 +54,18 @@ class StdioProcess:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, backend: Backend, slug: str) -> None:
-        """Something that will say it is ready, and then waits for `become`. Raises BackendError."""
+        """Start a program that reports readiness and then waits for `become`. Raises BackendError."""
         await self._join(await asyncio.to_thread(backend.pipe, slug, BECOME))
 
     def become(self, launch: Launch, *, name: str, limits: Limits) -> None:
-        """The server itself, each of its processes within the limits. Raises Gone."""
+        """Start the server itself, each of its processes within the limits. Raises Gone."""
         env = {**launch.env, MARK: name}
         order = {"argv": launch.argv, "env": env, "path": launch.path, "cwd": launch.cwd, **_limits(limits)}
         text = json.dumps(order).encode()
         self.write(b"%08d" % len(text) + text)
 
     async def run(self, backend: Backend, slug: str, program: str, *arguments: str) -> None:
-        """A program's text with its arguments, without protocol. Raises BackendError."""
+        """Run a program's text with its arguments, without protocol. Raises BackendError."""
         await self._join(await asyncio.to_thread(backend.pipe, slug, program, *arguments))
         self.close_input()
 
@@ -88,7 +89,7 @@ class StdioProcess:
         self._stdin = transport
         self._transports.append(transport)
 
-    # in
+    # input
 
     def write(self, data: bytes) -> None:
         """Raises Gone."""
@@ -97,7 +98,7 @@ class StdioProcess:
         self._stdin.write(data)
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """One line; waits for room, so that what is queued in here stays small. Raises Gone."""
+        """Send one line; waits for room, so that the queue stays small. Raises Gone."""
         await self._room.wait()
         self.write(json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")
 
@@ -105,7 +106,7 @@ class StdioProcess:
         if self._stdin is not None:
             self._stdin.close()
 
-    # out
+    # output
 
     async def _read_lines(self, reader: asyncio.StreamReader) -> None:
         while True:
@@ -117,9 +118,9 @@ class StdioProcess:
                 await reader.readexactly(max(1, error.consumed))
                 self.dropped += 1
                 continue
-            self._take(line)
+            self._handle_line(line)
 
-    def _take(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
@@ -138,12 +139,12 @@ class StdioProcess:
     async def _read_status(self, reader: asyncio.StreamReader) -> None:
         said = await reader.read(16)
         self.exit_code = int(said) if said.isdigit() else None
-        await asyncio.wait(self._tasks[:2], timeout=1.0)  # what was printed last; a child may hold the pipe
+        await asyncio.wait(self._tasks[:2], timeout=1.0)  # the last output; a child may keep the pipe open
         self.ended.set()
         self._room.set()
 
     def preview(self) -> str:
-        """The last it said, unchecked: escape it where it is shown."""
+        """The last output, unchecked: escape it where it is shown."""
         return self.stderr.decode("utf-8", "replace")
 
     def close(self) -> None:
@@ -177,7 +178,7 @@ def _limits(limits: Limits) -> dict[str, int | None]:
 
 
 async def end_all(backend: Backend, slug: str, name: str, *, seconds: float) -> None:
-    """Every process of the server, whatever it forked. Raises BackendError."""
+    """End every process of the server, whatever it forked. Raises BackendError."""
     process = StdioProcess(lambda _: None)
     await process.run(backend, slug, END, f"{MARK}={name}", str(seconds))
     try:
@@ -190,7 +191,7 @@ async def end_all(backend: Backend, slug: str, name: str, *, seconds: float) -> 
 
 
 async def remove_trees(backend: Backend, slug: str, *paths: str) -> None:
-    """In the bottle, as its user. Raises BackendError, also when something is left."""
+    """Remove trees in the bottle, as its user. Raises BackendError, also when something is left."""
     process = StdioProcess(lambda _: None)
     await process.run(backend, slug, REMOVE, *paths)
     try:

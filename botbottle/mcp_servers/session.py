@@ -1,6 +1,6 @@
-"""One MCP session with a managed server, shared by several clients whose ids cannot meet.
+"""One MCP session with a managed server, shared by several clients with separate request ids.
 
-The handshake is made once, here; a client's own is answered from it. Both sides are untrusted.
+The handshake with the server is made once, and a client's own is answered from it. Both sides are untrusted.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from botbottle.mcp_servers.process import Gone, StdioProcess
 Json = dict[str, Any]
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 METHOD_NOT_FOUND, INTERNAL_ERROR = -32601, -32603
-MOST_WAITING = 256  # calls under way at once
+MOST_WAITING = 256  # concurrent calls
 
-Tell = Callable[[Json], None]
+Notify = Callable[[Json], None]
 
 
 class BadHandshake(Exception):
-    """The server does not speak MCP as it should."""
+    """The server does not speak MCP correctly."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A client's request under way; `tell` gets the response, and progress on the way."""
+    """A client's pending request; `notify` gets the response, and progress before it."""
 
     client: int
     id: Any
-    tell: Tell
+    notify: Notify
     progress_token: Any = None
 
 
@@ -42,19 +42,19 @@ class Session:
         self.initialized: Json = {}
         self._number = 0
         self._waiting: dict[int, _Waiting] = {}
-        self._listeners: dict[int, Tell] = {}
+        self._listeners: dict[int, Notify] = {}
 
-    # the host's own part
+    # the host's own requests
 
     async def request(self, method: str, params: Json | None = None) -> Json:
-        """The response, error or not. Raises Gone when the server ends first."""
+        """Send a request; returns the response, error or not. Raises Gone when the server ends first."""
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
 
-        def settle(message: Json) -> None:
+        def resolve(message: Json) -> None:
             if not answer.done():
                 answer.set_result(message)
 
-        number = self._register(_Waiting(0, 0, settle))
+        number = self._register(_Waiting(0, 0, resolve))
         ended = asyncio.ensure_future(self.process.ended.wait())
         try:
             message: Json = {"jsonrpc": "2.0", "id": number, "method": method}
@@ -84,9 +84,9 @@ class Session:
 
     # clients
 
-    def listen(self, client: int, tell: Tell) -> None:
-        """What the server says to everybody goes to this client too."""
-        self._listeners[client] = tell
+    def listen(self, client: int, notify: Notify) -> None:
+        """Send the server's notifications to this client too."""
+        self._listeners[client] = notify
 
     def leave(self, client: int) -> None:
         self._listeners.pop(client, None)
@@ -94,28 +94,28 @@ class Session:
             if waiting.client == client:
                 del self._waiting[number]
 
-    async def forward(self, client: int, message: Json, tell: Tell) -> None:
-        """One checked message of a client. Raises Gone."""
+    async def forward(self, client: int, message: Json, notify: Notify) -> None:
+        """Forward one checked message of a client. Raises Gone."""
         method = message.get("method")
         if method == "initialize":
-            tell({"jsonrpc": "2.0", "id": message.get("id"), "result": self._greeting(message)})
+            notify({"jsonrpc": "2.0", "id": message.get("id"), "result": self._greeting(message)})
         elif method == "ping" and "id" in message:
-            tell({"jsonrpc": "2.0", "id": message["id"], "result": {}})
+            notify({"jsonrpc": "2.0", "id": message["id"], "result": {}})
         elif method == "notifications/cancelled":
             await self._cancel(client, message)
         elif isinstance(method, str) and "id" in message:
-            await self._ask(client, message, tell)
-        # Other notifications are of a handshake, or about capabilities, that were made here once for all.
+            await self._ask(client, message, notify)
+        # Other notifications concern the handshake or capabilities, which are handled here for all clients.
 
-    async def _ask(self, client: int, message: Json, tell: Tell) -> None:
+    async def _ask(self, client: int, message: Json, notify: Notify) -> None:
         if len(self._waiting) >= MOST_WAITING:
             error = {"code": INTERNAL_ERROR, "message": "Too many calls are under way. Try again later."}
-            tell({"jsonrpc": "2.0", "id": message["id"], "error": error})
+            notify({"jsonrpc": "2.0", "id": message["id"], "error": error})
             return
         params = message.get("params") or {}
         meta = params.get("_meta")
         token = meta.get("progressToken") if isinstance(meta, dict) else None
-        number = self._register(_Waiting(client, message["id"], tell, token))
+        number = self._register(_Waiting(client, message["id"], notify, token))
         if isinstance(meta, dict) and token is not None:
             params = {**params, "_meta": {**meta, "progressToken": number}}
         try:
@@ -130,14 +130,14 @@ class Session:
         params = message.get("params") or {}
         for number, waiting in self._waiting.items():
             if waiting.client == client and waiting.id == params.get("requestId"):
-                told = {**params, "requestId": number}
+                named = {**params, "requestId": number}
                 await self.process.send(
-                    {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": told}
+                    {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": named}
                 )
                 return
 
     def _greeting(self, message: Json) -> Json:
-        """In the client's version where that is not newer: what newer ones add, older clients ignore."""
+        """Answer in the client's version if it is not newer: older clients ignore what newer versions add."""
         wanted = (message.get("params") or {}).get("protocolVersion")
         have = self.initialized["protocolVersion"]
         version = wanted if wanted in VERSIONS and VERSIONS.index(wanted) <= VERSIONS.index(have) else have
@@ -155,15 +155,15 @@ class Session:
         if isinstance(method, str) and number is not None:
             self._answer(method, number)
         elif isinstance(method, str):
-            self._tell_clients(message)
+            self._notify_clients(message)
         elif type(number) is int and number in self._waiting and "method" not in message:
             kinds = [kind for kind in ("result", "error") if kind in message]
             if len(kinds) == 1:
                 waiting = self._waiting.pop(number)
-                waiting.tell({"jsonrpc": "2.0", "id": waiting.id, kinds[0]: message[kinds[0]]})
+                waiting.notify({"jsonrpc": "2.0", "id": waiting.id, kinds[0]: message[kinds[0]]})
 
     def _answer(self, method: str, number: Any) -> None:
-        """It was told that we can nothing; but it may ask whether we live."""
+        """Answer the server. We advertised no client capabilities, so only `ping` gets a result."""
         answer: Json = {"jsonrpc": "2.0", "id": number, "result": {}}
         if method != "ping":
             error = {"code": METHOD_NOT_FOUND, "message": "No client of this relay serves requests."}
@@ -174,20 +174,20 @@ class Session:
         with suppress(Gone):
             await self.process.send(message)
 
-    def _tell_clients(self, message: Json) -> None:
+    def _notify_clients(self, message: Json) -> None:
         params = message.get("params")
         if message["method"] == "notifications/progress" and isinstance(params, dict):
             token = params.get("progressToken")
             waiting = self._waiting.get(token) if type(token) is int else None
             if waiting is not None and waiting.progress_token is not None:
-                waiting.tell({**message, "params": {**params, "progressToken": waiting.progress_token}})
+                waiting.notify({**message, "params": {**params, "progressToken": waiting.progress_token}})
             return
-        for tell in list(self._listeners.values()):
-            tell(message)
+        for notify in list(self._listeners.values()):
+            notify(message)
 
     def fail_all(self, error: Json) -> None:
-        """The server is gone: whoever waits is told."""
+        """Report the end of the server to every waiting client."""
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             if each.client:
-                each.tell({"jsonrpc": "2.0", "id": each.id, "error": error})
+                each.notify({"jsonrpc": "2.0", "id": each.id, "error": error})

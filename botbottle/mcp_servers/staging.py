@@ -1,7 +1,7 @@
-"""A managed server's files: copied from the host into the bottle, and removed again.
+"""Copies a managed server's files from the host into the bottle, and removes them again.
 
-Trust boundary: only what lies under an allowed root is read, no link is followed, nothing but plain files and
-directories is copied. The workspace is the agent's: on the host it is entered without following its links.
+Trust boundary: only files under an allowed root are read, no link is followed, and only plain files and
+directories are copied. The workspace is the agent's: on the host, its links are not followed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
-from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE
+from botbottle.core.plan_types import HOME_INSIDE, WORKSPACE_INSIDE
 from botbottle.manifest.mcp_servers import Spec
 from botbottle.provision.mount_sources import check_not_writable
 
@@ -36,7 +36,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server's files are in the bottle."""
+    """The place of a server's files in the bottle."""
 
     name: str
     in_workspace: bool = True
@@ -56,16 +56,16 @@ class Place:
 
 
 def places(name: str, *, in_workspace: bool) -> list[Place]:
-    """Where to try, the best first. The home is in memory, and new at each start."""
+    """The places to try, best first. The home is in memory, and new at each start."""
     return (
         [Place(name), Place(name, in_workspace=False)] if in_workspace else [Place(name, in_workspace=False)]
     )
 
 
 def check_root(path: str, roots: Sequence[str], writable: Sequence[str]) -> Path:
-    """The path with its links followed. Raises Refused when it lies under none of the roots.
+    """The path with its links resolved. Raises Refused unless it lies under one of the roots.
 
-    Nor may it lie where the agent can write: it could change while it is read.
+    The agent must not be able to write there: the files could change while they are read.
     """
     try:
         real = Path(os.path.realpath(path, strict=True))
@@ -86,7 +86,7 @@ def check_root(path: str, roots: Sequence[str], writable: Sequence[str]) -> Path
 
 
 def copy(source: Path, target: Path, *, writable: bool) -> None:
-    """A checked copy of a tree into `target`, which is made. Raises Refused; then nothing of it counts."""
+    """Make a checked copy of a tree in `target`. Raises Refused; then discard the copy."""
     target.mkdir(mode=0o755)
     directory = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -144,9 +144,9 @@ class _Copy:
         target.chmod((0o555 if mode & 0o100 else 0o444) | (0o200 if self.writable else 0))
 
     def link(self, leads_to: str, target: Path, inside: tuple[str, ...]) -> None:
-        """Kept as it is where it stays in the tree, whatever the names in it lead to.
+        """Return a link that stays within the tree; raises Refused otherwise.
 
-        So it may only begin with `..`: behind a name that is a link, where that leads is not in the words.
+        It may only begin with `..`: after a name that is a link, the text does not show where `..` leads.
         """
         parts = PurePosixPath(leads_to).parts
         ups = len(list(takewhile(lambda part: part == "..", parts)))
@@ -176,7 +176,7 @@ def needs_installing(source: Path) -> bool:
 
 
 def remove(workspace: str, name: str) -> None:
-    """The staged copy in the workspace on the host; the agent may have put links in its way."""
+    """Remove the staged copy in the workspace on the host. The agent may have put links in its way."""
     descriptors: list[int] = []
     try:
         descriptors.append(os.open(workspace, os.O_RDONLY | os.O_DIRECTORY))
@@ -185,8 +185,8 @@ def remove(workspace: str, name: str) -> None:
             descriptors.append(os.open(part, flags, dir_fd=descriptors[-1]))
         shutil.rmtree(name, dir_fd=descriptors[-1], ignore_errors=True)
         for part, parent in zip(reversed(PLACE.split("/")), reversed(descriptors[:-1]), strict=True):
-            os.rmdir(part, dir_fd=parent)  # ends at one that holds more
-    except OSError:  # it is not there, or not ours any more
+            os.rmdir(part, dir_fd=parent)  # ends at a directory that has other entries
+    except OSError:  # it is missing, or no longer ours
         pass
     finally:
         for descriptor in descriptors:
@@ -195,16 +195,16 @@ def remove(workspace: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is started, in the bottle's own words."""
+    """What is started, as paths in the bottle."""
 
     argv: list[str]
     env: dict[str, str]
     cwd: str
-    path: str = ""  # in front of PATH
+    path: str = ""  # prepended to PATH
 
 
 def launch(spec: Spec, place: Place, source: Path | None, env: Mapping[str, str]) -> Launch:
-    """The host's paths as the bottle has them; a venv of the host as the one made in the bottle."""
+    """Translate the host's paths into the bottle's, and a venv of the host into the bottle's own."""
     if source is None:
         return Launch([spec.command, *spec.args], dict(env), WORKSPACE_INSIDE)
     argv = [_moved(word, spec.host_path, source, place) for word in (spec.command, *spec.args)]
@@ -222,7 +222,7 @@ def _moved(word: str, given: str, real: Path, place: Place) -> str:
 
 
 def _out_of_venv(relative: str, place: Place, base: str) -> str:
-    """A venv is made anew in the bottle: one of the host would name the host's interpreter."""
+    """Use the bottle's venv: one of the host would refer to the host's interpreter."""
     first, _, rest = relative.partition("/")
     if first in VENVS and rest.startswith("bin/"):
         return f"{place.venv}/{rest}"

@@ -1,6 +1,6 @@
-"""Standard input and output joined to a managed server's websocket, for clients that only start programs.
+"""Joins standard input and output to a managed server's websocket, for clients that only start programs.
 
-A line is a message, both ways. What comes from the bottle goes to whoever started this, as it is.
+A line is a message, in both directions. Output of the bottle is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import IO, Any
 
 from autobahn.asyncio.websocket import WebSocketClientFactory, WebSocketClientProtocol
 
-URL = "ws://127.0.0.1:9100/mcp/servers/{name}"  # as from inside the bottle
-MOST_BEHIND = 1 << 20  # bytes of what the server has not taken yet
+URL = "ws://127.0.0.1:9100/mcp/servers/{name}"  # the same as inside the bottle
+MOST_BEHIND = 1 << 20  # bytes that the server has not accepted yet
 WELL = (1000, 1005)
 
 
@@ -39,7 +39,7 @@ class StdioBridge(WebSocketClientProtocol):
             self.end.set_result((code or 1006, reason or ""))
 
     def take_lines(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On a thread: standard input can be anything, also what no loop can wait for."""
+        """Read lines on a thread: standard input can be a kind of file that an event loop cannot wait for."""
         for line in self.lines_in:
             if line.strip():
                 asyncio.run_coroutine_threadsafe(self.pass_on(line.strip()), loop).result()
@@ -51,12 +51,15 @@ class StdioBridge(WebSocketClientProtocol):
         self.sendMessage(message)  # type: ignore[no-untyped-call]
 
 
-def carry(socket: Path, name: str) -> tuple[int, str]:
-    """Until either side ends; the websocket's code and reason. Raises OSError when nothing listens."""
-    return asyncio.run(_carry(socket, name))
+def bridge_stdio(socket: Path, name: str) -> tuple[int, str]:
+    """Copy until either side ends; returns the websocket's code and reason.
+
+    Raises OSError when nothing listens.
+    """
+    return asyncio.run(_bridge(socket, name))
 
 
-async def _carry(socket: Path, name: str) -> tuple[int, str]:
+async def _bridge(socket: Path, name: str) -> tuple[int, str]:
     factory = WebSocketClientFactory(URL.format(name=name), protocols=["mcp"])  # type: ignore[no-untyped-call]
     factory.protocol = partial(StdioBridge, _input(), sys.stdout.buffer)  # type: ignore[assignment]
     directory = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY)  # its path may be too long for an address

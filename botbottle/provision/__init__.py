@@ -1,1 +1,1 @@
-"""What goes into a bottle, the same for every backend."""
+"""What goes into every bottle, the same for every backend."""

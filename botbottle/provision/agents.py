@@ -1,6 +1,6 @@
-"""What each kind of agent finds in its home: the MCP entry, quiet defaults, and a note on life in a bottle.
+"""What each kind of agent finds in its home: the MCP entry, quiet defaults, and a note about its bottle.
 
-Pure. What is already in a configuration stays; one that cannot be read is refused, never overwritten.
+Pure. Existing settings stay; a configuration that cannot be parsed is refused, never overwritten.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE, BackendError, File
+from botbottle.core.plan_types import HOME_INSIDE, WORKSPACE_INSIDE, BackendError, File
 from botbottle.provision import codex_config
 from botbottle.provision.notes import merged_note
 
 KINDS: Final = ("claude", "codex", "gemini", "opencode", "none")
 SERVER: Final = "supervise"
-TOOL_SECONDS: Final = 600  # the server answers 'pending' long before; this must only never be the shorter one
+TOOL_SECONDS: Final = 600  # the server answers 'pending' long before; this must be the longer of the two
 
 NOTES: Final = {
     "claude": f"{HOME_INSIDE}/.claude/CLAUDE.md",
@@ -33,25 +33,25 @@ Urls = Mapping[str, str]  # of MCP servers, by name
 
 
 class BadConfiguration(BackendError):
-    """An agent's configuration that cannot be merged; the message names the file and says what to do."""
+    """An agent's configuration cannot be merged; the message names the file and says what to do."""
 
 
 def command(kind: str) -> tuple[str, ...]:
-    """What is started when the manifest names no command; nothing for `none`."""
+    """The command for a manifest without one; empty for `none`."""
     return () if kind == "none" else (kind,)
 
 
 def paths() -> tuple[str, ...]:
-    """Every file that may be read to be merged."""
+    """Every file that may be read for merging."""
     return (CLAUDE, CLAUDE_SETTINGS, CODEX, GEMINI, GEMINI_TRUST, OPENCODE, *NOTES.values())
 
 
 def files(
     kind: str, *, mcp_url: str, existing: Existing, supervise: bool, servers: Sequence[str] = ()
 ) -> tuple[File, ...]:
-    """`existing` gives the text at a path in the bottle, or None. Raises BadConfiguration.
+    """The files for a kind of agent. `existing` returns the text at a path, or None. Raises BadConfiguration.
 
-    `servers` are the names of managed MCP servers, each with an entry beside ours.
+    `servers` are the names of managed MCP servers; each gets an entry beside ours.
     """
     if kind == "none":
         return ()
@@ -92,7 +92,7 @@ def _gemini(urls: Urls, existing: Existing) -> dict[str, str]:
     trusted.default("TRUST_FOLDER", WORKSPACE_INSIDE)
     for name, url in urls.items():
         settings.set({"httpUrl": url, "timeout": TOOL_SECONDS * 1000, "trust": True}, "mcpServers", name)
-        if settings.has("mcp", "allowed"):  # a list that leaves us out would hide the tools
+        if settings.has("mcp", "allowed"):  # a list without our server would hide its tools
             settings.include(name, "mcp", "allowed")
     return {GEMINI: settings.text(), GEMINI_TRUST: trusted.text()}
 
@@ -111,7 +111,7 @@ def _opencode(urls: Urls, existing: Existing) -> dict[str, str]:
 
 
 class _Json:
-    """A JSON object to add to; keys that we do not know stay, in their order."""
+    """A JSON object to add to; unknown keys stay, in their order."""
 
     def __init__(self, path: str, existing: Existing, *, comments: str = "take comments out of it") -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Codex's config.toml: our own table is written as text, everything else stays byte for byte. Pure."""
+"""Merges our table into Codex's config.toml as text; everything else stays byte for byte. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 import tomllib
 from typing import Any
 
-from botbottle.backends.base import WORKSPACE_INSIDE
+from botbottle.core.plan_types import WORKSPACE_INSIDE
 
-# Only for a file that is not there yet: whoever has one has decided for themselves.
+# Only for a new file: the owner of an existing one has chosen already.
 _FRESH = f"""\
 # The bottle is the sandbox. Codex's own would hide the proxy from the commands that it runs.
 sandbox_mode = "danger-full-access"
@@ -25,37 +25,40 @@ _HEADER = re.compile(r"\s*\[")
 
 
 def merged(existing: str | None, *, server: str, url: str, seconds: int) -> str:
-    """Without a URL there is no table of ours. Raises ValueError: the end of a sentence about the file."""
+    """The text with our table, or without it if there is no URL.
+
+    Raises ValueError with the end of a sentence about the file.
+    """
     text = existing if existing and existing.strip() else _FRESH
     before = _parsed(text)
     if not url:
         return text
     table = {"url": url, "tool_timeout_sec": seconds}
-    ours = f"[mcp_servers.{server}]\n" + "".join(
+    own = f"[mcp_servers.{server}]\n" + "".join(
         f"{key} = {json.dumps(value)}\n" for key, value in table.items()
     )
-    kept = _without_table(text, server)
-    gap = "" if not kept or kept.endswith("\n\n") else "\n" if kept.endswith("\n") else "\n\n"
-    result = kept + gap + ours
+    rest = _without_table(text, server)
+    gap = "" if not rest or rest.endswith("\n\n") else "\n" if rest.endswith("\n") else "\n\n"
+    result = rest + gap + own
     _check(before, result, server, table)
     return result
 
 
 def _without_table(text: str, server: str) -> str:
-    """All but the lines from our table's header, or one below it, to the next header."""
+    """The text without the lines of our table and its subtables."""
     own = re.compile(rf"""\s*\[\s*mcp_servers\s*\.\s*["']?{re.escape(server)}["']?\s*(\.[^\]]*)?\]""")
-    kept: list[str] = []
+    rest: list[str] = []
     inside = False
     for line in text.splitlines(keepends=True):
         if _HEADER.match(line):
             inside = own.match(line) is not None
         if not inside:
-            kept.append(line)
-    return "".join(kept)
+            rest.append(line)
+    return "".join(rest)
 
 
 def _check(before: dict[str, Any], result: str, server: str, table: dict[str, Any]) -> None:
-    """Nothing but our table may differ: a text that looks like a header may be inside of a string."""
+    """Raises ValueError if anything but our table differs: a header may be inside a string."""
     servers = before.get("mcp_servers", {})
     wanted = before | {"mcp_servers": {**servers, server: table}} if isinstance(servers, dict) else None
     try:

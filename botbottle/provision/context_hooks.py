@@ -1,6 +1,6 @@
-"""How agents that cannot be pushed to come to their session context: a hook at each session's start.
+"""Session context for agents that cannot be pushed to: a hook at the start of each session fetches it.
 
-Pure. What these fetch is only told to the model; a bottle that changes its hooks deceives nobody but itself.
+Pure. The fetched text only informs the model; a bottle that changes its hooks deceives only itself.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from botbottle.backends.base import AGENT_PORT_INSIDE, HOME_INSIDE, BackendError, File
+from botbottle.core.plan_types import AGENT_PORT_INSIDE, HOME_INSIDE, BackendError, File
 
 CLAUDE_SETTINGS: Final = f"{HOME_INSIDE}/.claude/settings.json"
 CLAUDE_SCRIPT: Final = f"{HOME_INSIDE}/.claude/bot-bottle-context.py"
 CLAUDE_COMMAND: Final = f"python3 -I -S {CLAUDE_SCRIPT}"
 OPENCODE_PLUGIN: Final = f"{HOME_INSIDE}/.config/opencode/plugins/bot-bottle-context.js"
-HOOK_SECONDS: Final = 15  # over the five that the script itself waits, under what a person notices
+HOOK_SECONDS: Final = 15  # more than the script's own five seconds, less than a person notices
 
 _SCRIPT: Final = f'''\
 """Prints what bot-bottle tells this bottle when a session begins. Written anew at each start."""
@@ -95,7 +95,7 @@ export const BotBottleContext = async () => ({{
 
 
 def files(kind: str) -> tuple[File, ...]:
-    """What a kind of agent needs, beside the settings that must be merged; nothing where there is no hook."""
+    """The hook's files for a kind of agent, without the settings to merge; none where there is no hook."""
     if kind == "claude":
         return (File(CLAUDE_SCRIPT, _SCRIPT),)
     if kind == "opencode":
@@ -104,18 +104,18 @@ def files(kind: str) -> tuple[File, ...]:
 
 
 def claude_settings(existing: str | None) -> str:
-    """Claude Code's settings with our start hook, whatever else is in them. Again and again it stays one.
+    """Add our start hook to Claude Code's settings, once however often this is called.
 
-    Raises BackendError when the settings cannot be read, since adding to them would lose what they say.
+    Raises BackendError when the settings cannot be parsed, since adding to them would lose their content.
     """
     settings = _object(_parsed(existing), "the settings")
     hooks = _object(settings.setdefault("hooks", {}), "hooks")
     groups = hooks.setdefault("SessionStart", [])
     if not isinstance(groups, list):
         raise _refusal("hooks.SessionStart must be a list")
-    # Without a matcher it runs at every start: a new session, a resumed, cleared or compacted one.
-    ours = {"hooks": [{"type": "command", "command": CLAUDE_COMMAND, "timeout": HOOK_SECONDS}]}
-    hooks["SessionStart"] = [group for group in groups if not _is_ours(group)] + [ours]
+    # Without a matcher it runs at every start: of a new, resumed, cleared or compacted session.
+    own = {"hooks": [{"type": "command", "command": CLAUDE_COMMAND, "timeout": HOOK_SECONDS}]}
+    hooks["SessionStart"] = [group for group in groups if not _is_ours(group)] + [own]
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 

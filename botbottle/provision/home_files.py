@@ -7,13 +7,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from botbottle.backends.base import HOME_INSIDE, File
+from botbottle.core.plan_types import HOME_INSIDE, File
 
 MAX_FILES, MAX_BYTES = 500, 4 * 1024 * 1024
 
 
 def home_files(source: Path) -> tuple[File, ...]:
-    """Raises ValueError with a sentence: for links, what is not text, and too much of it."""
+    """Read the directory's files. Raises ValueError for links, binary files and too large ones."""
     found: list[File] = []
     size = 0
     for path in walked(source):
@@ -32,7 +32,7 @@ def home_files(source: Path) -> tuple[File, ...]:
 
 
 def walked(source: Path, *, directories: bool = False) -> Iterator[Path]:
-    """Every file and every link, in one order."""
+    """Every file and every link, in a fixed order."""
     for directory, folders, names in os.walk(source, onerror=_refuse):
         folders.sort()
         if directories:
@@ -46,7 +46,7 @@ def _text(path: Path, name: str) -> str:
     if not name.isprintable():
         raise ValueError(f"{str(path)!a} has a name that cannot be shown. Rename it.")
     try:
-        with path.open(encoding="utf-8", newline="") as file:  # as it is, whatever ends its lines
+        with path.open(encoding="utf-8", newline="") as file:  # unchanged, with its own line ends
             return file.read()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text in UTF-8. Mount it instead.") from error

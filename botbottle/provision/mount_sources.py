@@ -1,6 +1,6 @@
-"""What of the host may be mounted into a bottle, and where. Each refusal is a ValueError that says why.
+"""Which paths of the host may be mounted into a bottle, and where. Refusals are ValueErrors with the reason.
 
-Trust boundary: the bottle can change whatever it may write to, links included, and the host follows links.
+Trust boundary: a bottle can change whatever it may write to, links included, and the host follows links.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from botbottle.backends.base import HOME_INSIDE, WORKSPACE_INSIDE
+from botbottle.core.plan_types import HOME_INSIDE, WORKSPACE_INSIDE
 
-# Of the kernel, or where the host's services listen: a mounted socket is a way out that asks nobody.
+# The kernel's, or where the host's services listen: a mounted socket is an unguarded way out.
 _NEVER = tuple(Path(path) for path in ("/proc", "/sys", "/dev", "/run", "/boot"))
 _ENGINES = ("/var/lib/docker", "/var/lib/containerd", "~/.docker", "~/.colima", "~/.local/share/containers")
 _SYSTEM = ("/proc", "/sys", "/dev", "/run", "/var/run", "/etc", "/usr", "/bin", "/sbin", "/boot", "/root")
@@ -21,7 +21,7 @@ _TAKEN = ("/", "/home", HOME_INSIDE, WORKSPACE_INSIDE, "/tmp", "/var", "/var/tmp
 
 
 def check_target(target: str) -> None:
-    """Where in the bottle something of the host may appear: nowhere that hides what is already there."""
+    """Raises ValueError for a target in the bottle that would hide something existing."""
     path = PurePosixPath(target)
     if not target.isprintable() or not path.is_absolute() or str(path) != target or ".." in path.parts:
         raise ValueError(f"must be an absolute path in its plain form, such as /data; got {target!a}.")
@@ -35,9 +35,9 @@ def check_target(target: str) -> None:
 
 
 def check_source(source: str, *, home: Path, own: Path | None = None) -> str:
-    """The path with all links followed, once it may be mounted. `own` is the one part of `home` that may.
+    """Resolve the path if it may be mounted. `own` is the only part of `home` that may.
 
-    The agent can write there: so no link is followed in it.
+    The agent can write to `own`, so no link is followed in it.
     """
     passed = steps(source)
     path = passed[-1]
@@ -66,10 +66,10 @@ def check_source(source: str, *, home: Path, own: Path | None = None) -> str:
 def check_not_writable(
     path: str, writable: Iterable[str], *, mounted: bool = False, who: str = "the agent"
 ) -> None:
-    """What the host reads at a start must not lie where a bottle can have put a link in its place.
+    """Raises ValueError if a bottle could replace a step of a path that the host reads at a start.
 
-    That counts for every step of the way. What is only mounted may be such a place as a whole, or hold one:
-    nobody in a bottle can replace the place itself.
+    A path that is only mounted may be such a directory as a whole, or contain one: nobody in a bottle can
+    replace the directory itself.
     """
     passed = steps(path)
     for place in map(where, writable):
@@ -80,9 +80,9 @@ def check_not_writable(
 
 
 def steps(path: str | Path) -> tuple[Path, ...]:
-    """Every place that is passed on the way, links followed in turn; the last one is where it leads.
+    """Every path that is passed on the way, following links in turn; the last one is the destination.
 
-    Raises ValueError for links without an end.
+    Raises ValueError for a loop of links.
     """
     here = Path("/")
     passed, links = [here], 0
@@ -105,24 +105,24 @@ def steps(path: str | Path) -> tuple[Path, ...]:
 
 
 def where(path: str | Path) -> Path:
-    """Where a path leads. Raises ValueError."""
+    """The destination of a path. Raises ValueError."""
     return steps(path)[-1]
 
 
 def _names(path: str) -> list[str]:
-    """The next one last."""
+    """The names of a path; the next one is last."""
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
 def _link(path: Path) -> str | None:
     try:
         return str(path.readlink())
-    except OSError:  # no link; or nothing that could be used, as the next one to try will say
+    except OSError:  # not a link; or unusable, which the next step reports
         return None
 
 
 def _refuse_links(passed: tuple[Path, ...], source: str, own: Path) -> None:
-    """A step that does not stand in the path in the end was a link, or went up again."""
+    """Raises ValueError for a step that is not part of the final path: a link, or a `..`."""
     if not all(
         passed[-1].is_relative_to(step) for step in passed if step != own and step.is_relative_to(own)
     ):

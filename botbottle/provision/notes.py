@@ -1,10 +1,10 @@
-"""The note that tells an agent where it is and what to do when it is refused. Pure."""
+"""The note that tells an agent where it is and what to do after a refusal. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from botbottle.backends.base import CONFIG_INSIDE, WORKSPACE_INSIDE
+from botbottle.core.plan_types import CONFIG_INSIDE, WORKSPACE_INSIDE
 
 BEGIN: Final = "<!-- bot-bottle: begin, written at each start -->"
 END: Final = "<!-- bot-bottle: end -->"
@@ -39,12 +39,12 @@ def note(*, supervise: bool) -> str:
 
 
 def merged_note(existing: str | None, *, supervise: bool) -> str:
-    """Between markers, so that the next start replaces it and leaves the rest of the file alone."""
-    ours = f"{BEGIN}\n{note(supervise=supervise)}{END}\n"
+    """Put the note between markers, so that the next start replaces it and keeps the rest of the file."""
+    block = f"{BEGIN}\n{note(supervise=supervise)}{END}\n"
     before, begin, rest = (existing or "").partition(BEGIN)
     _, end, after = rest.partition(END)
     if begin and end:
-        return before + ours + after.removeprefix("\n")
+        return before + block + after.removeprefix("\n")
     if not existing:
-        return ours
-    return existing + ("\n" if existing.endswith("\n") else "\n\n") + ours
+        return block
+    return existing + ("\n" if existing.endswith("\n") else "\n\n") + block

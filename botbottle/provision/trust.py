@@ -1,6 +1,6 @@
-"""What a bottle trusts: its own CA, and the public roots of the host for connections that are only tunnelled.
+"""A bottle's trusted certificates: its own CA, and the host's public roots for tunnelled connections.
 
-Trust boundary: only certificates; the CA's key is not read here and never enters a bottle.
+Trust boundary: certificates only; the CA's key is not read here and never enters a bottle.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _ALONE = (
 
 
 def write(directory: Path, ca_pem: bytes) -> None:
-    """Make `ca/{ca.pem,bundle.pem,truststore.p12}` in the bottle's directory, when something changed.
+    """Make `ca/{ca.pem,bundle.pem,truststore.p12}` in the bottle's directory, if something changed.
 
-    Raises OSError, and ValueError when `ca_pem` is no certificate.
+    Raises OSError, and ValueError when `ca_pem` is not a certificate.
     """
     source = roots_file()
     roots = _certificates(source.read_bytes()) if source else []
@@ -53,11 +53,11 @@ def write(directory: Path, ca_pem: bytes) -> None:
     _replace(target / "ca.pem", ca_pem)
     _replace(target / "bundle.pem", bundle if roots else _ALONE + bundle)
     _replace(target / "truststore.p12", store)
-    _replace(target / ".inputs", inputs.encode())  # last: a write that was cut short is done again
+    _replace(target / ".inputs", inputs.encode())  # last: an interrupted write is repeated
 
 
 def roots_file() -> Path | None:
-    """The host's public roots in one file, as OpenSSL would find them, else where they usually are."""
+    """The host's public roots in one file: OpenSSL's default, else a usual place."""
     found = [ssl.get_default_verify_paths().cafile, *_PLACES]
     certifi = find_spec("certifi")
     if certifi and certifi.origin:
@@ -73,10 +73,10 @@ def _certificates(pem: bytes) -> list[bytes]:
 
 
 def _truststore(own: x509.Certificate, roots: list[bytes]) -> bytes:
-    """For Java, which reads no PEM. The password is public, so one round of stretching is enough."""
+    """A truststore for Java, which reads no PEM. Its password is public: one stretching round is enough."""
     entries = [pkcs12.PKCS12Certificate(own, b"bot-bottle")]
     for index, pem in enumerate(roots):
-        with suppress(ValueError):  # one odd root is missed, not all of them
+        with suppress(ValueError):  # one unreadable root is skipped, not all of them
             entries.append(pkcs12.PKCS12Certificate(_read(pem), b"root-%d" % index))
     encryption = (
         serialization.PrivateFormat.PKCS12.encryption_builder()
@@ -89,7 +89,7 @@ def _truststore(own: x509.Certificate, roots: list[bytes]) -> bytes:
 
 def _read(pem: bytes) -> x509.Certificate:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old roots have oddities that only matter to who made them
+        warnings.simplefilter("ignore")  # old roots violate rules that do not matter here
         return x509.load_pem_x509_certificate(pem)
 
 

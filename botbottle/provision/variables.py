@@ -1,10 +1,10 @@
-"""The variables every bottle gets: the way out, the CA that real tools look for, and who it is. Pure."""
+"""The variables every bottle gets: proxy, CA as real tools look for it, and identity. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from botbottle.backends.base import (
+from botbottle.core.plan_types import (
     AGENT_PORT_INSIDE,
     HOME_INSIDE,
     PROXY_PORT_INSIDE,
@@ -34,7 +34,7 @@ def proxy_variables() -> dict[str, str]:
 
 
 def trust_variables() -> dict[str, str]:
-    """Tools that replace their roots get the bundle, tools that add to them only the bottle's CA."""
+    """Tools that replace their roots get the bundle; tools that add to them get only the bottle's CA."""
     replacing = (
         "SSL_CERT_FILE",  # OpenSSL, so Python's ssl and httpx, Ruby, Go, rustls-native-certs, uv
         "CURL_CA_BUNDLE",
@@ -58,7 +58,7 @@ def identity_variables() -> dict[str, str]:
 
 
 def default_variables() -> dict[str, str]:
-    """What a manifest may set otherwise. The terminal's own TERM is passed by `run`."""
+    """Defaults that a manifest may change. `run` passes the terminal's own TERM."""
     return {
         "PATH": f"{HOME_INSIDE}/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
@@ -69,7 +69,7 @@ def default_variables() -> dict[str, str]:
 
 
 def quiet_variables() -> dict[str, str]:
-    """Agents that phone home or update themselves would only be refused, and fill the queue with drafts."""
+    """Turn off telemetry and updates: the proxy would refuse them, and drafts would fill the queue."""
     return {
         "DO_NOT_TRACK": "1",
         "DISABLE_TELEMETRY": "1",
@@ -98,7 +98,7 @@ def _java_options() -> str:
     return " ".join(f"-D{name}={value}" for name, value in options.items())
 
 
-# A manifest cannot set these: without them the bottle would not find its way out, or not believe it.
+# A manifest cannot set these: without them the bottle would not find its proxy, or not trust it.
 RESERVED: Final = (
     frozenset(proxy_variables()) | frozenset(trust_variables()) | frozenset(identity_variables())
 )

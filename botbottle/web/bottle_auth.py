@@ -1,6 +1,6 @@
-"""Who is asking. A bottle is known by its token, or by the socket the egress process relayed for it.
+"""Authenticates bottles: by token, or by the socket that the egress process relayed.
 
-Nothing else an agent sends (slug, header, path) can name a bottle.
+Nothing else from an agent (slug, header, path) can name a bottle.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BottleAuthentication(BaseAuthentication):
 
 
 def bottle_of_scope(scope: Mapping[str, Any]) -> Bottle:
-    """The bottle of a websocket, proven as for a request. Raises AuthenticationFailed, PermissionDenied."""
+    """Authenticate a websocket like a request. Raises AuthenticationFailed, PermissionDenied."""
     given: dict[bytes, list[bytes]] = {}
     for name, value in scope["headers"]:
         given.setdefault(name.lower(), []).append(value)
@@ -50,7 +50,7 @@ def bottle_of_scope(scope: Mapping[str, Any]) -> Bottle:
 
 
 def _asking(bottle: Bottle) -> Bottle:
-    """The egress process refuses such a bottle already; a token comes here without it."""
+    """Refuse a bottle without supervision. The egress process does so too, but a token bypasses it."""
     if not bottle.supervise:
         raise PermissionDenied("This bottle was started with 'supervise: false': it has nobody to ask.")
     return bottle

@@ -1,8 +1,8 @@
-"""Open connections of a listener: how many there may be, of whom, and which of them go first.
+"""The open connections of a listener: how many each owner may have, and which are closed first.
 
-At the bound a listener stops accepting until connections close: new ones wait in the kernel's queue.
-Connections without a request go first, those of the owner who has most before others. Everything here runs on
-the event loop.
+At the limit a listener stops accepting until connections close: new ones wait in the kernel's queue.
+Connections without a request are closed first, of the owner with most of them. Everything here runs on the
+event loop.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Protocol
 from botbottle.web.owners import Owner
 from botbottle.web.planes import Plane
 
-RESERVE = 256  # descriptors for the database, files, listeners and connections that the process opens itself
-IDLE_SECONDS = 1.0  # a connection without a request for less may have one on its way
+RESERVE = 256  # descriptors for the database, files, listeners and our own connections
+IDLE_SECONDS = 1.0  # a connection that is idle for less may have a request on its way
 MOST_OPERATORS = 1024
-MOST_BODIES = 64  # of one owner, arriving at once: each takes up to a mebibyte of memory
+MOST_BODIES = 64  # arriving at once for one owner: each takes up to a mebibyte of memory
 REQUEST_SECONDS = 60.0  # from a request's first byte to its last
 
 
 class Client(Protocol):
     def dismiss(self) -> None:
-        """Close the connection. Nothing is under way on it."""
+        """Close the connection, which has no pending request."""
 
 
-class Door(Protocol):
-    """What accepts: Twisted's port."""
+class Acceptor(Protocol):
+    """The accepting side: Twisted's port."""
 
     def stopReading(self) -> None: ...  # noqa: N802
 
@@ -38,23 +38,20 @@ class Door(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """One connection, without a request since `since`.
-
-    `began` is when a request began to arrive that is not complete yet.
-    """
+    """A connection. `since`: idle from this time on, `began`: when an incomplete request began to arrive."""
 
     client: Client
     owner: Owner
     since: float
     began: float | None = None
     has_request: bool = False
-    has_body: bool = False  # which is not complete
+    has_body: bool = False  # an incomplete one
     is_leaving: bool = False
 
 
 @dataclass(slots=True)
 class _Share:
-    """One owner's connections; those without a request in the order in which they last had one."""
+    """The connections of one owner; the idle ones in the order of their last request."""
 
     idle: OrderedDict[Place, None] = field(default_factory=OrderedDict)
     count: int = 0
@@ -62,7 +59,7 @@ class _Share:
 
 
 class Connections:
-    """Of one listener. An owner may have `of_one`, and `unknown` before it says who it is."""
+    """The connections of a listener. An owner may have `of_one`, or `unknown` before it is identified."""
 
     def __init__(
         self, total: int, of_one: int, unknown: int, *, clock: Callable[[], float] = time.monotonic
@@ -72,7 +69,7 @@ class Connections:
         self._unknown = unknown
         self._beside: Connections | None = None
         self._clock = clock
-        self._door: Door | None = None
+        self._acceptor: Acceptor | None = None
         self._is_closed = False
         self._shares: dict[Owner, _Share] = {}
         self._places: set[Place] = set()
@@ -81,26 +78,26 @@ class Connections:
     def __len__(self) -> int:
         return len(self._places)
 
-    def let_in_by(self, door: Door) -> None:
-        self._door = door
+    def set_acceptor(self, acceptor: Acceptor) -> None:
+        self._acceptor = acceptor
 
     def share_with(self, other: Connections) -> None:
-        """Both have one total. A quarter of it is kept for each."""
+        """Share one total with another listener. A quarter of it is reserved for each."""
         self._beside, other._beside = other, self
 
     def room(self) -> int:
-        """How many may be accepted now. At 0 the door is closed until it is more."""
-        taken = max(len(self._beside), self._total // 4) if self._beside is not None else 0
-        room = max(0, self._total - taken - len(self._places))
-        if self._door is not None and self._is_closed is not (room == 0):
+        """How many connections may be accepted now. Stops accepting at 0, and resumes."""
+        used = max(len(self._beside), self._total // 4) if self._beside is not None else 0
+        room = max(0, self._total - used - len(self._places))
+        if self._acceptor is not None and self._is_closed is not (room == 0):
             self._is_closed = room == 0
-            (self._door.stopReading if self._is_closed else self._door.startReading)()
+            (self._acceptor.stopReading if self._is_closed else self._acceptor.startReading)()
         return room
 
     # --- What happens to a connection
 
     def opened(self, client: Client, owner: Owner) -> Place | None:
-        """The connection's place, or None: its owner has too many already."""
+        """Count a new connection. Returns None when its owner has too many."""
         share = self._shares.get(owner, _Share())
         if share.count >= self._unknown and not self._dismiss_oldest(share):
             return None
@@ -120,12 +117,12 @@ class Connections:
                 self._beside.room()
 
     def arriving(self, place: Place) -> None:
-        """Bytes of a request came in."""
+        """Bytes of a request have arrived."""
         if place.began is None and not place.has_request:
             place.began = self._clock()
 
     def requested(self, place: Place, owner: Owner, *, has_body: bool) -> bool:
-        """The head of a request is here, and says whose it is. False: the owner has too many already."""
+        """The head of a request has arrived and identifies the owner. Returns False for one with too many."""
         if place.is_leaving:
             return False
         self._leave(place)
@@ -137,14 +134,14 @@ class Connections:
         return share.count <= self._of_one or self._dismiss_oldest(share)
 
     def complete(self, place: Place) -> None:
-        """All of the request is here."""
+        """The whole request has arrived."""
         place.began = None
         if place.has_body and not place.is_leaving:
             self._shares[place.owner].bodies -= 1
         place.has_body = False
 
     def answered(self, place: Place) -> None:
-        """The connection has no request any more."""
+        """The request is answered; the connection is idle."""
         if place in self._places and not place.is_leaving:
             self._leave(place)
             place.has_request = place.has_body = False
@@ -153,7 +150,7 @@ class Connections:
             self._make_room()
 
     def tend(self) -> None:
-        """Close what takes too long to send a request. For a clock that ticks every second."""
+        """Close connections that take too long to send a request. Called every second."""
         self._make_room()
         overdue = self._clock() - REQUEST_SECONDS
         for place in [place for place in self._places if place.began is not None and place.began < overdue]:
@@ -169,7 +166,7 @@ class Connections:
             share.idle[place] = None
 
     def _leave(self, place: Place) -> None:
-        """What leaves has a place until it is closed, but no owner to count it for."""
+        """Stop counting a connection for its owner. It has a place until it is closed."""
         if place.is_leaving:
             return
         share = self._shares[place.owner]
@@ -180,7 +177,7 @@ class Connections:
             del self._shares[place.owner]
 
     def _make_room(self) -> None:
-        """At the bound, somebody who has had no request for a while goes, unless one is going already."""
+        """At the limit, close a connection that has been idle for a while, unless one is closing."""
         if self.room() or self._leaving:
             return
         longest = self._clock() - IDLE_SECONDS
@@ -203,12 +200,12 @@ class Connections:
 
 
 def for_planes(descriptors: int) -> dict[Plane, Connections]:
-    """Of a process that may open so many descriptors. Agents never take what is kept for operators."""
+    """The connections of each plane, for this many descriptors. Agents never use the operators' share."""
     operators = min(MOST_OPERATORS, descriptors // 8)
     agents = max(4, descriptors - RESERVE - operators)
     found = {
         Plane.OPERATOR: Connections(operators, operators, operators),
-        Plane.RELAY: Connections(agents, agents // 2, agents),  # the relay always says at once whose it is
+        Plane.RELAY: Connections(agents, agents // 2, agents),  # the relay identifies its owner at once
         Plane.AGENT: Connections(agents, agents // 2, agents // 2),
     }
     found[Plane.RELAY].share_with(found[Plane.AGENT])

@@ -1,4 +1,4 @@
-"""The operator plane's answers when the database is at fault. They need no database themselves."""
+"""The operator plane's answers to database faults. They do not need the database."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNKNOWN = "It is not known whether your change was made: look before you make it
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Django's handler of errors that nothing caught."""
+    """Django's handler for uncaught errors."""
     error = sys.exc_info()[1]
     return _answer(request, error) or defaults.server_error(request)
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """A session that cannot be saved looks to Django like one that was deleted meanwhile."""
+    """Django's handler for bad requests. It takes a session that cannot be saved for a deleted one."""
     return _answer(request, exception) or defaults.bad_request(request, exception)
 
 

@@ -1,6 +1,6 @@
-"""A few threads for the work of many: owners take turns, and none of them can keep all the threads.
+"""A few threads for all owners' work: owners take turns, and none can occupy all the threads.
 
-Threads live on, so they keep their database connections.
+Threads are long-lived, so they keep their database connections.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from botbottle.web.owners import Kind, Owner
 
 @dataclass(slots=True)
 class _Work:
-    """What one owner has to do."""
+    """The pending work of one owner."""
 
     owner: Owner
     jobs: deque[Callable[[], None]] = field(default_factory=deque)
@@ -30,11 +30,11 @@ Turn = tuple[_Work, Callable[[], None]]
 
 
 class FairThreads:
-    """Each free thread takes the next job of the next owner that may have one more thread.
+    """Each free thread takes the next job of the next owner that may have another thread.
 
     `reserved` threads are left to the operators, and as many to the agents. A bottle has at most `for_one`
-    threads, and one while others have work too: threads that compute share one interpreter, so each of them
-    makes the others slower.
+    threads, and one while others have work: threads that compute share one interpreter, so each slows the
+    others down.
     """
 
     def __init__(self, threads: int = 8, *, reserved: int = 2, for_one: int = 3) -> None:
@@ -45,21 +45,21 @@ class FairThreads:
         self._for_one = for_one
         self._busy = dict.fromkeys(Kind, 0)
         self._known: dict[Owner, _Work] = {}
-        self._turns: dict[Kind, deque[_Work]] = {kind: deque() for kind in Kind}  # those with jobs, by turn
+        self._turns: dict[Kind, deque[_Work]] = {kind: deque() for kind in Kind}  # owners with jobs, in order
 
     def of(self, owner: Owner) -> Executor:
-        """An executor whose work is the owner's."""
+        """An executor for the owner's work."""
         return _Share(self, owner)
 
     def close(self) -> None:
-        """Begin nothing more: what still waits has nobody left to answer."""
+        """Start no more jobs: nobody waits for their answers any longer."""
         with self._lock:
             self._known.clear()
             for turns in self._turns.values():
                 turns.clear()
 
     def shutdown(self) -> None:
-        """End the threads, once they have done what they are at."""
+        """End the threads after their current jobs."""
         self.close()
         self._pool.shutdown()
 
@@ -76,7 +76,7 @@ class FairThreads:
             self._pool.submit(self._serve, turn)
 
     def _serve(self, turn: Turn) -> None:
-        """One job after the other, as long as there is one for this thread."""
+        """Do one job after the other, as long as there is one for this thread."""
         begun = [turn]
         while begun:
             work, job = begun.pop()
@@ -107,7 +107,7 @@ class FairThreads:
         return None
 
     def _turn(self, kind: Kind) -> _Work | None:
-        """Take the first in line that may have a thread more; those before it keep their places."""
+        """Take the first owner that may have another thread; those before it keep their places."""
         most = self._threads if kind is Kind.OPERATORS else self._for_one if len(self._known) == 1 else 1
         turns = self._turns[kind]
         for place, work in enumerate(turns):
@@ -135,7 +135,7 @@ class _Share(Executor):
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                close_old_connections()  # this thread's: a request's work may be done by several
+                close_old_connections()  # of this thread: several may work on one request
                 future.set_result(work(*arguments, **named))
             except BaseException as error:
                 future.set_exception(error)

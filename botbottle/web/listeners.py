@@ -1,4 +1,4 @@
-"""The sockets the web process serves, opened before it starts so that several workers can share them."""
+"""The sockets of the web process, opened before it starts so that several workers can share them."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Listener:
 
     @property
     def reachable_at(self) -> tuple[str, int]:
-        """An address to connect to from this machine; a wildcard is not one."""
+        """An address to connect to from this machine, instead of a wildcard."""
         host, port = self.socket.getsockname()[:2]
         return LOCALLY.get(host, host), port
 
 
 def url(host: str, port: int | None) -> str:
-    """For a client: a wildcard is nobody's address, and one of IPv6 stands in brackets."""
+    """The URL for a client: without a wildcard, and with brackets around an IPv6 address."""
     host = LOCALLY.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def open_all(home: Path, *, agent: tuple[str, int], console: tuple[str, int]) -> list[Listener]:
-    """Bind every listener, or raise BadSetting with one sentence that says which could not be."""
+    """Bind every listener. Raises BadSetting with a sentence that says which one failed."""
     opened = [
         Listener(Plane.AGENT, _tcp(*agent, "SUPERVISE_PORT")),
         Listener(Plane.OPERATOR, _tcp(*console, "CONSOLE_PORT")),
@@ -52,7 +52,7 @@ def open_all(home: Path, *, agent: tuple[str, int], console: tuple[str, int]) ->
 
 
 def inherited() -> list[Listener] | None:
-    """The listeners a parent process handed down, or None."""
+    """The listeners inherited from a parent process, or None."""
     described = os.environ.pop(INHERITED, None)
     if described is None:
         return None
@@ -62,15 +62,15 @@ def inherited() -> list[Listener] | None:
     ]
 
 
-def hand_down(listeners: list[Listener]) -> tuple[dict[str, str], list[int]]:
-    """Environment and file descriptors that give a child process these listeners."""
+def inheritable(listeners: list[Listener]) -> tuple[dict[str, str], list[int]]:
+    """The environment and descriptors with which a child process inherits these listeners."""
     numbers = {listener.plane.value: listener.socket.fileno() for listener in listeners}
     return {INHERITED: json.dumps(numbers)}, list(numbers.values())
 
 
 @contextmanager
 def published(home: Path, listeners: list[Listener]) -> Iterator[None]:
-    """While this lasts, the discovery file (0600) names the ports; after it, nothing is left behind."""
+    """Publish the ports in the discovery file (0600) within the block, and remove it afterwards."""
     ports = {listener.plane.value: listener.port for listener in listeners if listener.port}
     discovery = home / ".http.port"
     write_private(discovery, json.dumps({"agent": ports["agent"], "console": ports["operator"]}) + "\n")

@@ -1,4 +1,4 @@
-"""Middleware that separates the planes, and the headers every console page carries."""
+"""Middleware that separates the planes, and the headers of every console page."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ CONTENT_SECURITY_POLICY = "; ".join(
 
 
 def plane(request: HttpRequest) -> Plane:
-    """The listener's plane. Without an ASGI scope (Django's test client), the environ's, else operator."""
+    """The listener's plane. Without an ASGI scope (Django's test client) the environ's, else operator."""
     scope = getattr(request, "scope", None)
     return Plane(scope["plane"] if scope is not None else request.META.get("plane", Plane.OPERATOR))
 
 
 def separate_planes(get_response: View) -> View:
-    """Sends agents' requests to the agents' few views, past everything that belongs to the console."""
+    """Route agents' requests to their few views, past everything that belongs to the console."""
 
     def middleware(request: HttpRequest) -> HttpResponseBase:
         with watched_changes() as request.changes:  # type: ignore[attr-defined]
@@ -45,7 +45,7 @@ def separate_planes(get_response: View) -> View:
 
 
 def changes_of(request: HttpRequest) -> Changes | None:
-    """What the request wrote so far, to say so when the database fails; None where nobody watched it."""
+    """What the request has written so far, for the message of a database fault; None if not recorded."""
     return getattr(request, "changes", None)
 
 
@@ -53,7 +53,7 @@ def _agent_view(request: HttpRequest) -> HttpResponseBase:
     request.urlconf = settings.AGENT_URLCONF
     match = request.resolver_match = resolve(
         request.path_info, settings.AGENT_URLCONF
-    )  # its last entry takes all
+    )  # its last entry matches everything
     response: HttpResponseBase = match.func(request, *match.args, **match.kwargs)
     if hasattr(response, "render"):
         response.render()

@@ -1,6 +1,6 @@
-"""The line in which an owner's requests wait, and the refusal of those for which it has no room.
+"""The line in which an owner's requests wait, and the refusal when the line is full.
 
-Neither takes a thread or the database.
+Neither uses a thread or the database.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from supervise.mcp.access_log import AccessEntry
 from supervise.mcp.jsonrpc import UNAVAILABLE
 
 MOST_UNANSWERED = {Kind.AGENTS: 256, Kind.OPERATORS: 256}  # requests of one owner that have no answer yet
-BEGUN_ALONE = 2  # of these, while nobody else asks
+BEGUN_ALONE = 2  # of these, begun at once while no other owner asks
 BEGUN_AMONG_OTHERS = {Kind.AGENTS: 1, Kind.OPERATORS: 12}
-ALONE_SECONDS = 1.0  # after the last request of anybody else
-BEGUN = "begun"  # in the scope of a request that has its turn
+ALONE_SECONDS = 1.0  # after another owner's last request
+BEGUN = "begun"  # key in the scope of a request that has its turn
 RETRY_AFTER = 5  # seconds
 TOO_MANY = "Too many requests of this bottle are under way. Nothing was changed. Try again in 5 s."
 BUSY = "The server is busy with other requests of yours. Nothing was changed. Try again in 5 s.\n"
 
 
 class Line:
-    """One owner's requests that have no answer yet, in the order in which they came.
+    """An owner's requests without an answer, in the order of their arrival.
 
-    `most_begun` says how many of them may be begun now.
+    `most_begun` returns how many of them may be under way now.
     """
 
     def __init__(self, kind: Kind, most_begun: Callable[[], int]) -> None:
@@ -52,7 +52,7 @@ class Line:
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Callable[[], None]]:
         """Wait for a turn. It lasts until the yielded function is called, or to the end."""
-        await self._come()
+        await self._wait_for_turn()
         has_turn = True
 
         def answered() -> None:
@@ -67,7 +67,7 @@ class Line:
         finally:
             answered()
 
-    async def _come(self) -> None:
+    async def _wait_for_turn(self) -> None:
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._begin()
@@ -89,15 +89,15 @@ class Line:
                 turn.set_result(None)
 
 
-class Company:
-    """Who asked last, to know whether an owner is alone."""
+class RecentOwners:
+    """Remembers the latest owners, to tell whether an owner is alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._newest: tuple[Owner | None, float] = None, 0.0
         self._before: tuple[Owner | None, float] = None, 0.0
 
-    def asks(self, owner: Owner) -> None:
+    def record(self, owner: Owner) -> None:
         if owner != self._newest[0]:
             self._before = self._newest
         self._newest = owner, self._clock()
@@ -124,8 +124,8 @@ async def refuse(owner: Owner, scope: Any, send: Any) -> None:
     AccessEntry(scope["method"], scope["path"], bottle=owner.bottle).write(status)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
-    # The answer is there, but its connection carries no other request before the time that it names. Through
-    # the relay, which has a connection for each request, the answer has no end before that time either.
+    # The answer is complete, but its connection carries no other request before the time it names. Through
+    # the relay, which has a connection per request, the answer also does not end before that time.
     await asyncio.sleep(RETRY_AFTER * uniform(1, 2))  # noqa: S311 - so that not all come back at once
     await send({"type": "http.response.body", "body": b""})
 

@@ -1,7 +1,7 @@
-"""Whose work a connection or a request is, before anything was asked of the database.
+"""The owner of a connection or request, known before the database is asked.
 
-A bottle is known by the egress process's word, or by a token that proved it before. Everybody else counts by
-address, so that nobody gets more turns by making up tokens.
+A bottle is identified by the egress process, or by a token that was verified before. Everybody else counts by
+address, so that made-up tokens give nobody more turns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Kind(Enum):
-    """What an owner belongs to. Operators come first."""
+    """The group of an owner. Operators come first."""
 
     OPERATORS = "operators"
     AGENTS = "agents"
@@ -34,7 +34,7 @@ class Owner:
 
     @property
     def bottle(self) -> str | None:
-        """The slug, of a bottle."""
+        """The slug, if the owner is a bottle."""
         match self.name:
             case ("bottle", str(slug)):
                 return slug
@@ -42,7 +42,7 @@ class Owner:
 
 
 class ProvenTokens:
-    """Which tokens proved which bottle lately, by digest. It gives nobody access, only turns of its own."""
+    """Recently verified tokens, by digest. An entry gives no access, only a separate line."""
 
     def __init__(self, most: int = MOST_PROVEN) -> None:
         self._most = most
@@ -66,7 +66,7 @@ proven_tokens = ProvenTokens()
 
 
 def owner_of(plane: Plane, address: str | None, headers: Headers = ()) -> Owner:
-    """The owner of a request, or of a connection that has sent none yet."""
+    """The owner of a request, or of a connection without one."""
     if plane is Plane.OPERATOR:
         return Owner(Kind.OPERATORS, ("address", _network(address)))
     name = IDENTITY_HEADER if plane is Plane.RELAY else b"authorization"
@@ -82,7 +82,7 @@ def _digest(authorization: bytes) -> bytes:
 
 
 def _network(address: str | None) -> str:
-    """One host may have all addresses of an IPv6 /64."""
+    """The host's network: one host may have all addresses of an IPv6 /64."""
     try:
         known = ipaddress.ip_address(address or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which plane a connection belongs to is decided by the listener it came in on, never by what it says."""
+"""The planes. A connection's plane is that of its listener, whatever the connection claims."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from enum import StrEnum
 class Plane(StrEnum):
     AGENT = "agent"
     OPERATOR = "operator"
-    RELAY = "relay"  # the egress process's private Unix socket; only here is an identity header believed
+    RELAY = "relay"  # the egress process's private Unix socket; identity headers are trusted only here

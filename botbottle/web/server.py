@@ -1,4 +1,4 @@
-"""The web process: Daphne on listeners that are already open, bounded bodies, and a stop that answers."""
+"""The web process: Daphne on open listeners, with bounded bodies and a stop that answers pending calls."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from supervise.webhooks.sender import Sender
 
 log = logging.getLogger(__name__)
 ANSWER_SECONDS = 3.5  # for waiting calls and open requests to be answered
-WORK_SECONDS = 1.0  # of these, how long waiting calls wait for the requests at work
-ACK_SECONDS = 1.0  # how long a decision that is just being applied still waits for the proxy
-LAST_SECONDS = 4.8  # after these a stop is enforced
+WORK_SECONDS = 1.0  # of these, for requests at work before waiting calls are answered
+ACK_SECONDS = 1.0  # how long a decision being applied still waits for the proxy
+LAST_SECONDS = 4.8  # then the stop is enforced
 STOPPING = "bot-bottle is stopping. Nothing was changed. Make the same request again in a few seconds."
-# The loop gives the interpreter away at every read and write. This is how long it waits to have it back from
-# a thread that computes: with Python's own 5 ms, a few busy threads hold up everybody's bytes.
+# The loop releases the interpreter at every read and write. This is how long it waits to get it back from
+# a computing thread: with Python's default of 5 ms, a few busy threads would delay all traffic.
 SWITCH_SECONDS = 0.0005
-TEND_SECONDS = 1.0  # between two looks for connections that are idle or slow
-MOST_ACCEPTS = 4  # connections of one listener in one turn of the loop
-PATIENCE_FACTOR = 16  # how much of an oversized body is read and thrown away before the connection is cut
+TEND_SECONDS = 1.0  # between checks for idle or slow connections
+MOST_ACCEPTS = 4  # connections per listener in one iteration of the loop
+PATIENCE_FACTOR = 16  # how many times the limit is read and discarded before the connection is cut
 
 
 class BoundedRequest(WebRequest):  # type: ignore[misc]
-    """Refuses a body over the plane's limit without keeping it: Daphne alone would spool any size to disk."""
+    """Refuses a body over the plane's limit without storing it: Daphne alone would spool any size to disk."""
 
     received = 0
     finished: int  # Twisted's
@@ -58,7 +58,7 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
     is_turned_away = False
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802 - Twisted's name
-        """Agents' bodies stay in memory: as a file of its own, each would be one more descriptor."""
+        """Keep agents' bodies in memory: as a file, each would need a descriptor."""
         if self.channel.factory.plane is Plane.OPERATOR:
             super().gotLength(length)
         else:
@@ -81,14 +81,14 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
         return super().process()
 
     def write_last(self, data: bytes) -> None:
-        """End a response that streams, without its application: for a stop that has thousands to end."""
+        """End a streaming response without its application, since a stop has thousands to end."""
         if self.finished or self.channel is None:
             return
         self.finished = 1
         transport = self.channel.transport
         left = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self.chunked else data
         if transport.connected and not (transport.dataBuffer or transport._tempDataBuffer):
-            sent = transport.writeSomeData(left)  # the reactor need not learn of what fits into the socket
+            sent = transport.writeSomeData(left)  # data that fits into the socket does not need the reactor
             left = left[sent:] if isinstance(sent, int) else b""
         transport.write(left)
 
@@ -110,9 +110,9 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
 
 
 class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
-    """HTTP/1.1 that says what was wrong with a request it could not read; Twisted's own says nothing.
+    """HTTP/1.1 that explains why a request could not be parsed; Twisted's own does not.
 
-    It has a place among the listener's connections, and tells them what it is doing.
+    It reports its activity to the listener's connections.
     """
 
     place: Place | None = None
@@ -144,7 +144,7 @@ class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
         super().requestDone(request)
 
     def dismiss(self) -> None:
-        """Close a connection on which nothing is under way."""
+        """Close a connection that has no pending request."""
         if self._abortingCall is None:
             self.timeoutConnection()
 
@@ -169,7 +169,7 @@ class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
         self.loseConnection()
 
     def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Twisted's own only hangs up. More of the same line may still come in after the answer."""
+        """Answer before closing; Twisted only hangs up. The rest of the line may still arrive afterwards."""
         if not self.transport.disconnecting:
             self._respondToBadRequestAndDisconnect()
 
@@ -189,13 +189,13 @@ class BoundedFactory(HTTPFactory):  # type: ignore[misc]
 
 
 class WebServer(Server):  # type: ignore[misc]
-    """Daphne's server for sockets that are already bound."""
+    """Daphne's server for bound sockets."""
 
     def __init__(self, application: Any, opened: list[Listener], ready: Callable[[], None]) -> None:
         super().__init__(
             application,
             endpoints=["adopted"],
-            http_timeout=None,  # waiting calls have their own limit
+            http_timeout=None,  # waiting calls have a limit of their own
             websocket_timeout=-1,
             server_name="bot-bottle",
             ready_callable=self._adopt,
@@ -205,12 +205,12 @@ class WebServer(Server):  # type: ignore[misc]
         self._opened = opened
         self._ports: list[Any] = []
         self._ready = ready
-        self._caretaker = BackgroundJobs()
-        self._intake = RecordImport(when_refused=events.announce_refusals)
+        self._background_jobs = BackgroundJobs()
+        self._record_import = RecordImport(when_refused=events.announce_refusals)
         self._sender = Sender()
 
     def _adopt(self) -> None:
-        most = settings.SUPERVISE_MAX_BODY_BYTES  # Autobahn alone would keep a frame of any size
+        most = settings.SUPERVISE_MAX_BODY_BYTES  # Autobahn's default accepts a frame of any size
         self.ws_factory.setProtocolOptions(maxFramePayloadSize=most, maxMessagePayloadSize=most)
         planes = for_planes(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         for listener in self._opened:
@@ -223,48 +223,48 @@ class WebServer(Server):  # type: ignore[misc]
         reactor.callWhenRunning(self._begin)
 
     def _begin(self) -> None:
-        events.send_on(asyncio.get_event_loop())  # first: the threads below have news from their start
-        self._caretaker.start()
+        events.send_on(asyncio.get_event_loop())  # first: the threads below announce events from their start
+        self._background_jobs.start()
         if settings.EGRESS_PROXY:
-            self._intake.start()
+            self._record_import.start()
         self._sender.start()
         self._ready()
 
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
-        """The plane is the accepting listener's: two of them may have one port, on two addresses."""
+        """Set the plane of the accepting listener: two listeners may have one port, on two addresses."""
         scope["plane"] = protocol.transport.server.factory.plane
         scope["write_last"] = getattr(protocol, "write_last", None)
         protocol.scope = scope
         return super().create_application(protocol, scope)
 
     def protocol_disconnected(self, protocol: Any) -> None:
-        """Who leaves before anything was begun leaves the line at once. Daphne would wait ten seconds."""
+        """Cancel a request that has not begun as soon as its client leaves; Daphne would wait ten seconds."""
         super().protocol_disconnected(protocol)
         application = self.connections[protocol].get("application_instance")
         if application is not None and not getattr(protocol, "scope", {}).get(BEGUN):
             application.cancel()
 
     def kill_all_applications(self) -> Any:
-        """On SIGTERM and Ctrl-C: answer what is open, then end the loop."""
+        """On SIGTERM and Ctrl-C: answer open requests, then end the loop."""
         return defer.Deferred.fromFuture(asyncio.ensure_future(self._stop()))
 
     async def _stop(self) -> None:
-        """Nothing here waits without a bound; `_enforce_the_stop` is for what blocks the loop itself."""
-        self.stopping = True  # what comes from now on changes nothing
+        """Stop within bounded time; `_enforce_the_stop` covers a blocked loop."""
+        self.stopping = True  # later requests are refused
         for port in self._ports:
             port.stopListening()
-        self._intake.stop()
+        self._record_import.stop()
         self._sender.stop()
         asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.abort_calls)
-        await asyncio.gather(self._caretaker.stop(), self._answer_all())
+        await asyncio.gather(self._background_jobs.stop(), self._answer_all())
         await cancel_and_wait(self._unanswered())
         reactor.crash()  # the process's end closes thousands of connections at once, the loop one by one
 
     async def _answer_all(self) -> None:
-        """Requests at work first: a decision among them may be what a call waits for."""
+        """Finish requests at work first: a decision among them may be what a call waits for."""
         deadline = time.monotonic() + ANSWER_SECONDS
         await self._until(self._works_on_none, deadline - ANSWER_SECONDS + WORK_SECONDS)
-        gc.disable()  # what thousands of calls leave behind goes with the process
+        gc.disable()  # garbage of thousands of calls ends with the process
         hub.drain()
         await self._until(self._has_answered_all, deadline)
 
@@ -273,22 +273,22 @@ class WebServer(Server):  # type: ignore[misc]
             await asyncio.sleep(0.02)
 
     def _works_on_none(self) -> bool:
-        """Calls that wait have begun their answer."""
+        """Whether only waiting calls are left, whose answers have begun."""
         return all(each._response_started for each in self._open_requests())
 
     def _has_answered_all(self) -> bool:
-        """The last byte is in its socket, too."""
+        """Whether every answer is in its socket."""
         return not (len(hub) or any(self._open_requests()) or reactor.getWriters())
 
     def _open_requests(self) -> Iterator[WebRequest]:
-        """Those that have arrived and are not answered. Consoles' websockets are none."""
+        """Requests that have arrived and are not answered, without consoles' websockets."""
         for each, details in self.connections.items():
             has_arrived = isinstance(each, WebRequest) and each.application_queue is not None
             if has_arrived and not (each.finished or "disconnected" in details):
                 yield each
 
     def _unanswered(self) -> list[asyncio.Task[None]]:
-        """What is left to be cancelled: consoles' websockets, and what took too long."""
+        """Tasks to cancel: consoles' websockets, and requests that took too long."""
         tasks = [
             details.get("application_instance")
             for each, details in self.connections.items()
@@ -298,7 +298,7 @@ class WebServer(Server):  # type: ignore[misc]
 
 
 class PlacedTransport:
-    """A connection whose end its listener learns, whatever protocol it speaks by then."""
+    """A connection that reports its end to its listener, whatever protocol it speaks."""
 
     place: Place | None = None
 
@@ -317,7 +317,7 @@ class PlacedUnix(PlacedTransport, unix.Server):  # type: ignore[misc]
 
 
 class BoundedPort:
-    """Accepts no more connections than there is room for, and few at a time: others have work on the loop."""
+    """Accepts only as many connections as there is room for, and few at a time."""
 
     factory: BoundedFactory
     connected: bool
@@ -326,7 +326,7 @@ class BoundedPort:
 
     def startListening(self) -> None:  # noqa: N802 - Twisted's name
         super().startListening()  # type: ignore[misc]
-        self.factory.connections.let_in_by(self)  # type: ignore[arg-type]
+        self.factory.connections.set_acceptor(self)  # type: ignore[arg-type]
 
     def startReading(self) -> None:  # noqa: N802 - Twisted's name
         if self.connected and not self.disconnecting:
@@ -343,7 +343,7 @@ class BoundedTcpPort(BoundedPort, tcp.Port):  # type: ignore[misc]
 
 
 class SharedUnixPort(BoundedPort, unix.Port):  # type: ignore[misc]
-    """A Unix listener of several workers: none opens it to others, or ends it for all when it ends."""
+    """A Unix listener shared by workers: a worker does not unlink it or change its mode."""
 
     transport = PlacedUnix
     _shouldShutdown = False  # noqa: N815 - Twisted's name; by itself it spares only TCP listeners
@@ -368,15 +368,13 @@ def _listen(listener: Listener, factory: BoundedFactory) -> Any:
 
 
 def _error_body(sentence: str) -> bytes:
-    """For what fails before Django sees it: the same shape as the endpoint's own errors."""
+    """An error from before Django, in the same shape as the endpoint's own errors."""
     error = {"code": -32600, "message": sentence}
     return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("ascii")
 
 
-def serve(opened: list[Listener], *, ready: Callable[[], None]) -> None:
+def serve(application: Any, opened: list[Listener], *, ready: Callable[[], None]) -> None:
     """Run until SIGTERM or SIGINT. `ready` is called once requests are answered."""
-    from botbottle.asgi import application  # noqa: PLC0415 - Django must be set up first
-
     _raise_file_limit()
     reactor.addSystemEventTrigger("before", "shutdown", _enforce_the_stop)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -384,12 +382,12 @@ def serve(opened: list[Listener], *, ready: Callable[[], None]) -> None:
 
 
 def _enforce_the_stop() -> None:
-    """Should the loop itself hang: say where every thread is, and end with exit code 1."""
+    """If the loop hangs, print every thread's stack and exit with code 1."""
     faulthandler.dump_traceback_later(LAST_SECONDS, exit=True)
 
 
 def _raise_file_limit() -> None:
-    """Thousands of waiting calls are thousands of sockets; the usual soft limit is 1,024."""
+    """Raise the limit of open files: thousands of calls are thousands of sockets."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 65536
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

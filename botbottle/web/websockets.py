@@ -1,4 +1,4 @@
-"""Websockets that a database fault ends: closed with a code of their own, so that the page connects again."""
+"""Closes websockets after a database fault with a code of their own, so that the page reconnects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class ClosedOnFault:
-    """Other errors stay errors."""
+    """Closes a websocket on a database fault; other errors are raised."""
 
     def __init__(self, application: Application) -> None:
         self.application = application

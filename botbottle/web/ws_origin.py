@@ -1,7 +1,7 @@
-"""Which pages may open the console's websockets: those that the console itself served.
+"""Allows the console's websockets only to pages that the console itself served.
 
-Trust boundary: a browser sends its cookies along whatever page asks, and cookies know no ports. What an agent
-wrote and an operator looks at on another port of the same machine is another site.
+Trust boundary: a browser sends its cookies whichever page connects, and cookies ignore ports. Agents' pages
+that an operator views on another port of the same machine are another site.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from django.http.request import split_domain_port, validate_host
 
 
 class OwnOriginOnly:
-    """Scheme, host and port of the Origin have to be those that were asked for, and be a console's."""
+    """Requires that the Origin's scheme, host and port are those of the request, and of a console."""
 
     def __init__(self, application: Any) -> None:
         self.application = application

@@ -12,8 +12,8 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
+from botbottle.core import locks
 from botbottle.core.files import write_atomically
-from botbottle.core.home import held
 from botbottle.models import Bottle
 from egress.contract.snapshot import render_gate, render_routes
 from egress.models import Publication, RouteTableVersion
@@ -65,7 +65,7 @@ def publish(bottle: Bottle) -> int:
     _check_is_local(bottle)
     with (
         _recording_problems(bottle, UNWRITTEN),
-        held(bottle_directory(bottle) / _LOCK),
+        locks.lock(bottle_directory(bottle) / _LOCK),
     ):
         publication = Publication.objects.filter(bottle=bottle)
         version = _write_or_cut_off(bottle)
@@ -234,7 +234,7 @@ def _remove_files(directory: Path) -> None:
 
 def _unpublish(bottle: Bottle) -> None:
     directory = bottle_directory(bottle)
-    with held(directory / _LOCK):
+    with locks.lock(directory / _LOCK):
         if not Bottle.objects.filter(slug=bottle.slug).exclude(state=Bottle.State.DELETED).exists():
             _remove_files(directory)
     if settings.EGRESS_PROXY:

@@ -1,4 +1,4 @@
-"""What operators do to a bottle on its page. Each verb asks for the right to do it for this bottle first."""
+"""Operators' actions on a bottle's page. Each first checks the permission for this bottle."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from supervise.proposals.risk import Level, route_risk
 
 
 def rollback(slug: str, version: int, *, actor: User, seen_version: int) -> RouteTableVersion:
-    """A new version with an old one's content, made live once it is committed.
+    """Make a new version with an old one's content, live once it is committed.
 
-    Raises NoSuchBottle, NotPermitted, StaleReview when another version than `seen_version` is the newest,
-    BadAsk when there is no such version or nothing to change, and TooRisky.
+    Raises NoSuchBottle, NotPermitted, TooRisky; StaleReview when `seen_version` is not the newest; BadAsk
+    when there is no such version or nothing to change.
     """
     bottle = bottles.get(slug)
     with transaction.atomic():
@@ -48,7 +48,7 @@ def rollback(slug: str, version: int, *, actor: User, seen_version: int) -> Rout
 
 
 def lock_as_seen(bottle: Bottle, actor: User, seen_version: int) -> RouteTableVersion:
-    """The newest table, held until the transaction ends. Raises NotPermitted, StaleReview."""
+    """The newest table, locked until the transaction ends. Raises NotPermitted, StaleReview."""
     if not may_decide_for(actor, bottle):
         raise NotPermitted("Changing what this bottle may reach needs the right to decide for it.")
     newest = versions.lock(bottle)
@@ -64,7 +64,7 @@ def rotate_token(slug: str, *, actor: User) -> Credentials:
 
 
 def begin(verb: str, slug: str, *, actor: User) -> None:
-    """Start or stop it, in a process of its own. Raises NoSuchBottle, NotPermitted."""
+    """Start or stop the bottle in a new process. Raises NoSuchBottle, NotPermitted."""
     _check_may_run(slug, actor)
     lifecycle.begin(verb, slug, actor=actor)
 

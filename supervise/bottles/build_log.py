@@ -1,7 +1,7 @@
-"""The log of a rebuild, or of a start: written line by line by the process at work, read by every web worker.
+"""The log of a rebuild or start: its process writes line by line, every web worker reads.
 
-The file itself is what they share; a place in it is a number of bytes. What it says is from a build, which
-may be an agent's.
+The file is all they share; a position in it is a number of bytes. Its text is from a build, which may be an
+agent's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import IO
 
 from supervise.sanitize import without_nul
 
-STARTING = "starting.log"  # in the bottle's directory: what its last start in the background said
+STARTING = "starting.log"  # in the bottle's directory: the log of its last start in the background
 MOST = 4 * 1024**2  # characters
 MOST_LINE = 2000
 
 
 class Log:
-    """What it says, line by line, to a private file that the page shows."""
+    """Writes lines to a private file that the page shows."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ class Log:
         if self._left <= 0:
             return
         self._left -= len(text) + 1
-        self._file.write(f"{text}\n" if self._left > 0 else "… the log is longer than what is kept of it\n")
+        self._file.write(f"{text}\n" if self._left > 0 else "… the rest of the log is cut off\n")
 
     def close(self) -> None:
         self._file.close()
@@ -41,14 +41,14 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Whole lines of it, and the place where the next ones will begin."""
+    """Whole lines of a log, and the position of the next ones."""
 
     text: str
     offset: int
 
 
 def end(path: Path, characters: int) -> Part:
-    """The last whole lines, as many as fit."""
+    """The last whole lines that fit into `characters`."""
     try:
         size = path.stat().st_size
     except OSError:
@@ -60,7 +60,7 @@ def end(path: Path, characters: int) -> Part:
 
 
 def after(path: Path, offset: int, *, most: int) -> Part:
-    """What follows a place, in whole lines and at most so many bytes; nothing is there yet: an empty part."""
+    """Whole lines from a position on, at most `most` bytes; empty while there are none."""
     try:
         with path.open("rb") as file:
             file.seek(offset)

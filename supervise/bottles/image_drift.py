@@ -17,7 +17,8 @@ from typing import NamedTuple
 from django.conf import settings
 
 from botbottle.backends import image_builders
-from botbottle.backends.base import BackendError, Unavailable
+from botbottle.backends.base import Unavailable
+from botbottle.core.plan_types import BackendError
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.models import Bottle
 from egress.tables import homes

@@ -20,6 +20,7 @@ from django.db import transaction
 from django.db.models import F, OuterRef, Q, Subquery
 from django.utils import timezone
 
+from botbottle import backends
 from botbottle.backends import image_builders
 from botbottle.dockerfiles.build_rules import check_rebuildable
 from botbottle.dockerfiles.parse import check_dockerfile, digest_of
@@ -84,7 +85,7 @@ def dockerfile_of(manifest: Manifest) -> str:
     """The manifest's own image as a Dockerfile. Raises OSError."""
     if manifest.dockerfile:
         return Path(manifest.dockerfile).read_text(encoding="utf-8", errors="replace")
-    return f"FROM {manifest.image}\n" if manifest.backend == "docker" else ""
+    return f"FROM {manifest.image}\n" if backends.traits(manifest.backend).names_images else ""
 
 
 def show_dockerfile(bottle: Bottle, text: str) -> None:

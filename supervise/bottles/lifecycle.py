@@ -1,4 +1,4 @@
-"""The life of bottles' sandboxes: one verb per act. What was done is told to the journal, then made true.
+"""Start, run, stop and remove bottles' sandboxes. Each act is written to the journal, then reconciled.
 
 Trust boundary: authors are accounts of this host or operators who may run bottles; a manifest is theirs.
 """
@@ -16,23 +16,23 @@ from pathlib import Path
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import connection, connections, transaction
-from django.utils import timezone
 
 from botbottle import backends
-from botbottle.backends.base import STOP_SECONDS, Backend, BackendError, Plan, Progress, Unavailable
-from botbottle.launch import fast_cli, journal, plan_cache
+from botbottle.backends.base import STOP_SECONDS, Backend, Progress, Unavailable
+from botbottle.core.plan_types import BackendError, Plan
+from botbottle.launch import journal, plan_cache
 from botbottle.launch import plan as plans
+from botbottle.launch import start as launch
 from botbottle.manifest import reader as manifests
 from botbottle.manifest.reader import Manifest
 from botbottle.models import Bottle
 from botbottle.provision import trust
-from egress.models import Publication, RouteTableVersion
-from egress.policy.merge import merge_gate_host, merge_route
+from egress.models import Publication
 from egress.tables import homes, publishing, versions
 from supervise import audit
 from supervise.access import permissions
 from supervise.bottles import build_log, images
-from supervise.bottles import reconcile as settling
+from supervise.bottles import reconcile as reconciler
 from supervise.bottles import records as bottles
 from supervise.bottles.images import Image
 from supervise.bottles.reconcile import backend_of, reconcile
@@ -40,7 +40,6 @@ from supervise.errors import NotPermitted, SuperviseError
 
 __all__ = ["attach", "exec", "logs", "prepare", "ps", "reconcile", "rm", "run", "start", "stop"]
 
-MANIFEST = "manifest"  # the author of a bottle's first routes
 NO_EGRESS = "The egress process does not serve bottle {slug!r} yet. 'make up' starts it."
 
 
@@ -69,7 +68,7 @@ def manifest_path(slug: str) -> Path:
 
 
 def init(slug: str) -> Path:
-    """Write a commented manifest to begin with. Raises BadBottle when there is one."""
+    """Write a commented example manifest. Raises BadBottle when the bottle has a manifest."""
     path = manifest_path(slug)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -81,7 +80,7 @@ def init(slug: str) -> Path:
 
 
 def plan(slug: str, *, command: Sequence[str] = (), image: Image | None = None) -> tuple[Manifest, Plan]:
-    """What would be started. Nothing is, and nothing is written. Raises NotStarted."""
+    """Compile the manifest without starting or writing anything. Raises NotStarted."""
     path = manifest_path(slug)
     try:
         manifest = manifests.load(path)
@@ -91,20 +90,20 @@ def plan(slug: str, *, command: Sequence[str] = (), image: Image | None = None) 
 
 
 def prepare(slug: str, *, author: str, command: Sequence[str] = (), image: Image | None = None) -> Prepared:
-    """Everything a start needs: record, first routes, live table, trust files, plan. Raises NotStarted."""
+    """Make what a start needs: record, first routes, live table, trust files, plan. Raises NotStarted."""
     path = manifest_path(slug)
     try:
         manifest = manifests.load(path)
         backend = backends.get(manifest.backend, Path(settings.BOTTLE_HOME))
         backend.available()
         _remove_from_old_backend(slug, manifest, author)
-        bottle = _record_of(slug, manifest, author)
-        _serve(bottle)
+        bottle = bottles.record_manifest(slug, manifest, author=author)
+        _ensure_served(bottle)
         directory = homes.bottle_directory(bottle)
         trust.write(directory, (directory / "ca.pem").read_bytes())
         image = image or images.in_force(slug, manifest)
         made = _compile(manifest, slug, image=image)
-        plans.keep(made, manifest)
+        plans.cache(made, manifest)
         Bottle.objects.filter(pk=bottle.pk).update(image=made.image[:500])
         images.show_dockerfile(bottle, image.dockerfile)
         made = replace(made, command=tuple(command)) if command else made
@@ -121,69 +120,69 @@ def start(
     progress: Progress,
     image: Image | None = None,
 ) -> Bottle:
-    """In the background. A failure leaves the bottle stopped with the reason. Raises NotStarted.
+    """Start a bottle in the background. A failure leaves it stopped, with the reason. Raises NotStarted.
 
-    `image` takes the place of the one in force, for a rebuild that is about to be.
+    `image` replaces the one in force, for a rebuild that is about to become live.
     """
     _ensure_not_running(slug)
-    prepared = _prepared(slug, author, command, image)
+    prepared = _prepare_or_record(slug, author, command, image)
     directory = Path(prepared.plan.directory)
     journal.append(directory, journal.STARTING, who=author)
-    settling.reconcile_bottle(prepared.bottle)
+    reconciler.reconcile_bottle(prepared.bottle)
     try:
-        with _also_kept(directory, progress) as tell:
-            made = _with_its_image(prepared, tell)
-            fast_cli.make_workspace(made)
-            plan_cache.remember_command(made)
-            prepared.backend.start(made, tell)
+        with _with_start_log(directory, progress) as report:
+            made = _with_built_image(prepared, report)
+            launch.make_workspace(made)
+            plan_cache.write_command(made)
+            prepared.backend.start(made, report)
     except (BackendError, OSError, ValueError) as error:
         journal.append(directory, journal.FAILED, who=author, text=str(error))
-        settling.reconcile_bottle(prepared.bottle)
+        reconciler.reconcile_bottle(prepared.bottle)
         raise NotStarted(str(error)) from error
     journal.append(directory, journal.STARTED, who=author)
-    return settling.reconcile_bottle(prepared.bottle)
+    return reconciler.reconcile_bottle(prepared.bottle)
 
 
 def run(slug: str, *, author: str, command: Sequence[str] = (), progress: Progress) -> int:
-    """In the foreground, on this terminal: the exit code of the bottle's command. Raises NotStarted."""
+    """Run a bottle on this terminal; returns the exit code of its command. Raises NotStarted."""
     _ensure_not_running(slug)
-    prepared = _prepared(slug, author, command)
+    prepared = _prepare_or_record(slug, author, command)
     try:
-        made = _with_its_image(prepared, progress)
+        made = _with_built_image(prepared, progress)
     except (BackendError, OSError, ValueError) as error:
         journal.append(Path(prepared.plan.directory), journal.FAILED, who=author, text=str(error))
-        settling.reconcile_bottle(prepared.bottle)
+        reconciler.reconcile_bottle(prepared.bottle)
         raise NotStarted(str(error)) from error
     try:
-        with _unconnected():
-            return fast_cli.run(prepared.backend, made, who=author, progress=progress)
+        with _without_database():
+            return launch.run(prepared.backend, made, who=author, progress=progress)
     except (BackendError, OSError) as error:
         raise NotStarted(str(error)) from error
     finally:
-        settling.reconcile_bottle(prepared.bottle)
+        reconciler.reconcile_bottle(prepared.bottle)
 
 
 def stop(slug: str, *, author: str, seconds: float = STOP_SECONDS) -> Bottle:
-    """Ask, wait, then kill; nothing to stop is fine. Raises BackendRefused."""
+    """Ask the bottle to end, wait, then kill it. Does nothing if it is stopped. Raises BackendRefused."""
     bottle = bottles.get(slug)
     directory = homes.bottle_directory(bottle)
     if not journal.exists(directory):
         return bottle
     try:
-        with _translated():
+        with _as_refusals():
             if backend_of(bottle).life(slug).alive:
                 journal.append(directory, journal.STOPPING, who=author)
             backend_of(bottle).stop(slug, seconds=seconds)
     finally:
-        settling.reconcile_bottle(bottle)
+        reconciler.reconcile_bottle(bottle)
     return bottle
 
 
 def rm(slug: str, *, author: str) -> Bottle:
-    """Stop it and remove what is left of the sandbox. The record, its routes and workspace stay."""
+    """Stop the bottle and remove its sandbox. The record, its routes and workspace stay."""
     bottle = stop(slug, author=author)
     if journal.exists(homes.bottle_directory(bottle)):
-        with _translated():
+        with _as_refusals():
             backend_of(bottle).remove(slug)
         with transaction.atomic():
             audit.append("sandbox removed", actor_name=author, bottle_slug=slug)
@@ -191,42 +190,42 @@ def rm(slug: str, *, author: str) -> Bottle:
 
 
 def exec(slug: str, command: Sequence[str], *, author: str, tty: bool) -> int:
-    """One more command in a running bottle, on this terminal. Raises BackendRefused."""
+    """Run one more command in a running bottle, on this terminal. Raises BackendRefused."""
     bottle = bottles.get(slug)
     directory = homes.bottle_directory(bottle)
-    with _translated(), _unconnected():
-        return fast_cli.execute(backend_of(bottle), slug, command, tty=tty, directory=directory, who=author)
+    with _as_refusals(), _without_database():
+        return launch.execute(backend_of(bottle), slug, command, tty=tty, directory=directory, who=author)
 
 
 def attach(slug: str, *, author: str) -> int:
-    """This terminal on the bottle's main command; Ctrl-P Ctrl-Q leaves it running. Raises BackendRefused."""
+    """Join this terminal to the bottle's main command; Ctrl-P Ctrl-Q detaches. Raises BackendRefused."""
     bottle = bottles.get(slug)
-    with _translated(), _unconnected():
-        return fast_cli.attach(backend_of(bottle), slug, directory=homes.bottle_directory(bottle), who=author)
+    with _as_refusals(), _without_database():
+        return launch.attach(backend_of(bottle), slug, directory=homes.bottle_directory(bottle), who=author)
 
 
 def logs(slug: str, *, follow: bool) -> Iterator[bytes]:
-    """What the main command printed: bytes from inside the bottle. Raises BackendRefused."""
+    """Yield what the main command printed: bytes from inside the bottle. Raises BackendRefused."""
     bottle = bottles.get(slug)
-    with _translated():
+    with _as_refusals():
         yield from backend_of(bottle).logs(slug, follow=follow)
 
 
 def ps() -> list[Bottle]:
-    """Every bottle with its true state, as far as its backend answers."""
+    """Return every bottle with its reconciled state, as far as its backend answers."""
     if not reconcile():
-        settling.reconcile_all()  # somebody else is at it, and may be at another bottle
+        reconciler.reconcile_all()  # another process reconciles, and may be at another bottle
     return list(bottles.living().select_related("publication").defer("dockerfile", "manifest"))
 
 
 def begin(verb: str, slug: str, *, actor: User | AnonymousUser) -> None:
-    """Start or stop a bottle for a signed-in operator, in a process of its own: an image may take minutes.
+    """Start or stop a bottle for a signed-in operator, in a new process: an image may take minutes.
 
-    How it went is in the bottle's state and problem. Raises NotPermitted, NoSuchBottle.
+    The outcome is in the bottle's state and problem. Raises NotPermitted, NoSuchBottle.
     """
     author = operator_name(actor)
     if not permissions.may_run_for(actor, bottles.get(slug)):
-        raise NotPermitted(f"The bottle {slug} has operators of its own, and you are not one of them.")
+        raise NotPermitted(f"The bottle {slug} is assigned to other operators.")
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "bottle", verb, slug, "--as", author]
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and script, and a slug that exists
         command,
@@ -239,14 +238,16 @@ def begin(verb: str, slug: str, *, actor: User | AnonymousUser) -> None:
 
 
 def operator_name(user: User | AnonymousUser) -> str:
-    """Whom the audit record names. Raises NotPermitted."""
+    """The name for the audit record. Raises NotPermitted."""
     if not permissions.may_run(user):
         raise NotPermitted("Starting and stopping bottles needs the permission 'run_bottle'.")
     return user.get_username()
 
 
-def _prepared(slug: str, author: str, command: Sequence[str], image: Image | None = None) -> Prepared:
-    """What cannot even be prepared is kept as the bottle's problem, where there is a bottle."""
+def _prepare_or_record(
+    slug: str, author: str, command: Sequence[str], image: Image | None = None
+) -> Prepared:
+    """Prepare a start; record a failure as the bottle's problem, if the bottle exists. Raises NotStarted."""
     try:
         return prepare(slug, author=author, command=command, image=image)
     except NotStarted as error:
@@ -255,27 +256,28 @@ def _prepared(slug: str, author: str, command: Sequence[str], image: Image | Non
             directory = homes.bottle_directory(bottle)
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             journal.append(directory, journal.FAILED, who=author, text=error.message)
-            settling.reconcile_bottle(bottle)
+            reconciler.reconcile_bottle(bottle)
         raise
 
 
 def _ensure_not_running(slug: str) -> None:
-    """Asked first: a bottle that runs is not prepared anew under its own feet. Raises NotStarted."""
+    """Raises NotStarted when the bottle runs: preparing would change files that it uses."""
     bottle = bottles.living().filter(slug=bottles.check_name(slug)).first()
     if bottle is None or not journal.exists(homes.bottle_directory(bottle)):
         return
     try:
-        fast_cli.ensure_not_running(backend_of(bottle), slug)
+        launch.ensure_not_running(backend_of(bottle), slug)
     except Unavailable:
-        return  # preparing says so, for the backend that the manifest names by now
+        return  # `prepare` reports it, for the backend that the manifest names now
     except BackendError as error:
         raise NotStarted(str(error)) from error
 
 
 def _remove_from_old_backend(slug: str, manifest: Manifest, author: str) -> None:
-    """Out of the backend it was in, when the manifest names another by now. Raises BackendError.
+    """Remove the sandbox from the former backend, when the manifest names another one. Raises BackendError.
 
-    That one must answer: two sandboxes with one identity must never be, and nobody would look there again.
+    The former backend must answer: two sandboxes must never share an identity, and a sandbox that is left
+    there would never be found again.
     """
     bottle = bottles.living().filter(slug=slug).first()
     if bottle is None or bottle.backend == manifest.backend:
@@ -284,7 +286,7 @@ def _remove_from_old_backend(slug: str, manifest: Manifest, author: str) -> None
         return  # this home never started it
     former = backend_of(bottle)
     try:
-        fast_cli.ensure_not_running(former, slug)
+        launch.ensure_not_running(former, slug)
         former.remove(slug)
     except Unavailable as error:
         raise BackendError(
@@ -297,15 +299,15 @@ def _remove_from_old_backend(slug: str, manifest: Manifest, author: str) -> None
         audit.append("sandbox removed", actor_name=author, bottle_slug=slug, details=details)
 
 
-def _with_its_image(prepared: Prepared, progress: Progress) -> Plan:
-    """The plan, made once more when its image had yet to be built: only now can its files be looked into.
+def _with_built_image(prepared: Prepared, progress: Progress) -> Plan:
+    """Build the plan's image if it comes from a Dockerfile; then its files can be read. Raises BackendError.
 
-    What the image has of an agent's configuration is merged, and not hidden by ours. Raises BackendError.
+    The image's configuration of the agent is merged with ours instead of being hidden by it.
     """
     if not prepared.plan.dockerfile:
         return prepared.plan
     built = prepared.backend.build(prepared.plan, progress)
-    files = _compile(prepared.manifest, prepared.plan.slug, look_into=built).files
+    files = _compile(prepared.manifest, prepared.plan.slug, read_from=built).files
     return replace(prepared.plan, files=files)
 
 
@@ -314,11 +316,11 @@ def _compile(
     slug: str,
     command: tuple[str, ...] = (),
     image: Image | None = None,
-    look_into: str = "",
+    read_from: str = "",
 ) -> Plan:
     home = Path(settings.BOTTLE_HOME)
     name = (image or images.in_force(slug, manifest)).name
-    source = look_into or name or manifest.image
+    source = read_from or name or manifest.image
     made = plans.compile(
         manifest,
         slug=slug,
@@ -329,70 +331,36 @@ def _compile(
     return replace(made, image=name, dockerfile="") if name else made
 
 
-def _record_of(slug: str, manifest: Manifest, author: str) -> Bottle:
-    """The bottle's row, made by the first start. The manifest's routes are the first ones it ever gets.
-
-    After that the table is the operators': what they took away must not come back with a restart.
-    """
-    if not bottles.living().filter(slug=slug).exists():
-        bottles.create(slug, author=author, backend=manifest.backend)
-    with transaction.atomic():
-        newest = versions.lock(bottles.get(slug))
-        bottle = bottles.get(slug)
-        if not bottle.manifest:
-            _give_first_routes(newest, manifest, author)
-        if bottle.supervise != manifest.supervise:
-            publishing.must_publish_again(bottle)
-        Bottle.objects.filter(pk=bottle.pk).update(
-            manifest=manifest.text, backend=manifest.backend, supervise=manifest.supervise
-        )
-    return bottles.get(slug)
-
-
-def _give_first_routes(newest: RouteTableVersion, manifest: Manifest, author: str) -> None:
-    table, now = newest.table, timezone.now()
-    for route in manifest.routes:
-        table = merge_route(table, route, now=now, operator=True).table
-    for host in manifest.gate_hosts:
-        table = merge_gate_host(table, host).table
-    if table != newest.table:
-        made = versions.append(newest, table, author=MANIFEST, cause="routes of the manifest")
-        audit.append(
-            "manifest's routes given",
-            actor_name=author,
-            bottle_slug=newest.bottle.slug,
-            details={"version": made.version},
-        )
-
-
-def _serve(bottle: Bottle) -> None:
-    """The newest table is live and the bottle's sockets answer. Raises NotStarted."""
+def _ensure_served(bottle: Bottle) -> None:
+    """Make sure that the newest table is live and the bottle's sockets answer. Raises NotStarted."""
     directory = homes.bottle_directory(bottle)
     live = Publication.objects.get(bottle=bottle).live_version
-    if live == versions.current(bottle).version and fast_cli.reachable(directory, supervise=bottle.supervise):
+    if live == versions.current(bottle).version and launch.is_reachable(
+        directory, supervise=bottle.supervise
+    ):
         return
     try:
         publishing.publish(bottle)
     except publishing.NotPublished as error:
         raise NotStarted(f"Bottle {bottle.slug!r} cannot start: {error}.") from error
-    if not fast_cli.reachable(directory, supervise=bottle.supervise):
+    if not launch.is_reachable(directory, supervise=bottle.supervise):
         raise NotStarted(NO_EGRESS.format(slug=bottle.slug))
 
 
 @contextmanager
-def _also_kept(directory: Path, progress: Progress) -> Iterator[Progress]:
-    """What a start says, also for the bottle's page: whoever began it there has no terminal to read it on."""
-    with closing(build_log.Log(directory / build_log.STARTING)) as kept:
+def _with_start_log(directory: Path, progress: Progress) -> Iterator[Progress]:
+    """Also write the progress of a start to a log, which the bottle's page shows."""
+    with closing(build_log.Log(directory / build_log.STARTING)) as log:
 
-        def tell(line: str) -> None:
+        def report(line: str) -> None:
             progress(line)
-            kept(line)
+            log(line)
 
-        yield tell
+        yield report
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _as_refusals() -> Iterator[None]:
     try:
         yield
     except BackendError as error:
@@ -400,8 +368,8 @@ def _translated() -> Iterator[None]:
 
 
 @contextmanager
-def _unconnected() -> Iterator[None]:
-    """What follows may take days: hold no connection to the database meanwhile."""
+def _without_database() -> Iterator[None]:
+    """Close the database connections: the command that follows may run for days."""
     if not connection.in_atomic_block:
         connections.close_all()
     yield

@@ -209,7 +209,7 @@ def connect(bottle: Bottle, name: str) -> None:
 
     check_name(bottle, name)
     try:
-        code, reason = stdio.carry(homes.bottle_directory(bottle) / "sockets" / "agent.sock", name)
+        code, reason = stdio.bridge_stdio(homes.bottle_directory(bottle) / "sockets" / "agent.sock", name)
     except OSError as error:
         raise ServerDown(f"Nothing listens for the bottle {bottle.slug}. Is bot-bottle up?") from error
     if code not in stdio.WELL:

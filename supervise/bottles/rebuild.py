@@ -1,15 +1,13 @@
-"""Replacing a bottle's image: look at the workspace, build, try a canary, swap. A failure changes nothing.
+"""Replaces a bottle's image: inspect the workspace, build, try a canary, swap. A failure changes nothing.
 
 Trust boundary: the Dockerfile is an agent's, approved by operators. What is built and run carries the digest
-of exactly that text. One rebuild at a time and bottle: whoever works on it holds its lock.
+of exactly that text. Each bottle has one rebuild at a time, whose process holds a lock.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +16,11 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.db import transaction
 from django.utils import timezone
 
+from botbottle import backends
 from botbottle.backends import image_builders
-from botbottle.backends.base import BackendError, Plan, Progress
+from botbottle.backends.base import Progress
+from botbottle.core import locks
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.launch import canary, journal, plan_cache, scratch_sandbox
 from botbottle.models import Bottle
@@ -42,89 +43,91 @@ INTERRUPTED = "the build was interrupted: its process was killed. The bottle was
 
 
 class NotRebuilt(SuperviseError):
-    """There is nothing to go back to, or nothing to try again; the message says why."""
+    """There is nothing to go back to or to retry; the message says why."""
 
     code = "not_rebuilt"
 
 
 def perform(rebuild_id: int) -> None:
-    """Do it, if its turn has come and nobody else is at it. How it went is in its row."""
+    """Do a rebuild, if it is next and no other process does it. The outcome is in its row."""
     rebuild = Rebuild.objects.select_related("bottle", "decision__proposal__bottle").get(pk=rebuild_id)
     images.has_started(rebuild)
     try:
-        with _held(rebuild.bottle):
+        with _lock(rebuild.bottle):
             rebuild.refresh_from_db(fields=["phase"])
             if not rebuild.is_open or _is_behind(rebuild):
                 return
             if rebuild.phase != Phase.QUEUED:
                 _clean_up_after_a_kill(rebuild)
                 return
-            tell = Log(images.log_path(rebuild))
+            progress = Log(images.log_path(rebuild))
             try:
-                _attempt(rebuild, tell)
+                _attempt(rebuild, progress)
             finally:
-                tell.close()
+                progress.close()
     except BlockingIOError:
         log.info("Rebuild %s waits: another one of %s is at work.", rebuild_id, rebuild.bottle.slug)
 
 
-def _attempt(rebuild: Rebuild, tell: Log) -> None:
+def _attempt(rebuild: Rebuild, progress: Log) -> None:
     try:
         if rebuild.undoes_id is None:
-            _make(rebuild, tell)
-        _swap(rebuild, tell)
+            _make(rebuild, progress)
+        _swap(rebuild, progress)
     except Exception as error:
         reason = _reason(error)
-        tell(reason)
+        progress(reason)
         _fail(rebuild, reason)
     else:
         _prune(rebuild.bottle)
 
 
 def _reason(error: Exception) -> str:
-    """What an operator and the agent are told; of our own mistakes only that there is one."""
+    """The reason for operators and the agent; of our own errors it only says that there is one."""
     if isinstance(error, (BackendError, SuperviseError, OSError)):
         return str(error)
     log.error("A rebuild failed.", exc_info=error)
     return f"bot-bottle itself failed ({type(error).__name__}): an operator finds more in its logs"
 
 
-def _make(rebuild: Rebuild, tell: Log) -> None:
-    """Everything that can go wrong goes wrong here, with the old bottle at work."""
+def _make(rebuild: Rebuild, progress: Log) -> None:
+    """Build and test the image. Whatever can fail fails here, while the old bottle still runs."""
     slug = _slug_of(rebuild)
     manifest, plan = lifecycle.plan(slug)
     own = image_builders.images(plan.backend, Path(settings.BOTTLE_HOME), slug)
     images.enter(rebuild, Phase.SNAPSHOT, made_for=images.source_of(manifest))
-    rebuild.workspace = _look(rebuild, plan, own, tell)
+    rebuild.workspace = _inspect_workspace(rebuild, plan, own, progress)
     images.enter(rebuild, Phase.BUILDING, workspace=rebuild.workspace, build_started_at=timezone.now())
     try:
         present = images.present_of([rebuild.bottle])[rebuild.bottle_id]
-        image = own.build(rebuild.dockerfile, tell, image=present)
+        image = own.build(rebuild.dockerfile, progress, image=present)
     finally:
         images.enter(rebuild, Phase.BUILDING, build_ended_at=timezone.now())
     images.enter(rebuild, Phase.CANARY, image=image)
     _, tried = lifecycle.plan(slug, command=_command(rebuild), image=Image(image, rebuild.dockerfile))
-    canary.check(tried, tell)
+    canary.check(tried, progress)
     own.verify(image, rebuild.digest)
 
 
-def _look(rebuild: Rebuild, plan: Plan, own: image_builders.Images, tell: Log) -> dict[str, object]:
-    """The workspace just before. That it cannot be told stops nothing: nothing touches the workspace."""
+def _inspect_workspace(
+    rebuild: Rebuild, plan: Plan, own: image_builders.Images, progress: Log
+) -> dict[str, object]:
+    """Record the workspace before the swap. A failure is only reported: the swap does not touch it."""
     try:
-        present = own.keep(plan)
-        if plan.backend != "local" and not present:
+        present = own.retain(plan)
+        if backends.traits(plan.backend).needs_image and not present:
             return {}
         archive = images.directory_of(rebuild) / f"{rebuild.pk}-changes.tar.gz"
-        seen = canary.look_at_workspace(replace(plan, image=present, dockerfile=""), archive)
+        seen = canary.inspect_workspace(replace(plan, image=present, dockerfile=""), archive)
     except BackendError as error:
-        tell(f"The workspace could not be looked at: {error}")
+        progress(f"The workspace could not be inspected: {error}")
         return {"unknown": without_nul(str(error)[:300])}
     branch, changes = seen.get("branch") or "none", seen.get("changes", "an unknown number of")
-    tell(f"The workspace is on branch {branch}, with {changes} files not committed")
+    progress(f"The workspace is on branch {branch}, with {changes} files not committed")
     return dict(without_nul_json(seen))
 
 
-def _swap(rebuild: Rebuild, tell: Log) -> None:
+def _swap(rebuild: Rebuild, progress: Log) -> None:
     slug, author = _slug_of(rebuild), rebuild.author
     manifest, plan = lifecycle.plan(slug)
     own = image_builders.images(plan.backend, Path(settings.BOTTLE_HOME), slug)
@@ -133,23 +136,23 @@ def _swap(rebuild: Rebuild, tell: Log) -> None:
         rebuild,
         Phase.SWAPPING,
         made_for=images.source_of(manifest),
-        previous_image=own.keep(plan),
+        previous_image=own.retain(plan),
         previous_dockerfile=images.in_force(slug, manifest).dockerfile,
         was_running=reconcile.backend_of(rebuild.bottle).life(slug).alive,
     )
     if rebuild.undoes_id is None:
-        own.verify(rebuild.image, rebuild.digest)  # again: it is what runs from here on
+        own.verify(rebuild.image, rebuild.digest)  # again: from here on it shows what runs
     try:
         if rebuild.was_running:
-            tell("Stopping the old bottle")
+            progress("Stopping the old bottle")
             lifecycle.stop(slug, author=author)
             replacement = Image(rebuild.image, rebuild.dockerfile)
-            lifecycle.start(slug, author=author, command=command, progress=tell, image=replacement)
-        _go_live(rebuild, tell)
+            lifecycle.start(slug, author=author, command=command, progress=progress, image=replacement)
+        _go_live(rebuild, progress)
     except Exception as error:
-        tell(f"{_reason(error)}\nGoing back to the old image")
+        progress(f"{_reason(error)}\nGoing back to the old image")
         try:
-            _go_back(rebuild, command, tell)
+            _go_back(rebuild, command, progress)
         except Exception as second:
             raise NotRebuilt(
                 f"{_reason(error)} The old image did not start again either: {_reason(second)}"
@@ -157,8 +160,8 @@ def _swap(rebuild: Rebuild, tell: Log) -> None:
         raise
 
 
-def _go_back(rebuild: Rebuild, command: tuple[str, ...], tell: Progress) -> None:
-    """However far the swap came, what was in force is so again. Raises what the verbs of `running` raise."""
+def _go_back(rebuild: Rebuild, command: tuple[str, ...], progress: Progress) -> None:
+    """Restore what was in force, however far the swap came. Raises what `lifecycle` raises."""
     bottle = rebuild.bottle
     if not rebuild.was_running:
         images.show_dockerfile(bottle, rebuild.previous_dockerfile)
@@ -167,11 +170,11 @@ def _go_back(rebuild: Rebuild, command: tuple[str, ...], tell: Progress) -> None
     if _runs_the_replacement(rebuild):
         lifecycle.stop(bottle.slug, author=rebuild.author)
     if not reconcile.backend_of(bottle).life(bottle.slug).alive:
-        lifecycle.start(bottle.slug, author=rebuild.author, command=command, progress=tell)
+        lifecycle.start(bottle.slug, author=rebuild.author, command=command, progress=progress)
 
 
 def _runs_the_replacement(rebuild: Rebuild) -> bool:
-    """Every start notes its image first, so one that runs is of that image. Raises as `running.plan`."""
+    """Whether the new image runs: each start records its image first. Raises what `lifecycle.plan` raises."""
     slug = rebuild.bottle.slug
     if not reconcile.backend_of(rebuild.bottle).life(slug).alive:
         return False
@@ -181,17 +184,17 @@ def _runs_the_replacement(rebuild: Rebuild) -> bool:
 
 
 def _slug_of(rebuild: Rebuild) -> str:
-    """Raises NotRebuilt when the bottle is gone: its name may be another one's by now."""
+    """The bottle's slug. Raises NotRebuilt if the bottle is gone: its name may have been reused."""
     slug = rebuild.bottle.slug
     if not bottles.living().filter(pk=rebuild.bottle_id).exists():
         raise NotRebuilt(f"The bottle {slug} was deleted.")
     return slug
 
 
-def _go_live(rebuild: Rebuild, tell: Progress) -> None:
-    tell("Live")
+def _go_live(rebuild: Rebuild, progress: Progress) -> None:
+    progress("Live")
     bottle = rebuild.bottle
-    if not rebuild.was_running:  # a start keeps a plan of its own
+    if not rebuild.was_running:  # a start caches its own plan
         _forget_plan(bottle)
     with transaction.atomic():
         images.enter(rebuild, Phase.LIVE, ended_at=timezone.now())
@@ -210,12 +213,12 @@ def _go_live(rebuild: Rebuild, tell: Progress) -> None:
 
 
 def _forget_plan(bottle: Bottle) -> None:
-    """The quick way in must not go on with another image than the one in force."""
-    (homes.bottle_directory(bottle) / plan_cache.KEPT).unlink(missing_ok=True)
+    """Remove the cached plan: the fast command line must not start a former image."""
+    (homes.bottle_directory(bottle) / plan_cache.PLAN_FILE).unlink(missing_ok=True)
 
 
 def _fail(rebuild: Rebuild, problem: str) -> None:
-    """The first line is the reason; the rest, such as a log's end, is in the log."""
+    """End a failed rebuild. The first line is the reason; the rest, such as a log's end, is in the log."""
     problem = without_nul(problem.partition("\n")[0]).strip().rstrip(".:")[:2000]
     with transaction.atomic():
         images.enter(rebuild, Phase.FAILED, problem=problem, ended_at=timezone.now())
@@ -231,9 +234,9 @@ def _fail(rebuild: Rebuild, problem: str) -> None:
 
 
 def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
-    """Its process died at work. Before the swap the bottle never noticed.
+    """Finish the work of a process that died. Before the swap, only clean up.
 
-    In the swap: a replacement that runs goes live; otherwise what is in force runs again.
+    During the swap, a replacement that runs goes live; otherwise the old image is started again.
     """
     bottle = rebuild.bottle
     with suppress(BackendError):
@@ -254,32 +257,32 @@ def _clean_up_after_a_kill(rebuild: Rebuild) -> None:
 
 
 def _command(rebuild: Rebuild) -> tuple[str, ...]:
-    """What the bottle was last started with, where that was not the manifest's own."""
-    return plan_cache.command_of(homes.bottle_directory(rebuild.bottle))
+    """The command of the last start, if it was not the manifest's."""
+    return plan_cache.read_command(homes.bottle_directory(rebuild.bottle))
 
 
 def _prune(bottle: Bottle) -> None:
-    """Keep what one can go back to; the rest only fills the disk."""
+    """Remove images that nobody can go back to."""
     living = Rebuild.objects.filter(bottle=bottle, phase=Phase.LIVE).order_by("-ended_at", "-pk")
     rows = living.values_list("image", "previous_image")[:KEPT_IMAGES]
-    kept = {name for row in rows for name in row if name}
+    retained = {name for row in rows for name in row if name}
     with suppress(BackendError):
-        image_builders.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).prune(kept)
+        image_builders.images(bottle.backend, Path(settings.BOTTLE_HOME), bottle.slug).prune(retained)
 
 
 def maintain() -> None:
-    """Start what waits, or was left by a process that died. One that never gets going is given up."""
+    """Start rebuilds that wait or whose process died. One that never gets started is given up."""
     waiting = Rebuild.objects.filter(phase__in=images.OPEN).select_related(
         "bottle", "decision__proposal__bottle"
     )
     for rebuild in waiting.order_by("pk"):
-        # Another home may share the database: its bottles are not ours to rebuild.
+        # Another home may share the database: it rebuilds its own bottles.
         if not journal.exists(homes.bottle_directory(rebuild.bottle)):
             if rebuild.bottle.state == Bottle.State.DELETED:
                 _fail(rebuild, "the bottle was deleted")
             continue
         try:
-            with _held(rebuild.bottle):
+            with _lock(rebuild.bottle):
                 is_left = _is_left(rebuild)
         except BlockingIOError:
             continue
@@ -288,7 +291,7 @@ def maintain() -> None:
 
 
 def _is_left(rebuild: Rebuild) -> bool:
-    """Whether a process is to be started for it. Call with its lock held: so nobody is at work on it."""
+    """Whether a process must be started for it. The caller holds the lock, so no process works on it."""
     rebuild.refresh_from_db(fields=["phase", "attempts", "launched_at"])
     if not rebuild.is_open or _is_behind(rebuild) or images.is_starting(rebuild):
         return False
@@ -299,7 +302,7 @@ def _is_left(rebuild: Rebuild) -> bool:
 
 
 def renew(slug: str, *, author: str) -> Rebuild:
-    """Queue the Dockerfile in force to be built anew, as after its image was removed. Raises NotRebuilt."""
+    """Queue a build of the Dockerfile in force, as after its image was removed. Raises NotRebuilt."""
     with transaction.atomic():
         bottle = bottles.get(slug)
         versions.lock(bottle)
@@ -316,7 +319,7 @@ def can_roll_back(rebuild: Rebuild | None) -> bool:
 
 
 def roll_back(slug: str, *, author: str) -> Rebuild:
-    """Queue the way back to the image before the present one. Raises NotRebuilt."""
+    """Queue a return to the image before the present one. Raises NotRebuilt."""
     with transaction.atomic():
         bottle = bottles.get(slug)
         versions.lock(bottle)
@@ -336,7 +339,7 @@ def roll_back(slug: str, *, author: str) -> Rebuild:
 
 
 def again(decision: Decision, *, author: str) -> Rebuild:
-    """Queue a failed rebuild once more, with the same approved text. Raises NotRebuilt."""
+    """Queue a failed rebuild again, with the same approved text. Raises NotRebuilt."""
     with transaction.atomic():
         bottle = bottles.get(decision.proposal.bottle.slug)
         versions.lock(bottle)
@@ -348,22 +351,17 @@ def again(decision: Decision, *, author: str) -> Rebuild:
 
 
 def check_permission(user: User | AnonymousUser, bottle: Bottle) -> str:
-    """Whoever decides about a bottle's image may also take it back. Returns the author's name."""
+    """Raises NotPermitted for a user who must not decide about the image. Returns the author's name."""
     if not permissions.may_decide_for(user, bottle):
         raise NotPermitted(f"Changing the image of {bottle.slug} needs the right to decide for it.")
     return user.get_username()
 
 
 def _is_behind(rebuild: Rebuild) -> bool:
-    """Each bottle's rebuilds are done in the order of their approvals."""
+    """Whether an older rebuild of the bottle is open: they are done in the order of their approvals."""
     return Rebuild.objects.filter(bottle=rebuild.bottle, phase__in=images.OPEN, pk__lt=rebuild.pk).exists()
 
 
-@contextmanager
-def _held(bottle: Bottle) -> Iterator[None]:
-    """Raises BlockingIOError while another process rebuilds this bottle. The file stays."""
-    path = homes.bottle_directory(bottle) / "run" / "rebuild.lock"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+def _lock(bottle: Bottle) -> AbstractContextManager[None]:
+    """Raises BlockingIOError while another process rebuilds this bottle."""
+    return locks.lock(homes.bottle_directory(bottle) / "run" / "rebuild.lock", wait=False)

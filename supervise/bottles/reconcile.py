@@ -1,14 +1,12 @@
-"""Makes bottles' states in the database true: after every verb, every few seconds, and after any crash.
+"""Makes bottles' states in the database true: after every action, every few seconds, and after any crash.
 
-The only writer of a living bottle's state. "Alive" is what the backend says, never what the database says.
+The only writer of a living bottle's state. Whether it lives is what the backend reports, never what the
+database contains.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +15,9 @@ from django.conf import settings
 from django.db import transaction
 
 from botbottle import backends
-from botbottle.backends.base import Backend, BackendError, Life
+from botbottle.backends.base import Backend, Life
+from botbottle.core import locks
+from botbottle.core.plan_types import BackendError
 from botbottle.launch import journal
 from botbottle.launch.journal import Reading
 from botbottle.models import Bottle
@@ -29,22 +29,22 @@ from supervise.sanitize import without_nul, without_nul_json
 
 log = logging.getLogger(__name__)
 LOCK = ".reconcile.lock"
-_LOOKS = 3
+_ATTEMPTS = 3
 
 
 def backend_of(bottle: Bottle) -> Backend:
-    """Raises BackendError."""
+    """The bottle's backend. Raises BackendError."""
     return backends.get(bottle.backend, Path(settings.BOTTLE_HOME))
 
 
 def reconcile() -> bool:
-    """Every bottle of this home as it is now, and no sandbox that nobody knows.
+    """Reconcile all bottles of this home and remove orphaned sandboxes.
 
-    One reconciler at a time: False says that another one is at it. What one backend cannot answer stops no
-    other.
+    Returns False if another process is already reconciling. A backend that does not answer does not stop the
+    others.
     """
     try:
-        with _held(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
+        with locks.lock(Path(settings.BOTTLE_HOME) / "run" / "reconcile.lock", wait=False):
             reconcile_all()
             _remove_orphans()
             return True
@@ -54,22 +54,22 @@ def reconcile() -> bool:
 
 def reconcile_all() -> None:
     for bottle in Bottle.objects.exclude(state=Bottle.State.DELETED).defer("dockerfile", "manifest"):
-        # Another home may share the database: its bottles are not for us to judge.
+        # Another home may share the database: it reconciles its own bottles.
         if not journal.exists(homes.bottle_directory(bottle)):
             continue
         try:
             reconcile_bottle(bottle)
         except Exception:
-            log.exception("The state of bottle %s could not be made true.", bottle.slug)
+            log.exception("The state of bottle %s could not be reconciled.", bottle.slug)
 
 
 def reconcile_bottle(bottle: Bottle) -> Bottle:
-    """The bottle with its true state, written down with one audit row for each thing that happened.
+    """Return the bottle with its real state, saved with one audit row per event.
 
-    A backend that does not answer changes nothing but `backend_problem`.
+    If its backend does not answer, only `backend_problem` changes.
     """
     directory = homes.bottle_directory(bottle)
-    with _held(directory / LOCK, wait=True):
+    with locks.lock(directory / LOCK):
         bottle.refresh_from_db()
         if bottle.state == Bottle.State.DELETED:
             return bottle
@@ -85,10 +85,10 @@ def reconcile_bottle(bottle: Bottle) -> Bottle:
 
 
 def _observe(bottle: Bottle, directory: Path) -> tuple[Reading, Life]:
-    """Journal and system at one moment, as far as that can be: neither changed while the other was read."""
+    """Read journal and system at one moment, as far as possible: repeat if the journal changed meanwhile."""
     backend = backend_of(bottle)
     reading, life = journal.read(directory, bottle.journal_read), backend.life(bottle.slug)
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         again = journal.read(directory, bottle.journal_read)
         if again == reading:
             break
@@ -103,26 +103,26 @@ def _save(bottle: Bottle, reading: Reading, life: Life) -> None:
         bottle.exit_code,
         bottle.problem,
     )
-    story = derive_state(before, [entry for entry, _ in reading.entries], life)
-    position = reading.entries[story.consumed - 1][1] if story.consumed else reading.start
-    if replace(story, consumed=0) == before and position == bottle.journal_read:
-        return  # nearly always
+    derived = derive_state(before, [entry for entry, _ in reading.entries], life)
+    position = reading.entries[derived.consumed - 1][1] if derived.consumed else reading.start
+    if replace(derived, consumed=0) == before and position == bottle.journal_read:
+        return  # the usual case
     columns = {
-        "state": story.state,
-        "started_at": datetime.fromtimestamp(story.started_at, UTC) if story.started_at else None,
-        "exit_code": story.exit_code,
-        "problem": without_nul(story.problem),  # a build's last words may be part of it
+        "state": derived.state,
+        "started_at": datetime.fromtimestamp(derived.started_at, UTC) if derived.started_at else None,
+        "exit_code": derived.exit_code,
+        "problem": without_nul(derived.problem),  # may contain a build's last output
         "journal_read": position,
     }
     with transaction.atomic():
-        # The condition: a bottle that was deleted meanwhile stays deleted.
+        # The filter: a bottle that was deleted meanwhile stays deleted.
         living = Bottle.objects.filter(pk=bottle.pk).exclude(state=Bottle.State.DELETED)
         if living.update(**columns) != 1:
             return
-        for action, who, details in story.happened:
+        for action, who, details in derived.happened:
             facts = {"backend": bottle.backend, **without_nul_json(details)}
             audit.append(action, actor_name=who, bottle_slug=bottle.slug, details=facts)
-        events.announce_bottle(bottle, story.state)
+        events.announce_bottle(bottle, derived.state)
     for name, value in columns.items():
         setattr(bottle, name, value)
 
@@ -142,18 +142,18 @@ def _remove_orphans() -> None:
         try:
             backend = backends.get(name, Path(settings.BOTTLE_HOME))
             for slug in backend.orphans(known):
-                # Asked again: its record may be younger than our list.
+                # Asked again: its record may be newer than our list.
                 if not living.filter(backend=name, slug=slug).exists() and not _is_being_rebuilt(slug):
                     backend.remove(slug)
                     _record_orphan(name, slug)
         except BackendError as error:
-            log.debug("backend %s: orphans cannot be looked for: %s", name, error)
+            log.debug("backend %s: orphans cannot be found: %s", name, error)
         except Exception:
-            log.exception("Orphans of the backend %s could not be looked for.", name)
+            log.exception("Orphans of the backend %s could not be found.", name)
 
 
 def _is_being_rebuilt(slug: str) -> bool:
-    """A local bottle's root filesystem is made by the Docker engine: what is there for it is no orphan."""
+    """Whether a rebuild is open: the Docker engine then has containers of it, also for a local bottle."""
     over = (Rebuild.Phase.LIVE, Rebuild.Phase.FAILED)
     return Rebuild.objects.filter(bottle__slug=slug).exclude(phase__in=over).exists()
 
@@ -161,12 +161,3 @@ def _is_being_rebuilt(slug: str) -> bool:
 def _record_orphan(backend: str, slug: str) -> None:
     with transaction.atomic():
         audit.append("orphan removed", actor_name=BY_ITSELF, bottle_slug=slug, details={"backend": backend})
-
-
-@contextmanager
-def _held(path: Path, *, wait: bool) -> Iterator[None]:
-    """An exclusive lock on a file, which stays. Raises BlockingIOError when not waiting and it is taken."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from django.conf import settings
 
-from botbottle.backends.base import BackendError
 from botbottle.core import disk_usage
+from botbottle.core.plan_types import BackendError
 from botbottle.manifest import reader as manifests
 from botbottle.models import Bottle
 from egress.tables import homes

@@ -14,9 +14,9 @@ from pathlib import Path
 from django.conf import settings
 from django.db import DatabaseError, transaction
 
-from botbottle.backends.base import BackendError
 from botbottle.core import disk_space
 from botbottle.core.disk_space import Room
+from botbottle.core.plan_types import BackendError
 from botbottle.database import reserve
 from botbottle.leader_thread import LeaderThread
 from botbottle.models import Bottle
@@ -63,7 +63,7 @@ class DiskWatch(LeaderThread):
         if room.is_short:
             self._shortage = Shortage(room)
         elif time.monotonic() >= self._reserve_at and room.free >= room.wanted + reserve.BYTES:
-            reserve.keep()
+            reserve.fill()
             notice.make_place()
             self._reserve_at = time.monotonic() + RESERVE_SECONDS
 

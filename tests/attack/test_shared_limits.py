@@ -21,7 +21,9 @@ from unittest.mock import patch
 
 import pytest
 
-from botbottle.backends.base import (
+from botbottle.core.files import write_atomically
+from botbottle.core.interpreter import host_interpreter
+from botbottle.core.plan_types import (
     HOME_INSIDE,
     SOCKETS_INSIDE,
     WORKSPACE_INSIDE,
@@ -30,8 +32,6 @@ from botbottle.backends.base import (
     Plan,
     Variable,
 )
-from botbottle.backends.local.bubblewrap import interpreter
-from botbottle.core.files import write_atomically
 from botbottle.launch import plan_cache
 from tests.support import PROGRAMS, ROOT, proxy_harness
 from tests.support.proxy_harness import USUAL_ROUTES, Client, Harness, get, numbered, running_lab
@@ -150,7 +150,7 @@ def begin(lab: Harness, slug: str, program: str, limits: Limits = Limits()) -> s
         Mount(str(directory / "sockets"), SOCKETS_INSIDE),
     )
     plan = Plan(
-        slug, "local", str(directory), command=(interpreter(), "-I", "-S", "-c", program),
+        slug, "local", str(directory), command=(host_interpreter(), "-I", "-S", "-c", program),
         variables={"HOME": Variable(HOME_INSIDE)}, mounts=mounts, limits=limits,
     )  # fmt: skip
     written = lab.home / f"{slug}.json"

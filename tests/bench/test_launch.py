@@ -23,7 +23,7 @@ def test_it_measures_both_ways_and_judges_both_bars() -> None:
     )  # fmt: skip
     said = finished.stdout
     assert "bottle run" in said and "bare bwrap" in said, finished.stderr
-    assert "keeper" in said and "init" in said
+    assert "supervisor" in said and "init" in said
     assert said.count("bar met") + said.count("bar not met") == 2
     assert finished.returncode == ("bar not met" in said)
 

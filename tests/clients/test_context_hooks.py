@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from botbottle.backends.base import HOME_INSIDE
+from botbottle.core.plan_types import HOME_INSIDE
 from botbottle.provision import context_hooks
 from tests.support import PROGRAMS
 from tests.support.isolated_clients import Clients, Island

@@ -166,7 +166,7 @@ def test_the_first_routes_come_from_the_manifest_and_never_again(bottles: Bottle
 
 def test_rm_keeps_the_record_and_the_workspace_and_delete_ends_the_record(bottles: Bottles) -> None:
     slug = bottles.started("removed", "sleep", "1000")
-    held = family(bottles.keeper(slug))
+    held = family(bottles.supervisor(slug))
     bottles.ok("exec", slug, "--", "sh", "-c", "echo kept > /workspace/file")
     bottles.ok("rm", slug)
     assert all(is_gone(pid) for pid in held)
@@ -174,7 +174,7 @@ def test_rm_keeps_the_record_and_the_workspace_and_delete_ends_the_record(bottle
     workspace = bottles.server.home / "bottles" / slug / "workspace" / "file"
     assert workspace.read_text() == "kept\n"
     bottles.ok("start", slug, "--", "sleep", "1000")
-    held = family(bottles.keeper(slug))
+    held = family(bottles.supervisor(slug))
     bottles.ok("delete", slug)
     assert all(is_gone(pid) for pid in held)
     assert slug not in bottles.ok("ps")
@@ -234,11 +234,11 @@ def test_a_killed_egress_process_comes_back_for_the_bottle_that_runs(bottles: Bo
     bottles.ok("delete", slug)
 
 
-@pytest.mark.parametrize("part", ["keeper", "sandbox", "init"])
+@pytest.mark.parametrize("part", ["supervisor", "sandbox", "init"])
 def test_a_killed_bottle_is_gone_and_the_record_says_so(bottles: Bottles, part: str) -> None:
     slug = bottles.started(f"{part}-dies", "sleep", "1000")
-    everybody = family(bottles.keeper(slug))
-    number = {"keeper": 0, "sandbox": 1, "init": 2}[part]
+    everybody = family(bottles.supervisor(slug))
+    number = {"supervisor": 0, "sandbox": 1, "init": 2}[part]
     os.kill(everybody[number], signal.SIGKILL)
     wait_until(lambda: all(is_gone(pid) for pid in everybody), what="the end of all of it")
     wait_until(lambda: bottles.row(slug)["state"] == "stopped", what="the caretaker's notice")
@@ -251,7 +251,7 @@ def test_a_killed_bottle_is_gone_and_the_record_says_so(bottles: Bottles, part: 
 
 def test_a_sandbox_that_no_record_knows_is_removed(bottles: Bottles) -> None:
     slug = bottles.started("orphan", "sleep", "1000")
-    held = family(bottles.keeper(slug))
+    held = family(bottles.supervisor(slug))
     bottles.rows("update botbottle_bottle set state = 'deleted' where slug = ?", slug)
     wait_until(lambda: all(is_gone(pid) for pid in held), what="the orphan's end")
     wait_until(lambda: bottles.audited(slug)[-1] == ("orphan removed", "bot-bottle"), what="its record")

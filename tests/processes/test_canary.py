@@ -238,7 +238,7 @@ def bottle(site: Site) -> Iterator[Bottles]:
 
 
 def test_no_process_in_a_bottle_carries_it_in_environment_or_command(bottle: Bottles) -> None:
-    inside = [pid for pid in family(bottle.keeper("inside")) if is_inside(pid)]
+    inside = [pid for pid in family(bottle.supervisor("inside")) if is_inside(pid)]
     environments = {pid: Path(f"/proc/{pid}/environ").read_bytes() for pid in inside}
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in inside}
     (agent,) = (pid for pid, command in commands.items() if command == b"sleep\x00100000\x00")

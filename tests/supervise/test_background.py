@@ -80,7 +80,7 @@ async def test_it_goes_on_after_a_round_that_failed(
     monkeypatch.setattr(background.RetryJob, "pause_seconds", 0.001)
     worker.start()
     assert await asyncio.to_thread(third.wait, 30)
-    assert "A round of retry failed" in caplog.text
+    assert "A round of retry-job failed" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)

@@ -83,7 +83,7 @@ class Bottles:
         found = self.rows("select * from supervise_auditevent where bottle_slug = ? order by seq", slug)
         return [(row["action"], row["actor_name"]) for row in found]
 
-    def keeper(self, slug: str) -> int:
+    def supervisor(self, slug: str) -> int:
         """The process on the host that holds the bottle."""
         state = json.loads((self.server.home / "bottles" / slug / "run" / "state.json").read_text())
         return int(state["pid"])

@@ -26,18 +26,7 @@ from botbottle.backends.accounts import (
     warn_of_closed_mounts,
 )
 from botbottle.backends.archive import RECEIVE, pack
-from botbottle.backends.base import (
-    INIT_INSIDE,
-    STOP_SECONDS,
-    WORKSPACE_INSIDE,
-    BackendError,
-    Life,
-    NotRunning,
-    Pipes,
-    Plan,
-    Progress,
-    Unavailable,
-)
+from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable, one_line
 from botbottle.backends.docker import build as docker_build
 from botbottle.backends.docker import images as docker_images
 from botbottle.backends.docker import pipes, terminal
@@ -50,14 +39,14 @@ from botbottle.backends.docker.container import (
     settings,
 )
 from botbottle.backends.docker.engine import SECONDS, connected, moment, socket_path
-from botbottle.backends.local.run_dir import one_line
+from botbottle.core.plan_types import INIT_INSIDE, WORKSPACE_INSIDE, BackendError, Plan
 
-READER_LABEL = "bot-bottle.reader"  # a container that only shows what is in an image
+READER_LABEL = "bot-bottle.reader"  # a container for reading files of an image; it never runs
 _DETACH_KEYS = "ctrl-p,ctrl-q"
 _LOCK = "docker.lock"
 _FIRST_PROGRAM_SECONDS = 30.0
 _READER_SECONDS = 300.0
-_NOT_RUN = (126, 127)  # init.py's word that the command could not be executed
+_NOT_RUN = (126, 127)  # init.py's exit codes for a command that could not be executed
 
 
 class DockerBackend:
@@ -82,6 +71,9 @@ class DockerBackend:
         with connected() as client:
             return self._image(client, plan, progress)
 
+    def interpreter(self, _plan: Plan) -> str:
+        return "python3"
+
     def start(self, plan: Plan, progress: Progress) -> None:
         with connected() as client, self._starting(plan.slug):
             container = self._create(client, plan, progress, tty=True)
@@ -98,7 +90,7 @@ class DockerBackend:
             try:
                 return self._follow(container, stream)
             finally:
-                self._forget_handed(plan.slug)
+                self._forget_secrets(plan.slug)
 
     def exec(self, slug: str, command: Sequence[str], *, tty: bool) -> int:
         with connected() as client:
@@ -153,7 +145,7 @@ class DockerBackend:
                 with suppress(NotFound):
                     container.stop(timeout=round(seconds))
             self._staged(slug).forget_variables()
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def life(self, slug: str) -> Life:
         with connected() as client:
@@ -174,11 +166,11 @@ class DockerBackend:
             return sorted({entry.labels[SLUG_LABEL] for entry in found} - set(known))
 
     def tidy(self, slug: str) -> None:
-        """The variables of a start that was killed, secrets among them. Needs no engine for that."""
+        """Remove the variables that a killed start left, secrets among them. Does not need the engine."""
         if self._staged(slug).variables.exists():
-            with suppress(BackendError), self._starting(slug):  # one that goes on forgets them itself
+            with suppress(BackendError), self._starting(slug):  # a start in progress removes them itself
                 pass
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def remove(self, slug: str) -> None:
         with connected() as client:
@@ -187,10 +179,10 @@ class DockerBackend:
                 _remove(container)
             labels = [f"{name}={value}" for name, value in sandbox_labels(self.home, slug).items()]
             for image in client.images.list(filters={"label": labels}):
-                with suppress(APIError):  # another bottle runs it; it goes with that
+                with suppress(APIError):  # another bottle runs it, and removes it later
                     client.images.remove(image.id, force=True)
             self._staged(slug).remove()
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
         with connected() as client:
@@ -207,13 +199,13 @@ class DockerBackend:
     def _staged(self, slug: str) -> Staged:
         return Staged(self._run(slug) / "docker")
 
-    def _forget_handed(self, slug: str) -> None:
+    def _forget_secrets(self, slug: str) -> None:
         secret_variables.forget_when_over(self._run(slug), slug, self.life, lock=_LOCK)
 
     def _find(self, client: DockerClient, slug: str) -> Any:
         filters = {"label": [f"{name}={value}" for name, value in sandbox_labels(self.home, slug).items()]}
         found = client.containers.list(all=True, filters=filters, ignore_removed=True)
-        # An image hands its labels down: readers, and the steps of a build, can carry ours without being it.
+        # Containers inherit an image's labels: readers and build steps can carry ours without being a bottle.
         name = sandbox_name(self.home, slug)
         return next((container for container in found if container.name == name), None)
 
@@ -225,26 +217,26 @@ class DockerBackend:
 
     @contextmanager
     def _starting(self, slug: str) -> Iterator[None]:
-        """Two starts at once would stage over each other."""
-        with secret_variables.alone(self._run(slug), slug, lock=_LOCK):
+        """Allow one start at a time: two would overwrite each other's staged files."""
+        with secret_variables.lock_start(self._run(slug), slug, lock=_LOCK):
             try:
                 yield
             finally:
                 self._staged(slug).forget_variables()
 
-    def _image(self, client: DockerClient, plan: Plan, tell: Progress) -> str:
+    def _image(self, client: DockerClient, plan: Plan, progress: Progress) -> str:
         labels, name = sandbox_labels(self.home, plan.slug), sandbox_name(self.home, plan.slug)
-        return docker_images.ready_image(client, plan, labels, name, tell)
+        return docker_images.ready_image(client, plan, labels, name, progress)
 
-    def _create(self, client: DockerClient, plan: Plan, tell: Progress, *, tty: bool) -> Any:
+    def _create(self, client: DockerClient, plan: Plan, progress: Progress, *, tty: bool) -> Any:
         previous = self._find(client, plan.slug)
         if previous is not None and previous.attrs["State"]["Running"]:
             raise BackendError(f"The bottle {plan.slug} runs already. Stop it with: bottle stop {plan.slug}")
         labels, name = sandbox_labels(self.home, plan.slug), sandbox_name(self.home, plan.slug)
-        image = self._image(client, plan, tell)
+        image = self._image(client, plan, progress)
         user = engine_user(self.home, client.info().get("SecurityOptions") or [])
         give_own_workspace(plan, user)
-        warn_of_closed_mounts(plan.mounts, user, tell)
+        warn_of_closed_mounts(plan.mounts, user, progress)
         staged = self._staged(plan.slug)
         of_image = client.images.get(image).attrs["Config"].get("Env") or []
         variables = environment(secret_variables.environment(plan, self._run(plan.slug)), of_image)
@@ -258,7 +250,7 @@ class DockerBackend:
         return client.containers.create(image, name=name, **settings(plan, user, staged, labels, tty=tty))
 
     def _begin(self, container: Any, plan: Plan, *, wait: bool = True) -> None:
-        """Start it, and see that its first program runs. A bottle that cannot start leaves no container."""
+        """Start the container and check that its first program runs. On failure, remove the container."""
         try:
             container.start()
             if wait:
@@ -276,7 +268,7 @@ class DockerBackend:
         return terminal.upgrade(socket_path(), path, None, framed=not container.attrs["Config"]["Tty"])
 
     def _follow(self, container: Any, stream: terminal.Stream) -> int:
-        """This terminal on the main command until it ends or is left; then 0, else its exit code."""
+        """Join this terminal to the main command. Returns its exit code, or 0 after a detach."""
         if not stream.framed and terminal.is_terminal():
             with terminal.raw_terminal(lambda rows, columns: _resize(container, rows, columns)):
                 terminal.relay(stream, source=0, out=1, err=2)
@@ -322,7 +314,7 @@ def _remove(container: Any) -> None:
 
 
 def _kill(container: Any, name: str) -> None:
-    with suppress(APIError):  # it has ended by itself
+    with suppress(APIError):  # it ended by itself
         container.kill(name)
 
 
@@ -332,7 +324,7 @@ def _resize(container: Any, rows: int, columns: int) -> None:
 
 
 def _exit_code(api: Any, execution: str) -> int:
-    """The stream can end a moment before the engine knows the code."""
+    """The exit code. The stream can end a moment before the engine knows it."""
     deadline = time.monotonic() + SECONDS
     while True:
         state = api.exec_inspect(execution)
@@ -364,16 +356,16 @@ def _wait_for_first_program(container: Any, plan: Plan) -> None:
 
 
 def _runs_something(container: Any) -> bool:
-    """A child that is not the command yet carries init.py's arguments."""
+    """Whether the command runs: a child that is not the command yet has init.py's arguments."""
     try:
         commands = {row[-1] for row in container.top()["Processes"] or []}
-    except APIError:  # it can end between two questions
+    except APIError:  # it can end between two requests
         return False
     return sum(not _is_ending(command) for command in commands) > 1
 
 
 def _is_ending(command: str) -> bool:
-    """Such a process has no arguments any more: its name is shown in brackets, at last as defunct."""
+    """Whether a process is exiting: it has no arguments, and its name is in brackets or 'defunct'."""
     return command.endswith("<defunct>") or (command.startswith("[") and command.endswith("]"))
 
 

@@ -1,7 +1,7 @@
-"""What a bottle's container is made of: its settings, and the files staged for it on the host.
+"""The settings of a bottle's container, and the files staged for it on the host.
 
-Trust boundary: everything here narrows what the container may do. No secret goes into a setting, because
-settings can be inspected; variables are in a file that is gone from the host once the container runs.
+Trust boundary: everything here narrows what the container may do. Settings hold no secret, since they can be
+inspected; variables are in a file that is removed from the host once the container runs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from docker.types import Mount as DockerMount
 from botbottle import inside
 from botbottle.backends import quotas, seccomp
 from botbottle.backends.accounts import User, account_files, bottle_user
-from botbottle.backends.base import (
+from botbottle.core.plan_types import (
     HOME_INSIDE,
     INIT_INSIDE,
+    PROGRAMS_INSIDE,
     RUN_INSIDE,
     TRUST_INSIDE,
     WORKSPACE_INSIDE,
@@ -33,7 +34,7 @@ from botbottle.backends.base import (
 )
 from botbottle.provision.variables import default_variables
 
-PLACE_INSIDE = f"{RUN_INSIDE}/install_files.py"
+INSTALL_INSIDE = f"{PROGRAMS_INSIDE}/install_files.py"
 FILES_INSIDE = f"{RUN_INSIDE}/files"
 VARIABLES_INSIDE = f"{RUN_INSIDE}/variables.json"
 PYTHON = ("python3", "-I", "-S")
@@ -49,14 +50,14 @@ _CA_PLACE = "/usr/local/share/ca-certificates/bot-bottle.crt"
 
 
 def engine_user(home: Path, security_options: Sequence[str]) -> User:
-    """A rootless engine's root is the operator, seen from outside, and has no capability inside."""
+    """The container's user. A rootless engine's root is the operator on the host, without capabilities."""
     if any("rootless" in option for option in security_options):
         return User(0, 0)
     return bottle_user(home)
 
 
 def environment(plans: Mapping[str, str], image_variables: Sequence[str]) -> dict[str, str]:
-    """The plan's variables on top of the image's. Where it has but a default, the image knows better."""
+    """The plan's variables on top of the image's. An image's value wins over our defaults."""
     image = dict(entry.split("=", 1) for entry in image_variables if "=" in entry)
     own, defaults = dict(plans), default_variables()
     for name in ("PATH", "LANG", "SHELL"):
@@ -75,12 +76,12 @@ class Staged:
     def write(
         self, plan: Plan, user: User, variables: Mapping[str, str], image: Mapping[str, str | None]
     ) -> None:
-        """`image` has the texts of its passwd and group, where it has them."""
+        """Write the staged files. `image` has the texts of the image's passwd and group, if it has them."""
         self.remove()
         for name in ("inside", "etc", "files"):
             (self.directory / name).mkdir(parents=True)
             (self.directory / name).chmod(0o755)
-        for name in ("init.py", "install_files.py"):
+        for name in ("init.py", "bridge.py", "install_files.py"):
             self._put(f"inside/{name}", (_INSIDE / name).read_text(encoding="utf-8"), 0o644)
         etc = account_files(user, image["passwd"], image["group"]) | {"resolv.conf": _NO_RESOLVER}
         for name, content in etc.items():
@@ -104,7 +105,7 @@ class Staged:
             os.fchmod(descriptor, mode)
 
     def forget_variables(self) -> None:
-        """The container keeps its mount of the file; on the host nothing is left to read."""
+        """Remove the variables from the host; the container keeps its mount of the file."""
         self.variables.unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -113,8 +114,7 @@ class Staged:
 
     def mounts(self, files: Sequence[File]) -> list[Mount]:
         mounts = [
-            Mount(f"{self.directory}/inside/init.py", INIT_INSIDE),
-            Mount(f"{self.directory}/inside/install_files.py", PLACE_INSIDE),
+            Mount(f"{self.directory}/inside", PROGRAMS_INSIDE),
             Mount(f"{self.directory}/files", FILES_INSIDE),
             Mount(str(self.variables), VARIABLES_INSIDE),
             *(
@@ -137,12 +137,12 @@ def in_memory(path: str) -> bool:
 
 
 def settings(plan: Plan, user: User, staged: Staged, labels: dict[str, str], *, tty: bool) -> dict[str, Any]:
-    """For the SDK's `containers.create`."""
+    """The arguments for the SDK's `containers.create`."""
     mounts = [*plan.mounts, *staged.mounts(plan.files)]
     arguments = ["--env-file", VARIABLES_INSIDE, *([] if plan.supervise else ["--no-supervise"])]
-    place = [PLACE_INSIDE, FILES_INSIDE] if any(in_memory(file.path) for file in plan.files) else []
+    install = [INSTALL_INSIDE, FILES_INSIDE] if any(in_memory(file.path) for file in plan.files) else []
     return {
-        "entrypoint": [*PYTHON, *place, INIT_INSIDE],
+        "entrypoint": [*PYTHON, *install, INIT_INSIDE],
         "command": [*arguments, "--", *plan.command],
         "working_dir": plan.workdir,
         "hostname": plan.slug,
@@ -187,7 +187,7 @@ def _limits(plan: Plan) -> dict[str, Any]:
 
 
 def _tmpfs(user: User) -> dict[str, str]:
-    owned = f"rw,exec,nosuid,nodev,uid={user.uid},gid={user.gid}"  # an image's own mode can replace ours
+    owned = f"rw,exec,nosuid,nodev,uid={user.uid},gid={user.gid}"  # an image's mode can replace ours
     return {
         "/tmp": f"{owned},mode=1777",  # noqa: S108 - the bottle's own
         HOME_INSIDE: f"{owned},mode=0700",
@@ -202,7 +202,7 @@ def _bind(mount: Mount) -> Any:
 
 
 def _trust(mounts: Sequence[Mount]) -> list[Mount]:
-    """The bottle's CA also where tools look that read no variable."""
+    """Mount the bottle's CA also in the places where tools look that read no variable."""
     sources = [mount.source for mount in mounts if mount.target == TRUST_INSIDE]
     if not sources:
         return []

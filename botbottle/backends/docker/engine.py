@@ -1,4 +1,4 @@
-"""The way to the Docker engine of this host, and its answers as sentences."""
+"""Connects to the Docker engine of this host, and turns its errors into sentences."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import requests.exceptions
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, DockerException  # type: ignore[import-untyped]
 
-from botbottle.backends.base import BackendError, Unavailable
+from botbottle.backends.base import Unavailable
+from botbottle.core.plan_types import BackendError
 
 _DEFAULT = "unix:///var/run/docker.sock"
 SECONDS = 60
 
 
 def socket_path() -> str:
-    """Raises Unavailable when the engine is elsewhere."""
+    """The engine's socket. Raises Unavailable when the engine is on another host."""
     url = os.environ.get("DOCKER_HOST") or _DEFAULT
     if not url.startswith("unix://"):
         raise Unavailable(
@@ -32,9 +33,9 @@ def socket_path() -> str:
 
 @contextmanager
 def connected(seconds: float = SECONDS) -> Iterator[DockerClient]:
-    """A client; what goes wrong in its use is raised as Unavailable or BackendError.
+    """A client of the engine. Errors in the block are raised as Unavailable or BackendError.
 
-    An engine that says nothing for so long counts as gone.
+    An engine that is silent for `seconds` counts as gone.
     """
     path = socket_path()
     try:
@@ -67,7 +68,7 @@ def _unavailable(path: str, error: Exception) -> Unavailable:
 
 
 def moment(text: str) -> float | None:
-    """The engine's time of day in seconds; its 'never' is the year 1."""
+    """Parse the engine's time into seconds; its 'never' is the year 1."""
     found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", text)
     if found is None or text.startswith("0001-"):
         return None

@@ -1,7 +1,7 @@
-"""The images of bottles: what is there, what is built, what is in them.
+"""Images of bottles: which exist, what is built, what is in them.
 
-Trust boundary: a Dockerfile for a rebuild was written by an agent: nothing that the engine itself would fetch
-for it (a missing base, ADD) is let through. Logs are an agent's text too. The rebuild is docker_build's.
+Trust boundary: an agent wrote the Dockerfile of a rebuild, so everything the engine would fetch for it (a
+missing base, ADD) is refused. Logs are an agent's text too. `build.py` does the rebuild.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any
 from docker import DockerClient  # type: ignore[import-untyped]
 from docker.errors import APIError, NotFound  # type: ignore[import-untyped]
 
-from botbottle.backends.base import BackendError, Plan, Progress
+from botbottle.backends.base import Progress
 from botbottle.backends.docker import sources
 from botbottle.backends.docker.sources import find
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles import build_rules
 from botbottle.dockerfiles.parse import BadDockerfile
 
@@ -33,8 +34,10 @@ _LINKS = 8
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def ready_image(client: DockerClient, plan: Plan, labels: dict[str, str], name: str, tell: Progress) -> str:
-    """The id of the plan's image, built from its Dockerfile first when that is new. Raises BackendError."""
+def ready_image(
+    client: DockerClient, plan: Plan, labels: dict[str, str], name: str, progress: Progress
+) -> str:
+    """Return the id of the plan's image; builds it first if its Dockerfile is new. Raises BackendError."""
     if not plan.dockerfile:
         return _existing(client, plan.image)
     path = Path(plan.dockerfile)
@@ -46,19 +49,21 @@ def ready_image(client: DockerClient, plan: Plan, labels: dict[str, str], name: 
     image = find(client, name)
     if image is not None and image.labels.get(DIGEST_LABEL) == digest:
         return str(image.id)
-    tell(f"Building {name} from {path}")
+    progress(f"Building {name} from {path}")
     labels = {**labels, DIGEST_LABEL: digest}
-    _build_own(client, name, path, labels, tell)
+    _build_own(client, name, path, labels, progress)
     return _existing(client, name)
 
 
-def _build_own(client: DockerClient, name: str, path: Path, labels: dict[str, str], tell: Progress) -> None:
-    """An operator's own Dockerfile, in its directory. The engine pulls what it does not have."""
+def _build_own(
+    client: DockerClient, name: str, path: Path, labels: dict[str, str], progress: Progress
+) -> None:
+    """Build an operator's own Dockerfile in its directory. The engine pulls missing images."""
     named = build_rules.named_images(path.read_text(encoding="utf-8", errors="replace"))
     before = sources.ids_of(client, named)
     labelled = {**labels, sources.LABEL: sources.written(before)}
-    build(client, name, labelled, tell, path=str(path.parent), dockerfile=path.name)
-    # Which image a name stands for that was pulled is known by now; a label on top is all that is added.
+    build(client, name, labelled, progress, path=str(path.parent), dockerfile=path.name)
+    # Pulled names are resolved by now, so this second build only adds a label.
     after = {**sources.ids_of(client, [each for each in named if each not in before]), **before}
     if after != before:
         labelled[sources.LABEL] = sources.written(after)
@@ -70,7 +75,7 @@ def _existing(client: DockerClient, name: str) -> str:
     image = find(client, name) if name else None
     if image is None and name.startswith("bot-bottle-"):
         raise BackendError(
-            f"The image {name}, which was built for this bottle, is gone. Build it anew with: bottle rebuild "
+            f"The image {name}, which was built for this bottle, is gone. Rebuild it with: bottle rebuild "
             "SLUG, or name another image in the manifest."
         )
     if image is None:
@@ -81,8 +86,8 @@ def _existing(client: DockerClient, name: str) -> str:
     return str(image.id)
 
 
-def build(client: DockerClient, name: str, labels: dict[str, str], tell: Progress, **how: Any) -> None:
-    """With the log told line by line; a failure carries the log's end."""
+def build(client: DockerClient, name: str, labels: dict[str, str], progress: Progress, **how: Any) -> None:
+    """Build and report the log line by line; a failure carries the end of the log."""
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     events = client.api.build(
         tag=name, labels=labels, rm=True, forcerm=True, decode=True, timeout=_BUILD_SECONDS, **how
@@ -90,7 +95,7 @@ def build(client: DockerClient, name: str, labels: dict[str, str], tell: Progres
     for event in events:
         for line in _lines(event):
             tail.append(line)
-            tell(line)
+            progress(line)
         if "error" in event:
             reason = " ".join(_plain_lines(str(event["error"])))
             log = "\n".join([*tail, reason])
@@ -98,7 +103,7 @@ def build(client: DockerClient, name: str, labels: dict[str, str], tell: Progres
 
 
 def _lines(event: dict[str, Any]) -> Iterator[str]:
-    if "progress" in event:  # a bar, many times a second
+    if "progress" in event:  # a progress bar, many times a second
         return
     identifier = f"{event['id']}: " if "id" in event else ""
     yield from _plain_lines(identifier + str(event.get("stream") or event.get("status") or ""))
@@ -114,9 +119,9 @@ def _plain_lines(text: str) -> Iterator[str]:
 
 
 def refuse_fetches(text: str, image_of: Callable[[str], Any]) -> dict[str, str]:
-    """Raises BackendError for what the engine would fetch over the host's network while it builds.
+    """Raises BackendError for everything the engine would fetch over the host's network in a build.
 
-    Returns the images that it builds on and copies from, by name, with their ids.
+    Returns the images that the text builds on and copies from, by name, with their ids.
     """
     found: dict[str, str] = {}
     for each in needed_images(text):
@@ -129,7 +134,7 @@ def refuse_fetches(text: str, image_of: Callable[[str], Any]) -> dict[str, str]:
 
 
 def needed_images(text: str) -> list[build_rules.Needed]:
-    """Raises BackendError for a text that cannot be built whatever images there are."""
+    """The images a text needs. Raises BackendError for a text that cannot be built with any images."""
     try:
         return build_rules.needed_images(text)
     except BadDockerfile as error:
@@ -137,13 +142,13 @@ def needed_images(text: str) -> list[build_rules.Needed]:
 
 
 def problem_with(needed: build_rules.Needed, image: Any) -> str:
-    """Why a rebuild does not take what the engine has under this name; empty when it does."""
+    """Why a rebuild does not accept the engine's image of this name; empty when it does."""
     if image is None:
         return (
             f"line {needed.line}: the Docker engine has no image {needed.name[:200]!a}, and a rebuild pulls "
             "none. If you trust it, fetch it first with docker pull."
         )
-    # What the text may not have, its base may not bring along.
+    # A base must not contain what the text may not contain.
     config = (image.attrs.get("Config") or {}) if needed.is_base else {}
     which = f"line {needed.line}: the image {needed.name[:200]!a}"
     if config.get("OnBuild"):
@@ -158,7 +163,7 @@ def problem_with(needed: build_rules.Needed, image: Any) -> str:
 
 
 def read_text(client: DockerClient, image: str, path: str, labels: dict[str, str]) -> str | None:
-    """A text file of an image. A container is made to look into; it never runs."""
+    """Return a text file of an image. A container is created for reading; it never runs."""
     found = find(client, image) if image else None
     if found is None:
         return None
@@ -195,7 +200,7 @@ def _fetch(container: Any, path: str) -> tuple[tarfile.TarInfo | None, str | Non
 
 
 def _bounded(chunks: Iterable[bytes]) -> bytes:
-    """A directory's archive is as large as what is in it: its beginning says that it is none of ours."""
+    """Read an archive up to a bound: a directory's archive is as large as its content."""
     received = b""
     for chunk in chunks:
         received += chunk

@@ -1,6 +1,6 @@
-"""Which images the names in a Dockerfile stood for when a bottle's image was built, and stand for now.
+"""Compares the images that a Dockerfile's names stood for at the last build with those they stand for now.
 
-A build leaves that in a label, which the engine puts behind the text's own labels: the text cannot forge it.
+A build records them in a label, which the engine appends to the text's own labels: the text cannot forge it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def find(client: DockerClient, name: str) -> Any:
 
 
 def ids_of(client: DockerClient, names: Iterable[str]) -> dict[str, str]:
-    """Without those that the engine does not have, or does not take for a name."""
+    """The ids of the names that the engine has; others are left out."""
     found = {}
     for name in names:
         with suppress(APIError):
@@ -34,7 +34,7 @@ def ids_of(client: DockerClient, names: Iterable[str]) -> dict[str, str]:
 
 
 def written(sources: Mapping[str, str]) -> str:
-    """As name=id,…: no name has either character in it."""
+    """Format as name=id,…: names contain neither character."""
     return ",".join(f"{name}={image}" for name, image in sources.items())
 
 
@@ -44,9 +44,9 @@ def read(label: str) -> dict[str, str]:
 
 
 def of_bottle(client: DockerClient, repository: str, image: str) -> dict[str, str]:
-    """What the image in force was built on. Empty `image`: the one that its manifest's Dockerfile made.
+    """The sources of the image in force. An empty `image` means the one of the manifest's Dockerfile.
 
-    One that is no build of ours is its own source: the bottle runs what its name stood for at the start.
+    An image that we did not build is its own source: the bottle runs what its name stood for at the start.
     """
     running = _image_of_container(client, repository, image)
     found = find(client, running or image or repository) or _newest(client, repository)
@@ -55,7 +55,7 @@ def of_bottle(client: DockerClient, repository: str, image: str) -> dict[str, st
 
 
 def _image_of_container(client: DockerClient, repository: str, image: str) -> str:
-    """In force, whatever its name stands for by now; but not where a bottle was rebuilt while stopped."""
+    """The image that the container runs, but not where a bottle was rebuilt while it was stopped."""
     try:
         attributes = client.containers.get(repository).attrs
     except NotFound:
@@ -70,7 +70,7 @@ def _newest(client: DockerClient, repository: str) -> Any:
 
 
 def moved(last: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each name that stands for another image than it did."""
+    """Yield a sentence for each name that stands for another image than before."""
     for name, image in present.items():
         if last.get(name, image) != image:
             yield (
@@ -80,5 +80,5 @@ def moved(last: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
 
 
 def _short(image: str) -> str:
-    """As engines list it."""
+    """The short id, as engines list it."""
     return image.removeprefix("sha256:")[:12]

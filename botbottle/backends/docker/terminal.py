@@ -1,6 +1,6 @@
-"""A terminal, or files, joined to a stream of the Docker engine: both directions at once, nothing unbounded.
+"""Joins a terminal, or files, to a stream of the Docker engine, in both directions and with bounded buffers.
 
-What comes out of the stream is an agent's; it is passed on as bytes and never interpreted.
+Trust boundary: the stream's output is an agent's; bytes are passed on and never interpreted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from botbottle.backends.base import BackendError
+from botbottle.core.plan_types import BackendError
 
 _CHUNK = 65536
 _HEAD_LIMIT = 65536
@@ -31,7 +31,7 @@ Resize = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Stream:
-    """An upgraded connection to the engine. `framed` streams carry standard output and error apart."""
+    """An upgraded connection to the engine. `framed` streams separate standard output and error."""
 
     socket: socket.socket
     framed: bool
@@ -39,7 +39,7 @@ class Stream:
 
 
 def upgrade(engine: str, path: str, body: dict[str, object] | None, *, framed: bool) -> Stream:
-    """Ask for a stream both ways. The SDK can lose what comes right behind the engine's answer."""
+    """Open a stream in both directions. The SDK can lose bytes that follow the engine's answer at once."""
     content = json.dumps(body or {}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -47,7 +47,7 @@ def upgrade(engine: str, path: str, body: dict[str, object] | None, *, framed: b
 
 
 def download(engine: str, path: str, *, framed: bool) -> Iterator[bytes]:
-    """What the engine has to show, as it comes. The SDK gives a terminal's output byte by byte."""
+    """Yield the engine's output as it arrives. The SDK yields a terminal's output byte by byte."""
     stream = _request(engine, f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode(), framed=framed)
     with stream.socket:
         while True:
@@ -86,7 +86,7 @@ def _after_head(connection: socket.socket) -> bytearray:
 
 
 def relay(stream: Stream, *, source: int | None, out: int, err: int) -> None:
-    """Until the engine ends the stream. `source` is read only as fast as the other side takes it."""
+    """Copy until the engine ends the stream. `source` is read only as fast as the other side accepts."""
     connection = stream.socket
     connection.setblocking(False)
     pending = b""
@@ -134,7 +134,7 @@ def _send(connection: socket.socket, data: bytes) -> int:
         return connection.send(data)
     except BlockingIOError:
         return 0
-    except OSError:  # it takes no more input; what it prints is still read
+    except OSError:  # it accepts no more input; its output is still read
         return len(data)
 
 
@@ -144,7 +144,7 @@ def _write_output(stream: Stream, out: int, err: int) -> None:
 
 
 def _output(stream: Stream) -> Iterator[tuple[int, bytes]]:
-    """What has come whole, with the descriptor it was meant for."""
+    """Yield whole frames with the descriptor they are meant for."""
     if not stream.framed:
         data = bytes(stream.received)
         stream.received.clear()
@@ -171,7 +171,7 @@ def is_terminal() -> bool:
 
 @contextmanager
 def raw_terminal(resize: Resize) -> Iterator[None]:
-    """Keys go to the bottle as they are; its size follows the window's."""
+    """Pass keys to the bottle unchanged, and follow the window's size."""
 
     def follow(_number: int = 0, _frame: FrameType | None = None) -> None:
         rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8))
@@ -181,7 +181,7 @@ def raw_terminal(resize: Resize) -> Iterator[None]:
     before = termios.tcgetattr(0)
     with _handling({signal.SIGWINCH: follow}):
         try:
-            tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is for the bottle
+            tty.setraw(0, termios.TCSADRAIN)  # keys typed ahead are for the bottle
             follow()
             yield
         finally:
@@ -190,7 +190,7 @@ def raw_terminal(resize: Resize) -> Iterator[None]:
 
 @contextmanager
 def signals_passed_on(send: Callable[[str], None]) -> Iterator[None]:
-    """What this process is told, the bottle's first program is told."""
+    """Forward signals for this process to the bottle's first program."""
 
     def handler(number: int) -> Callable[[int, FrameType | None], None]:
         return lambda _number, _frame: send(signal.Signals(number).name)

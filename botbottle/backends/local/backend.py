@@ -1,6 +1,7 @@
-"""Bottles by bubblewrap on this host. Each has a keeper, whose lock on `run/lock` is the truth that it lives.
+"""Bottles by bubblewrap on this host. A bottle lives while its supervisor holds the lock on `run/lock`.
 
-Everything that comes out of a bottle is untrusted; nothing of the operator's goes in but what the plan names.
+Trust boundary: everything that comes out of a bottle is untrusted; nothing of the operator's goes in but what
+the plan names.
 """
 
 from __future__ import annotations
@@ -16,25 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from botbottle.backends import quotas, secret_variables
-from botbottle.backends.base import (
-    STOP_SECONDS,
-    BackendError,
-    Life,
-    NotRunning,
-    Pipes,
-    Plan,
-    Progress,
-    Unavailable,
-)
-from botbottle.backends.local import bubblewrap, run_dir, supervisor, terminal
+from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable, one_line
+from botbottle.backends.local import bubblewrap, run_dir, supervisor, supervisor_io, terminal
+from botbottle.core.interpreter import compiled, host_interpreter
+from botbottle.core.plan_types import BackendError, Plan
 
 if TYPE_CHECKING:
-    from botbottle.backends.local.cgroups import Placement  # a start without limits does without
+    from botbottle.backends.local.cgroups import Placement  # a start without limits does not import it
 
 HINT = "Install it: `apt-get install bubblewrap` (0.8 or newer), or your distribution's package of that name."
 START_SECONDS = 30.0
-GRACE_SECONDS = 5.0  # for a keeper to put everything away
-NOT_STARTED = (126, 127)  # the command could not be executed, which it has said itself
+GRACE_SECONDS = 5.0  # for a supervisor to put everything away
+NOT_STARTED = (126, 127)  # the command could not be executed; init.py has printed why
 
 
 class LocalBackend:
@@ -45,12 +39,12 @@ class LocalBackend:
 
     @property
     def tag(self) -> str:
-        """What the names of this home's control groups begin with."""
+        """The prefix of the names of this home's control groups."""
         from hashlib import sha256  # noqa: PLC0415 - a start without limits does without
 
         return f"bot-bottle-{sha256(os.path.realpath(self.home).encode()).hexdigest()[:8]}-"
 
-    # what is there
+    # state
 
     def available(self) -> None:
         import subprocess  # noqa: PLC0415 - starting a bottle does without
@@ -74,7 +68,7 @@ class LocalBackend:
             )
 
     def read(self, image: str, path: str) -> str | None:
-        """Never through a link: an image's may lead out of it. A bottle of this host has an empty home."""
+        """Read without following links, which may lead out. A bottle of this host has an empty home."""
         if not image:
             return None
         directory = os.open(image, os.O_PATH | os.O_DIRECTORY)
@@ -94,6 +88,9 @@ class LocalBackend:
 
     def build(self, plan: Plan, progress: Progress) -> str:
         return plan.image
+
+    def interpreter(self, plan: Plan) -> str:
+        return bubblewrap.interpreter_inside(plan)
 
     def life(self, slug: str) -> Life:
         run = self._run(slug)
@@ -119,17 +116,17 @@ class LocalBackend:
 
     def run(self, plan: Plan, progress: Progress) -> int:
         front = terminal.both()
-        order = self._order(plan, progress, terminal.variables() if front else {})
-        order.front, order.terminal, order.size = True, front, terminal.size()
-        kept = supervisor.SandboxSupervisor(order)
+        options = self._options(plan, progress, terminal.variables() if front else {})
+        options.front, options.terminal, options.size = True, front, terminal.size()
+        started = supervisor.SandboxSupervisor(options)
         if front:
             with terminal.raw():
-                code = kept.keep()
+                code = started.run()
         else:
-            code = kept.keep()
+            code = started.run()
         (self._run(plan.slug) / "cgroups").unlink(missing_ok=True)
         run_dir.tidy(self._run(plan.slug))
-        if not kept.started and code not in NOT_STARTED:
+        if not started.started and code not in NOT_STARTED:
             self.available()
             raise BackendError(
                 f"{plan.slug} could not be started ({code}): {run_dir.tail(self._run(plan.slug))}"
@@ -139,18 +136,19 @@ class LocalBackend:
     def start(self, plan: Plan, progress: Progress) -> None:
         import subprocess  # noqa: PLC0415 - `run` does without
 
-        order = self._order(plan, progress, {})
-        ready, order.ready = os.pipe()
-        inherited = [order.lock, order.control, order.ready, *order.fds]
-        kept = str(bubblewrap.compiled(Path(supervisor.__file__)))
-        program = [bubblewrap.interpreter(), "-I", "-S", kept, plan.slug, *order.arguments()]
+        options = self._options(plan, progress, {})
+        ready, options.ready = os.pipe()
+        inherited = [options.lock, options.control, options.ready, *options.fds]
+        source = Path(supervisor.__file__)
+        program = [host_interpreter(), "-I", "-S", str(compiled(source)), str(source.parent), plan.slug]
+        program += options.arguments()
         try:
             subprocess.run(  # noqa: S603
                 program, pass_fds=inherited, check=True, stdin=subprocess.DEVNULL, cwd="/", env={},
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except (OSError, subprocess.CalledProcessError) as error:
-            raise BackendError(f"{plan.slug}: its keeper cannot be started: {error}.") from error
+            raise BackendError(f"{plan.slug}: its supervisor cannot be started: {error}.") from error
         finally:
             for fd in inherited:
                 os.close(fd)
@@ -162,18 +160,18 @@ class LocalBackend:
     def _failed(self, plan: Plan, said: bytes) -> None:
         if not said.startswith(b"ended "):
             self.stop(plan.slug, seconds=0)
-            raise BackendError(f"{plan.slug} did not start: its keeper said {said.decode()!r}.")
+            raise BackendError(f"{plan.slug} did not start: its supervisor said {said.decode()!r}.")
         code = int(said.split()[1])
         if code not in NOT_STARTED:
             self.available()
         raise BackendError(f"{plan.slug} ended at once ({code}): {run_dir.tail(self._run(plan.slug))}")
 
-    def _order(self, plan: Plan, progress: Progress, extra: dict[str, str]) -> supervisor.StartOptions:
-        """Everything that can go wrong goes wrong here, before anything runs."""
+    def _options(self, plan: Plan, progress: Progress, extra: dict[str, str]) -> supervisor.StartOptions:
+        """Prepare everything for a start. All that can fail fails here, before anything runs."""
         program = find_bubblewrap()
         run = self._run(plan.slug)
         run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = run_dir.take(run, plan.slug)
+        lock = run_dir.acquire(run, plan.slug)
         box = bubblewrap.Box()
         try:
             run_dir.sweep(run)
@@ -188,8 +186,8 @@ class LocalBackend:
             secret_variables.forget(run)
             os.close(lock)
             raise
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        control = theirs.detach()
+        own_end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control = other_end.detach()
         box.fds.append(control)
         flags = ["--env-fd", variables, "--control-fd", str(control)]
         flags += [] if plan.supervise else ["--no-supervise"]
@@ -197,22 +195,25 @@ class LocalBackend:
             flags += ["--pids", str(most)]
         arguments = box.data(b"".join(os.fsencode(f"{word}\0") for word in box.arguments))
         inside = [*first, *flags, "--", *plan.command]
-        order = supervisor.StartOptions(str(run), lock, [program, "--args", arguments, *inside], box.fds)
-        order.control = ours.detach()
-        order.rlimits = quotas.rlimits(plan.limits)
+        options = supervisor.StartOptions(str(run), lock, [program, "--args", arguments, *inside], box.fds)
+        options.control = own_end.detach()
+        options.rlimits = quotas.rlimits(plan.limits)
         if placement is not None:
-            order.cgroups, order.rlimits = list(placement.cgroups), order.rlimits + list(placement.rlimits)
-            order.processors = list(placement.processors)
-        return order
+            options.cgroups, options.rlimits = (
+                list(placement.cgroups),
+                options.rlimits + list(placement.rlimits),
+            )
+            options.processors = list(placement.processors)
+        return options
 
     def _processes_inside(self, plan: Plan, placement: Placement | None) -> int | None:
-        """For the first program to set."""
+        """The limit of processes that the first program sets, if any."""
         if plan.limits.pids is None and quotas.processes_are_counted_within():
             return quotas.processes()
         return None if placement is None else placement.pids_inside
 
     def _place(self, plan: Plan, run: Path, progress: Progress) -> Placement | None:
-        """Control groups to enter, and what limits where there are none; says what does not hold."""
+        """Make control groups, or limits where there are none; reports limits that do not hold."""
         wanted = plan.limits
         if wanted.pids is None and not quotas.processes_are_counted_within():
             wanted = replace(wanted, pids=quotas.processes())
@@ -249,7 +250,7 @@ class LocalBackend:
         (read, into), (out, write), (err, write_err) = os.pipe(), os.pipe(), os.pipe()
         inode = os.fstat(read).st_ino
         try:
-            status = terminal.ask(connection, packet, (read, write, write_err))
+            status = terminal.send_request(connection, packet, (read, write, write_err))
         finally:
             connection.close()
             for fd in (read, write, write_err):
@@ -288,7 +289,7 @@ class LocalBackend:
                 fds = (archive.fileno(), printed.fileno(), printed.fileno())
                 said = terminal.request(connection, _exec(request), fds)
                 printed.seek(0)
-                problem = run_dir.one_line(printed.read(600))
+                problem = one_line(printed.read(600))
         finally:
             connection.close()
         if said != b"0":
@@ -310,9 +311,9 @@ class LocalBackend:
         except (NotRunning, OSError):
             pass
         if not run_dir.free_within(run, 1.0):
-            run_dir.kill_keeper(run)
+            run_dir.kill_supervisor(run)
             if not run_dir.free_within(run, 5.0):
-                raise BackendError(f"{slug} cannot be stopped: somebody else holds {run}/lock.")
+                raise BackendError(f"{slug} cannot be stopped: another process holds {run}/lock.")
         run_dir.tidy(run, attempts=100)
 
     def tidy(self, slug: str) -> None:
@@ -330,7 +331,7 @@ class LocalBackend:
 
         return rebuild(self.home, slug, dockerfile, progress)
 
-    # the keeper
+    # the supervisor
 
     def _run(self, slug: str) -> Path:
         return self.home / "bottles" / slug / "run"
@@ -341,7 +342,7 @@ class LocalBackend:
         directory = -1
         try:
             directory = os.open(run, os.O_PATH | os.O_DIRECTORY)  # its path may be too long for an address
-            connection.connect(f"/proc/self/fd/{directory}/keeper.sock")
+            connection.connect(f"/proc/self/fd/{directory}/{supervisor_io.SOCKET}")
         except OSError as error:
             connection.close()
             raise NotRunning(f"{slug} is not running. Start it: `manage.py bottle start {slug}`.") from error
@@ -359,12 +360,12 @@ def _exec(request: dict[str, object]) -> bytes:
 
 
 def _reader_of(pipe: int) -> int | None:
-    """Who has this pipe for its standard input: a process in a bottle has another number in there."""
+    """The process whose standard input is this pipe. Inside the bottle it has another process id."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
                 found = os.stat(f"/proc/{entry.name}/fd/0")  # noqa: PTH116 - of hundreds
-            except OSError:  # ended meanwhile, or not ours
+            except OSError:  # it ended meanwhile, or belongs to another account
                 continue
             if found.st_ino == pipe and stat.S_ISFIFO(found.st_mode):
                 return int(entry.name)

@@ -1,21 +1,22 @@
-"""A plan as bubblewrap's arguments: what a local bottle sees of the host, which is little and read-only.
+"""Turns a plan into bubblewrap's arguments: a local bottle sees little of the host, and only read-only.
 
-Nothing interesting stands on a command line: arguments, files and variables go through descriptors.
+The command line reveals nothing: arguments, files and variables are passed through descriptors.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-import struct
 import sys
 from pathlib import Path
 
 from botbottle import inside
 from botbottle.backends import seccomp
-from botbottle.backends.base import (
+from botbottle.core.interpreter import compiled, host_interpreter
+from botbottle.core.plan_types import (
     HOME_INSIDE,
     INIT_INSIDE,
+    PROGRAMS_INSIDE,
     TRUST_INSIDE,
     UID_INSIDE,
     USER_INSIDE,
@@ -29,7 +30,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-INIT = inside.DIRECTORY / "init.py"
+INIT, BRIDGE = inside.DIRECTORY / "init.py", inside.DIRECTORY / "bridge.py"
 CONFINED = _words(
     "--unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-try "
     "--disable-userns --cap-drop ALL --die-with-parent --as-pid-1 --clearenv"
@@ -52,7 +53,7 @@ JAVA_PLACE = "/etc/ssl/certs/java/cacerts"
 
 
 class Box:
-    """Arguments that grow, and the descriptors they speak of."""
+    """Arguments for bubblewrap, and the descriptors they refer to."""
 
     def __init__(self) -> None:
         self.arguments: list[str] = []
@@ -62,7 +63,7 @@ class Box:
         self.arguments += words
 
     def data(self, content: bytes, name: str = "bottle") -> str:
-        """A descriptor from which this can be read, once."""
+        """Return the number of a descriptor with this content, which can be read once."""
         fd = os.memfd_create(name)
         self.fds.append(fd)
         with open(fd, "wb", closefd=False) as file:
@@ -74,7 +75,7 @@ class Box:
         self.add("--perms", f"{mode:04o}", "--file", self.data(content), path)
 
     def show(self, source: Path, target: str) -> None:
-        """Read-only; a link stays the link it is, so that it cannot lead out of where it was found."""
+        """Show a path read-only. A link stays a link, so that it cannot lead out of where it was found."""
         try:
             facts = source.lstat()
         except OSError:
@@ -93,16 +94,9 @@ class Box:
         self.fds = []
 
 
-def interpreter() -> str:
-    """The host's Python that is not part of a virtual environment."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    path = f"{sys.base_prefix}/bin/python{version}"
-    return path if os.access(path, os.X_OK) else os.path.realpath(sys.executable)
-
-
 def interpreter_inside(plan: Plan) -> str:
     if not plan.image:
-        return interpreter()
+        return host_interpreter()
     for path in ("/usr/local/bin/python3", "/usr/bin/python3"):
         if os.path.lexists(f"{plan.image}{path}"):
             return path
@@ -111,34 +105,19 @@ def interpreter_inside(plan: Plan) -> str:
     )
 
 
-def compiled(source: Path) -> Path:
-    """Its byte code for this very interpreter, which takes a megabyte less to run. Else the file itself."""
-    kept = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
-    facts = source.stat()
-    stamp = struct.pack("<III", 0, int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
-    try:
-        with kept.open("rb") as file:
-            if file.read(16)[4:] == stamp:
-                return kept
-    except OSError:
-        pass
-    import py_compile  # noqa: PLC0415 - once
-
-    try:
-        py_compile.compile(str(source), str(kept), doraise=True)
-    except (OSError, py_compile.PyCompileError):
-        return source
-    return kept
-
-
 def first_program(plan: Plan) -> list[str]:
     """The interpreter and init.py as the bottle sees them."""
-    source = plan.image or compiled(INIT) == INIT  # an image's interpreter is not ours
-    return [interpreter_inside(plan), "-I", "-S", INIT_INSIDE if source else f"{INIT_INSIDE}c"]
+    program = f"{INIT_INSIDE}c" if _has_our_interpreter(plan) else INIT_INSIDE
+    return [interpreter_inside(plan), "-I", "-S", program]
+
+
+def _has_our_interpreter(plan: Plan) -> bool:
+    """Whether byte code works in the bottle: an image's interpreter may be another version."""
+    return not plan.image and compiled(INIT) != INIT and compiled(BRIDGE) != BRIDGE
 
 
 def fill(box: Box, plan: Plan) -> None:
-    """Everything but the command. Raises BackendError."""
+    """Add everything but the command. Raises BackendError."""
     box.add(*CONFINED, "--uid", str(UID_INSIDE), "--gid", str(UID_INSIDE), "--hostname", plan.slug)
     box.add("--seccomp", box.data(seccomp.cbpf()))
     _root(box, plan)
@@ -160,7 +139,7 @@ def _root(box: Box, plan: Plan) -> None:
     names = [name for name in os.listdir(base) if name not in OURS] if plan.image else PROGRAMS  # noqa: PTH208
     for name in sorted(names):
         box.show(base / name, f"/{name}")
-    if not plan.image and not interpreter().startswith("/usr/"):
+    if not plan.image and not host_interpreter().startswith("/usr/"):
         box.add("--ro-bind", sys.base_prefix, sys.base_prefix)
 
 
@@ -191,7 +170,7 @@ def _etc(box: Box, plan: Plan) -> None:
 
 
 def _own(box: Box, plan: Plan) -> None:
-    """What is new in each bottle: its processes, devices, temporary files, home."""
+    """Add what is new in each bottle: its processes, devices, temporary files and home."""
     size = ["--size", str(plan.limits.memory)] if plan.limits.memory else []
     box.add("--proc", "/proc", "--dev", "/dev")
     box.add("--perms", "1777", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
@@ -200,15 +179,18 @@ def _own(box: Box, plan: Plan) -> None:
     box.add("--perms", "1777", *size, "--tmpfs", "/tmp")  # noqa: S108
     box.add("--perms", "0700", *size, "--tmpfs", HOME_INSIDE)
     box.show(INIT, INIT_INSIDE)
-    if not plan.image:
+    if _has_our_interpreter(plan):
         box.show(compiled(INIT), f"{INIT_INSIDE}c")
+        box.show(compiled(BRIDGE), f"{PROGRAMS_INSIDE}/bridge.pyc")
+    else:
+        box.show(BRIDGE, f"{PROGRAMS_INSIDE}/bridge.py")
 
 
 def _cover_kernel_files(box: Box) -> None:
-    """What /proc shows of the kernel itself: where the operator is root, the agent owns it, whatever its uid.
+    """Protect kernel files in /proc: where the operator is root, the agent owns them, whatever its uid.
 
-    It could set /proc/sys/kernel/core_pattern, or change who may read /proc/cpuinfo on the host. So all of
-    /proc becomes read-only then, and what is for root's eyes is hidden.
+    It could set /proc/sys/kernel/core_pattern, or change the mode of /proc/cpuinfo on the host. So all of
+    /proc becomes read-only then, and files that only root may read are hidden.
     """
     if os.geteuid() != 0:
         box.add("--ro-bind", "/proc/sys", "/proc/sys")
@@ -232,7 +214,7 @@ def _mount(box: Box, mount: Mount, plan: Plan) -> None:
 
 
 def _outside_of_mounts(path: str, plan: Plan) -> None:
-    """Below a mount the agent may have put a link, which would be followed with the operator's rights."""
+    """Raises BackendError for a path below a mount: bubblewrap would follow the agent's links in it."""
     for mount in plan.mounts:
         if path != mount.target and path.startswith(f"{mount.target.rstrip('/')}/"):
             raise BackendError(
@@ -241,14 +223,15 @@ def _outside_of_mounts(path: str, plan: Plan) -> None:
 
 
 def _not_by_a_link(path: str, plan: Plan) -> None:
-    """An image's link on the way would be followed while the host's own files are still in reach.
+    """Raises BackendError for a path that leads over a link of the image.
 
-    What is missing at its end would then be made there, with the operator's rights.
+    The link would be followed while the host's files are still reachable, and bubblewrap would create a
+    missing target there, with the operator's rights.
     """
     top, *below = path.strip("/").split("/")
     own = below[:1] and below[0] in OURS_IN_ETC if top == "etc" else top in OURS
     if own or not plan.image:
-        return  # nothing of an image's is shown there
+        return  # we show nothing of the image there
     place = Path(plan.image)
     for name in (top, *below):
         place /= name
@@ -260,7 +243,7 @@ def _not_by_a_link(path: str, plan: Plan) -> None:
 
 
 def environment(values: dict[str, str]) -> bytes:
-    """Variables as the kernel writes them: NAME=value, each ended by a NUL. Never log the result."""
+    """Variables in the kernel's format: NAME=value, each ended by a NUL. Never log the result."""
     for name, value in values.items():
         if "\0" in value:
             raise BackendError(f"env.{name}: a variable cannot hold a NUL byte. Clean its source.")

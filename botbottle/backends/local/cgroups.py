@@ -1,6 +1,6 @@
-"""Limits of a bottle, or of one program in it: by control groups (v2 or v1), else by what limits one process.
+"""Limits a bottle, or a program in it, by control groups (v2 or v1), else by limits on each process.
 
-Says truthfully which limits hold. Nothing here trusts or reads what is inside a bottle.
+Reports which limits hold. Nothing here trusts or reads what is inside a bottle.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from botbottle.backends import quotas
-from botbottle.backends.base import Limits
-from botbottle.backends.local import supervisor
+from botbottle.backends.local import supervisor_io
+from botbottle.core.plan_types import Limits
 
-PERIOD = 100_000  # microseconds; the kernel's default, within which a share of the processors is spent
+PERIOD = 100_000  # microseconds, the kernel's default: the period of a CPU quota
 _NAMES = ("memory", "pids", "cpus")
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a bottle's processes go before they become the bottle, and what that does not limit."""
+    """The control groups for a bottle's processes, and the limits that they do not enforce."""
 
     cgroups: tuple[str, ...] = ()
     rlimits: tuple[tuple[int, int], ...] = ()
-    processors: tuple[int, ...] = ()  # the only ones to run on; empty: all
-    pids_inside: int | None = None  # for the first program to set, in the bottle's own user namespace
-    missing: tuple[str, ...] = ()  # names of limits that were wanted and do not hold
+    processors: tuple[int, ...] = ()  # run on these only; empty: all
+    pids_inside: int | None = None  # set by the first program, in the bottle's own user namespace
+    missing: tuple[str, ...] = ()  # names of wanted limits that do not hold
     weaker: tuple[str, ...] = ()  # names of limits that hold in part
 
 
 def place(name: str, wanted: Limits, *, proc: str = "/proc/self") -> Placement:
-    """Make the groups. What cannot be had is named in the answer, not passed over."""
+    """Make the groups. Limits that cannot be had are named in the result."""
     made, open_ = _groups(name, wanted, parents(proc))
     rlimits: tuple[tuple[int, int], ...] = ()
     if "memory" in open_ and wanted.memory is not None:
@@ -56,7 +56,7 @@ def place(name: str, wanted: Limits, *, proc: str = "/proc/self") -> Placement:
 
 
 def _some_processors(share: float) -> tuple[int, ...]:
-    """So many whole ones, not the same for every bottle. Programs can choose others: no limit for a rogue."""
+    """Choose whole processors, spread over bottles. A hostile program can choose others."""
     import random  # noqa: PLC0415 - takes as long to import as all else here, and few want it
 
     usable = sorted(os.sched_getaffinity(0))
@@ -64,19 +64,20 @@ def _some_processors(share: float) -> tuple[int, ...]:
 
 
 def place_within(pid: int, name: str, wanted: Limits, *, proc: str = "/proc") -> Placement:
-    """The same for one process that runs already and all it will start, below the groups that it is in.
+    """Make groups for one running process and all it will start, below the groups that it is in.
 
-    Not so in v2 where it is in a group of its bottle: one with processes in it hands no controllers down, and
-    beside it the bottle's own limits would not hold. What no group limits is named as weaker.
+    Not in v2 where it is in a group of its bottle: a group with processes passes no controllers to its
+    children, and beside it the bottle's own limits would not hold. Limits without a group are named as
+    weaker.
     """
-    theirs, ours = _own_groups(f"{proc}/{pid}"), _own_groups(f"{proc}/self")
-    if theirs.get("") != ours.get(""):
-        theirs.pop("", None)
-    made, open_ = _groups(name, wanted, parents(f"{proc}/self", theirs))
+    target, own = _own_groups(f"{proc}/{pid}"), _own_groups(f"{proc}/self")
+    if target.get("") != own.get(""):
+        target.pop("", None)
+    made, open_ = _groups(name, wanted, parents(f"{proc}/self", target))
     try:
         for group in made:
             Path(group, "cgroup.procs").write_text(str(pid))
-    except OSError:  # all of them or nothing
+    except OSError:  # all or nothing
         remove(made)
         made, open_ = [], _wanted(wanted)
     return Placement(tuple(made), weaker=tuple(open_))
@@ -91,9 +92,9 @@ def parents(
     for mount, kind, options in _mounts(proc):
         if kind == "cgroup2" and "" in groups:
             own = mount / groups[""].lstrip("/")
-            # Beside ourselves: a group with processes in it cannot hand controllers down; only the root can.
+            # Beside our own group: one with processes in it cannot pass controllers on; only the root can.
             parent = own if own == mount else own.parent
-            found.append((parent, _handed_down(parent)))
+            found.append((parent, _delegated(parent)))
         elif kind == "cgroup":
             for controller in options & {"memory", "pids", "cpu"}:
                 if controller in groups:
@@ -104,7 +105,7 @@ def parents(
 def _groups(
     name: str, wanted: Limits, places: list[tuple[Path, frozenset[str]]]
 ) -> tuple[list[str], list[str]]:
-    """Those that could be made, and the names of the limits that none of them has."""
+    """The groups that could be made, and the names of the limits that none of them enforces."""
     open_ = _wanted(wanted)
     made: list[str] = []
     for parent, controllers in places:
@@ -120,7 +121,7 @@ def _wanted(limits: Limits) -> list[str]:
 
 
 def leftovers(prefix: str) -> list[str]:
-    """Groups with this beginning of a name, whoever made them from where we are."""
+    """Groups whose name begins with `tag`, in every place where we may have made one."""
     found = []
     for parent, _ in parents():
         with contextlib.suppress(OSError):
@@ -129,13 +130,13 @@ def leftovers(prefix: str) -> list[str]:
 
 
 def remove(paths: list[str]) -> None:
-    """Of what has ended."""
-    supervisor.remove_cgroups(paths)
+    """Remove the groups of a bottle that has ended."""
+    supervisor_io.remove_cgroups(paths)
 
 
 def kill(paths: Sequence[str]) -> None:
-    """Everything in these groups, however it has forked or changed its name."""
-    for _ in range(100):  # one may fork while the others are killed
+    """Kill every process in these groups, however it has forked or changed its name."""
+    for _ in range(100):  # a process may fork while the others are killed
         members = _members(paths)
         if not members:
             return
@@ -150,7 +151,7 @@ def _members(paths: Sequence[str]) -> set[int]:
     for path in paths:
         with contextlib.suppress(OSError):
             found |= {int(pid) for pid in Path(path, "cgroup.procs").read_text().split()}
-    return found - {0}  # of another namespace: not ours to name
+    return found - {0}  # in another namespace, which we cannot name
 
 
 def _controller(limit: str) -> str:
@@ -158,7 +159,7 @@ def _controller(limit: str) -> str:
 
 
 def _own_groups(proc: str) -> dict[str, str]:
-    """Controller → our group; the unified hierarchy's name is empty."""
+    """Controller → our group; the unified hierarchy has an empty name."""
     groups: dict[str, str] = {}
     for line in Path(proc, "cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
@@ -176,8 +177,8 @@ def _mounts(proc: str) -> list[tuple[Path, str, frozenset[str]]]:
     return found
 
 
-def _handed_down(parent: Path) -> frozenset[str]:
-    """The controllers that children of this v2 group get; asks for ours where that is allowed."""
+def _delegated(parent: Path) -> frozenset[str]:
+    """The controllers that children of this v2 group get; enables the ones we need where allowed."""
     control = parent / "cgroup.subtree_control"
     for controller in ("memory", "pids", "cpu"):
         with contextlib.suppress(OSError):
@@ -189,7 +190,7 @@ def _handed_down(parent: Path) -> frozenset[str]:
 
 
 def _make(group: Path, limits: list[str], wanted: Limits) -> bool:
-    """All of them or nothing: a group that does not limit is no group."""
+    """Make all groups or none: a group without its limits is useless."""
     try:
         group.mkdir(exist_ok=True)
         for name, value in _settings(group, limits, wanted):
@@ -202,7 +203,7 @@ def _make(group: Path, limits: list[str], wanted: Limits) -> bool:
 
 
 def _settings(group: Path, limits: list[str], wanted: Limits) -> list[tuple[str, str]]:
-    """File and value, in the words of the version this group is of."""
+    """File and value, in the syntax of the group's version."""
     unified = (group / "cgroup.controllers").exists()
     settings: list[tuple[str, str]] = []
     if "memory" in limits:

@@ -14,27 +14,28 @@ from typing import Any
 
 from docker import DockerClient  # type: ignore[import-untyped]
 
-from botbottle.backends.base import BackendError, Plan, Progress, Unavailable
+from botbottle.backends.base import Progress, Unavailable
 from botbottle.backends.docker import build as docker_build
 from botbottle.backends.docker import sources
 from botbottle.backends.docker.engine import connected
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 
 PREFIX = "rootfs-"
-_SOURCES = "sources"  # kind of the file that says what a directory was built on
+_SOURCES = "sources"  # a marker that records the images a directory was built on
 _UNPACK_SECONDS = 900
 _CONFINED = ("--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv")
 
 
-def rebuild(home: Path, slug: str, text: str, tell: Progress, *, image: str = "") -> str:
-    """The directory with the new root filesystem. Raises Unavailable where there is no engine."""
+def rebuild(home: Path, slug: str, text: str, progress: Progress, *, image: str = "") -> str:
+    """Build and unpack a root filesystem; returns its directory. Raises Unavailable without an engine."""
     try:
         with connected() as client:
-            name = docker_build.rebuild(client, home, slug, text, tell, last=_sources(image))
+            name = docker_build.rebuild(client, home, slug, text, progress, last=_sources(image))
             target = home / "bottles" / slug / f"{PREFIX}{digest_of(text)[:12]}"
             if not _marker(target).exists():
                 built = sources.find(client, name)  # before the export: it takes a while
-                _export(client, name, target, tell)
+                _export(client, name, target, progress)
                 _marker(target, _SOURCES).write_text(built.labels[sources.LABEL] if built else "")
                 _marker(target).write_text(digest_of(text))
             return str(target)
@@ -51,22 +52,22 @@ def verify(image: str, digest: str) -> None:
         raise BackendError(f"{image} was not built from the approved Dockerfile. Build it again.")
 
 
-def prune(directory: Path, kept: set[str]) -> None:
+def prune(directory: Path, retained: set[str]) -> None:
     for path in directory.glob(f"{PREFIX}*"):
-        if path.is_dir() and str(path) not in kept:
+        if path.is_dir() and str(path) not in retained:
             _marker(path).unlink(missing_ok=True)
             _marker(path, _SOURCES).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
 
 
 class LocalImages:
-    """One bottle's, as rebuilt.Images."""
+    """The root filesystems of one bottle; implements image_builders.Images."""
 
     def __init__(self, home: Path, slug: str) -> None:
         self.home, self.slug = home, slug
 
-    def build(self, text: str, tell: Progress, *, image: str) -> str:
-        return rebuild(self.home, self.slug, text, tell, image=image)
+    def build(self, text: str, progress: Progress, *, image: str) -> str:
+        return rebuild(self.home, self.slug, text, progress, image=image)
 
     def compare(self, text: str, image: str, seconds: float) -> list[str]:
         with connected(seconds) as client:
@@ -75,35 +76,35 @@ class LocalImages:
     def verify(self, image: str, digest: str) -> None:
         verify(image, digest)
 
-    def keep(self, plan: Plan) -> str:
+    def retain(self, plan: Plan) -> str:
         return plan.image
 
-    def prune(self, kept: set[str]) -> None:
-        prune(self.home / "bottles" / self.slug, kept)
+    def prune(self, retained: set[str]) -> None:
+        prune(self.home / "bottles" / self.slug, retained)
         docker_build.DockerImages(self.home, self.slug).prune(set())
 
     def clear(self) -> None:
         try:
             docker_build.DockerImages(self.home, self.slug).clear()
         except BackendError:
-            return  # no engine, nothing of a build
+            return  # without an engine there is no build to clear
 
 
 def _marker(target: Path, kind: str = "digest") -> Path:
-    """Beside the directory, where nothing of the image is."""
+    """A file beside the directory, where the image cannot write."""
     return target.with_name(f".{target.name}.{kind}")
 
 
 def _sources(image: str) -> dict[str, str]:
-    """The engine's images that this directory was made from; none for a directory of the operator's own."""
+    """The engine's images that this directory was made from; empty for an operator's own directory."""
     try:
         return sources.read(_marker(Path(image), _SOURCES).read_text()) if image else {}
     except (OSError, ValueError):
         return {}
 
 
-def _export(client: DockerClient, name: str, target: Path, tell: Progress) -> None:
-    tell(f"Unpacking the new root filesystem into {target.name}")
+def _export(client: DockerClient, name: str, target: Path, progress: Progress) -> None:
+    progress(f"Unpacking the new root filesystem into {target.name}")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(mode=0o755)
     container = client.containers.create(name, ["-"], network_mode="none")
@@ -128,7 +129,7 @@ def _unpack(chunks: Iterable[bytes], target: Path) -> None:
         for chunk in chunks:
             archive.write(chunk)
     except BrokenPipeError:
-        pass  # it has said why
+        pass  # tar has printed why
     finally:
         _, said = process.communicate(timeout=_UNPACK_SECONDS)
     if process.returncode != 0:

@@ -1,12 +1,11 @@
-"""What a local bottle has in its `run` directory on the host: lock, state, log, the record of its groups.
+"""The `run` directory of a local bottle on the host: lock, state, log, and the record of its control groups.
 
-The lock is the truth: its keeper holds it, and the kernel frees it however the keeper ends.
+The lock decides whether the bottle lives: the kernel frees it however the supervisor ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -16,43 +15,31 @@ from pathlib import Path
 from typing import Any
 
 from botbottle.backends import secret_variables
-from botbottle.backends.base import BackendError
-from botbottle.backends.local import supervisor
-from egress.contract.secret_variables import FILE as HANDED
+from botbottle.backends.base import one_line
+from botbottle.backends.local import supervisor_io
+from botbottle.backends.local.supervisor_io import SOCKET
+from botbottle.core import locks
+from botbottle.core.plan_types import BackendError
+from egress.contract.secret_variables import FILE as SECRETS_FILE
 
-TAKE_SECONDS = 2.0  # a look at the lock holds it for a moment
+LOCK_SECONDS = 2.0  # a check holds the lock for a moment
 TAIL_BYTES = 600
-KEPT = ("log", "log.1", "state.json", "state.json.new", "cgroups", "keeper.sock", HANDED, "lock")
+FILES = ("log", "log.1", "state.json", "state.json.new", "cgroups", SOCKET, SECRETS_FILE, "lock")
 
 
 def alive(run: Path) -> bool:
-    """Whether a keeper holds the lock. Looks share it, so that they do not take each other for one."""
+    """Whether a supervisor holds the lock."""
+    return locks.is_locked(run / "lock")
+
+
+def acquire(run: Path, slug: str) -> int:
+    """Return a descriptor with the lock, for the next supervisor. Raises BackendError if the bottle lives."""
     try:
-        lock = os.open(run / "lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return locks.acquire(run / "lock", seconds=LOCK_SECONDS)
     except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
-def take(run: Path, slug: str) -> int:
-    """The lock, for the keeper to be. Raises BackendError when the bottle lives."""
-    deadline = time.monotonic() + TAKE_SECONDS
-    while True:
-        lock = os.open(run / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_ino == (run / "lock").stat().st_ino:  # not one that was removed meanwhile
-                return lock
-        os.close(lock)
-        if time.monotonic() > deadline:
-            raise BackendError(f"{slug} is already running. Stop it first: `manage.py bottle stop {slug}`.")
-        time.sleep(0.01)
+        raise BackendError(
+            f"{slug} is already running. Stop it first: `manage.py bottle stop {slug}`."
+        ) from None
 
 
 def free_within(run: Path, seconds: float) -> bool:
@@ -65,7 +52,7 @@ def free_within(run: Path, seconds: float) -> bool:
 
 
 def state(run: Path) -> dict[str, Any]:
-    """What the keeper wrote last; empty when there is nothing to rely on."""
+    """The state that the supervisor wrote last; empty when it is missing or damaged."""
     try:
         known = json.loads((run / "state.json").read_bytes())
     except (OSError, ValueError):
@@ -73,11 +60,11 @@ def state(run: Path) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
-def kill_keeper(run: Path) -> None:
-    """One that does not answer. The bottle dies with it."""
+def kill_supervisor(run: Path) -> None:
+    """Kill a supervisor that does not answer. The bottle dies with it."""
     known = state(run)
     with contextlib.suppress(OSError, KeyError, TypeError):
-        if supervisor.ticks(known["pid"]) == known["ticks"]:  # else the number is somebody else's by now
+        if supervisor_io.ticks(known["pid"]) == known["ticks"]:  # else another process has that id now
             os.kill(known["pid"], signal.SIGKILL)
 
 
@@ -89,53 +76,46 @@ def groups(run: Path) -> list[str]:
 
 
 def sweep(run: Path, attempts: int = 100) -> None:
-    """After a keeper that was killed: what it could not put away itself. Only for a bottle that is dead."""
-    (run / "keeper.sock").unlink(missing_ok=True)
+    """Remove what a killed supervisor left behind. Only for a bottle that is dead."""
+    (run / SOCKET).unlink(missing_ok=True)
     secret_variables.forget(run)
     left = groups(run)
-    supervisor.remove_cgroups(left, attempts)
-    if not any(map(os.path.isdir, left)):  # else the record is needed: the last process may still be dying
+    supervisor_io.remove_cgroups(left, attempts)
+    if not any(map(os.path.isdir, left)):  # else keep the record: the last process may still be dying
         (run / "cgroups").unlink(missing_ok=True)
 
 
 def tidy(run: Path, attempts: int = 1) -> None:
-    """The same, if it is dead. The lock is shared with those who look, so that none takes us for a keeper."""
-    if not any((run / name).exists() for name in ("cgroups", "keeper.sock", HANDED)):
-        return  # nearly always
-    with contextlib.suppress(OSError), (run / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        sweep(run, attempts)  # who wants to start it waits meanwhile, and we are asked again
+    """Sweep if the bottle is dead. The lock is shared, so that no check takes us for a supervisor."""
+    if not any((run / name).exists() for name in ("cgroups", SOCKET, SECRETS_FILE)):
+        return  # the usual case
+    with contextlib.suppress(OSError), locks.lock_shared(run / "lock"):
+        sweep(run, attempts)  # a start waits meanwhile; what is left is removed by the next call
 
 
 def erase(run: Path) -> None:
-    for name in KEPT:
+    for name in FILES:
         (run / name).unlink(missing_ok=True)
 
 
 def tail(run: Path) -> str:
-    """The end of what it printed, for an error message."""
+    """The end of the bottle's output, for an error message."""
     try:
         return one_line((run / "log").read_bytes()[-TAIL_BYTES:])
     except OSError:
         return one_line(b"")
 
 
-def one_line(printed: bytes) -> str:
-    """Text from inside, harmless on a terminal."""
-    text = "".join(letter if letter.isprintable() else " " for letter in printed.decode("utf-8", "replace"))
-    return " ".join(text.split()) or "it printed nothing."
-
-
 def logs(run: Path, *, follow: bool) -> Iterator[bytes]:
-    """What the main command printed, and what it prints until its end."""
+    """Yield what the main command printed; with `follow`, until its end."""
     with contextlib.suppress(FileNotFoundError):
         yield (run / "log.1").read_bytes()
-    while (run / "log").exists():
-        with (run / "log").open("rb") as file:
+    while (run / "log").exists() or alive(run):  # while it is rotated, it is missing for a moment
+        with contextlib.suppress(FileNotFoundError), (run / "log").open("rb") as file:
             yield from _read(file.fileno(), run, follow=follow)
             if os.fstat(file.fileno()).st_nlink and os.fstat(file.fileno()).st_ino == _inode(run / "log"):
                 return
-        # It was moved away when it was full, and read to its end; the next one goes on.
+        time.sleep(0.01)  # the file was rotated and has been read to its end; continue with the next one
 
 
 def _read(file: int, run: Path, *, follow: bool) -> Iterator[bytes]:
@@ -143,7 +123,7 @@ def _read(file: int, run: Path, *, follow: bool) -> Iterator[bytes]:
         living, current = (
             alive(run),
             os.fstat(file).st_ino == _inode(run / "log"),
-        )  # asked before the last look
+        )  # asked before the last read
         empty = True
         while chunk := os.read(file, 1 << 16):
             empty = False

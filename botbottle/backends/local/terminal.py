@@ -1,6 +1,6 @@
 """This process's terminal, joined to a bottle's. The operator's own descriptors never enter a bottle.
 
-What a bottle prints reaches the operator's terminal as it is, as with any program run there.
+Output of a bottle reaches the operator's terminal unchanged, as with any program run there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from botbottle.backends.local.supervisor import CHUNK, resize
+from botbottle.backends.local.supervisor import CHUNK
+from botbottle.backends.local.supervisor_io import resize
 
 DETACH = b"\x10\x11"  # Ctrl-P Ctrl-Q
 PASSED = ("TERM", "COLORTERM")
@@ -26,7 +27,7 @@ def both() -> bool:
 
 
 def size() -> tuple[int, int]:
-    """Rows and columns of this terminal, or the usual ones."""
+    """Rows and columns of this terminal, or the usual defaults."""
     try:
         columns, rows = os.get_terminal_size(1)
     except OSError:
@@ -35,14 +36,14 @@ def size() -> tuple[int, int]:
 
 
 def variables() -> dict[str, str]:
-    """What programs inside need to know of this terminal."""
+    """The variables that describe this terminal to programs inside."""
     found = {name: os.environ[name] for name in PASSED if name in os.environ}
     return {"TERM": "xterm-256color"} | found
 
 
 @contextlib.contextmanager
 def raw() -> Iterator[None]:
-    """Every key goes through as it is, and the terminal comes back as it was."""
+    """Pass every key unchanged; afterwards the terminal is as before."""
     if not os.isatty(0):
         yield
         return
@@ -50,7 +51,7 @@ def raw() -> Iterator[None]:
     import tty  # noqa: PLC0415
 
     before = termios.tcgetattr(0)
-    tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is kept
+    tty.setraw(0, termios.TCSADRAIN)  # keys typed ahead are kept
     try:
         yield
     finally:
@@ -70,7 +71,7 @@ def on_resize(act: Callable[[int, int], None]) -> Iterator[None]:
 
 
 class Stream:
-    """Bytes from one descriptor to another, a chunk at a time."""
+    """Copies bytes from one descriptor to another, a chunk at a time."""
 
     def __init__(self, source: int, target: int, *, closes: bool = False) -> None:
         self.source, self.target, self.closes = source, target, closes
@@ -103,7 +104,7 @@ class Stream:
 
 
 def copy(streams: list[Stream], status: int) -> bytes:
-    """Until something arrives on `status`, which is returned, and what was printed before is through.
+    """Copy until `status` yields a message and all output has been written; returns the message.
 
     The first stream is the one into the bottle.
     """
@@ -115,7 +116,7 @@ def copy(streams: list[Stream], status: int) -> bytes:
         if status in ready:
             said = os.read(status, 16)
             break
-    for _ in range(LAST_CHUNKS):  # a bound: something in the background may go on printing for ever
+    for _ in range(LAST_CHUNKS):  # bounded: a background process may print for ever
         waits = any(stream.pending for stream in streams[1:])
         ready, moves = _ready(streams[1:], None if waits else 0)
         if not ready:
@@ -139,7 +140,7 @@ def _ready(
 
 
 def execute(connection: socket.socket, packet: bytes, *, tty: bool) -> bytes:
-    """Ask with a terminal or pipes made for this; what came back on the status pipe."""
+    """Run a command with a terminal or pipes made for it; returns the message of the status pipe."""
     if tty:
         master, slave = os.openpty()
         resize(master, *size())
@@ -151,7 +152,7 @@ def execute(connection: socket.socket, packet: bytes, *, tty: bool) -> bytes:
     streams += [Stream(fd, number) for number, fd in enumerate(outside[1:], 1)]
     status = -1
     try:
-        status = ask(connection, packet, inside)
+        status = send_request(connection, packet, inside)
         for fd in set(inside):
             os.close(fd)
         if status < 0:
@@ -162,31 +163,31 @@ def execute(connection: socket.socket, packet: bytes, *, tty: bool) -> bytes:
             return copy(streams, status)
     finally:
         for fd in {status, *outside} - {-1}:
-            with contextlib.suppress(OSError):  # what goes in is closed with its source
+            with contextlib.suppress(OSError):  # the input is closed when its source ends
                 os.close(fd)
 
 
 def request(connection: socket.socket, packet: bytes, fds: tuple[int, int, int]) -> bytes:
-    """Ask, on these descriptors, and wait; what came back on the status pipe."""
-    status = ask(connection, packet, fds)
+    """Run a command on these descriptors and wait; returns the message of the status pipe."""
+    status = send_request(connection, packet, fds)
     if status < 0:
         return b""
     with open(status, "rb") as file:  # noqa: PTH123
         return file.read(16)
 
 
-def ask(connection: socket.socket, packet: bytes, fds: tuple[int, int, int]) -> int:
-    """Where the exit code will come, or -1: then it was not taken."""
+def send_request(connection: socket.socket, packet: bytes, fds: tuple[int, int, int]) -> int:
+    """Send a request. Returns the descriptor that yields the exit code, or -1 when it was not accepted."""
     status, inside = os.pipe()
     try:
         send(connection, packet, (*fds, inside))
-        taken = connection.recv(64) == b"k"
+        accepted = connection.recv(64) == b"k"
     except OSError:
-        taken = False
+        accepted = False
     os.close(inside)
-    if not taken:
+    if not accepted:
         os.close(status)
-    return status if taken else -1
+    return status if accepted else -1
 
 
 def send(connection: socket.socket, packet: bytes, fds: tuple[int, ...] = ()) -> None:
@@ -195,7 +196,10 @@ def send(connection: socket.socket, packet: bytes, fds: tuple[int, ...] = ()) ->
 
 
 def attach(connection: socket.socket) -> bytes | None:
-    """The bottle's main terminal on this one. Its last word, b"" when refused, None when it was left."""
+    """Join the bottle's main terminal to this one; returns its last message.
+
+    The message is b"" when the bottle refused, None after a detach.
+    """
     rows, columns = size()
     send(connection, b"attach %d %d" % (rows, columns))
 
@@ -207,20 +211,20 @@ def attach(connection: socket.socket) -> bytes | None:
 
 
 def _attached(connection: socket.socket) -> bytes | None:
-    held = b""
+    pending = b""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     poll.register(0, select.POLLIN)
     while True:
         for fd, _ in poll.poll():
             if fd == 0:
-                typed = held + os.read(0, CHUNK)
+                typed = pending + os.read(0, CHUNK)
                 if DETACH in typed:
                     return None
-                if typed == held:
+                if typed == pending:
                     poll.unregister(0)  # no more input: watch only
-                held = typed[-1:] if typed.endswith(DETACH[:1]) and typed != held else b""
-                send(connection, b"type " + typed[: len(typed) - len(held)])
+                pending = typed[-1:] if typed.endswith(DETACH[:1]) and typed != pending else b""
+                send(connection, b"type " + typed[: len(typed) - len(pending)])
                 continue
             packet = connection.recv(CHUNK * 16)
             if not packet.startswith(b"o"):

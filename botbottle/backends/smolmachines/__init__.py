@@ -1,1 +1,1 @@
-"""Bottles as virtual machines of their own."""
+"""Bottles as virtual machines."""

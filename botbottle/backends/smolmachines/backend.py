@@ -1,14 +1,12 @@
-"""Bottles as virtual machines of their own, by the `smolvm` command line.
+"""Bottles as virtual machines, by the `smolvm` command line.
 
-Trust boundary: the machine has no network, which is checked and not believed; its ways out are the two
-sockets. Its image is a directory or an archive of this host: nothing is fetched.
+Trust boundary: the machine has no network, which is checked and not assumed; it has only the two sockets. Its
+image is a directory or an archive of this host: nothing is fetched.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import math
 import os
 import shlex
 import shutil
@@ -31,48 +29,37 @@ from botbottle.backends.accounts import (
     warn_of_closed_mounts,
 )
 from botbottle.backends.archive import RECEIVE, pack
-from botbottle.backends.base import (
-    HOME_INSIDE,
-    INIT_INSIDE,
-    RUN_INSIDE,
-    SOCKETS_INSIDE,
-    STOP_SECONDS,
-    TRUST_INSIDE,
-    USER_INSIDE,
-    WORKSPACE_INSIDE,
-    BackendError,
-    File,
-    Life,
-    Mount,
-    NotRunning,
-    Pipes,
-    Plan,
-    Progress,
-    Unavailable,
+from botbottle.backends.base import STOP_SECONDS, Life, NotRunning, Pipes, Progress, Unavailable
+from botbottle.backends.smolmachines.machine import (
+    BUILDS_NOTHING,
+    FILES,
+    LOG,
+    PID,
+    PYTHON,
+    VARIABLES,
+    create_arguments,
+    init_command,
+    is_in_home,
+    setup_argument,
+    with_variables,
 )
 from botbottle.backends.smolmachines.smolvm import Refused, Smolvm, check_virtualization, find_program
+from botbottle.core import locks
+from botbottle.core.plan_types import (
+    INIT_INSIDE,
+    PROGRAMS_INSIDE,
+    WORKSPACE_INSIDE,
+    BackendError,
+    Plan,
+)
 from botbottle.provision.agents import SERVER
 from botbottle.provision.variables import MCP_URL
 
-_INSIDE = inside.DIRECTORY
-_SCRIPTS = ("init.py", "install_files.py", "run_logged.py", "terminate.py")
-_PYTHON = ("python3", "-I", "-S")
-_FILES, _VARIABLES = f"{RUN_INSIDE}/files", f"{RUN_INSIDE}/variables.json"
-_LOG, _PID = f"{RUN_INSIDE}/log", f"{RUN_INSIDE}/main.pid"
+_SCRIPTS = ("init.py", "bridge.py", "install_files.py", "run_logged.py", "terminate.py")
 _COPIED, _LOCK = "copied-", "smolmachines.lock"
 _START_SECONDS = 180.0
-_KEPT_LOG = 10_000_000
+_SAVED_LOG_BYTES = 10_000_000
 _READ_LIMIT = 1 << 20
-_TRUST_COPIES = (
-    ("bundle.pem", "/etc/ssl/certs/ca-certificates.crt"),
-    ("bundle.pem", "/etc/pki/tls/certs/ca-bundle.crt"),
-    ("bundle.pem", "/etc/ssl/cert.pem"),
-    ("ca.pem", "/usr/local/share/ca-certificates/bot-bottle.crt"),
-)
-_BUILDS_NOTHING = (
-    "smolvm boots images and builds none. Build it elsewhere (docker build -t x . && docker save x -o "
-    "image.tar) and name the archive, or a directory, as the manifest's image."
-)
 
 
 class SmolmachinesBackend:
@@ -87,7 +74,7 @@ class SmolmachinesBackend:
         check_virtualization()
 
     def read(self, image: str, path: str) -> str | None:
-        """From a directory only: an archive is not looked into."""
+        """Read from a directory only: archives are not opened."""
         root = Path(image).resolve()
         found = (root / path.lstrip("/")).resolve()
         if not image or not found.is_relative_to(root) or not found.is_file():
@@ -99,12 +86,15 @@ class SmolmachinesBackend:
 
     def build(self, plan: Plan, progress: Progress) -> str:
         if plan.dockerfile:
-            raise BackendError(_BUILDS_NOTHING)
+            raise BackendError(BUILDS_NOTHING)
         return plan.image
+
+    def interpreter(self, _plan: Plan) -> str:
+        return "python3"
 
     def start(self, plan: Plan, progress: Progress) -> None:
         self._boot(plan, progress)
-        launch = [*_PYTHON, f"{RUN_INSIDE}/run_logged.py", _LOG, _PID, *_init(plan)]
+        launch = [*PYTHON, f"{PROGRAMS_INSIDE}/run_logged.py", LOG, PID, *init_command(plan)]
         try:
             self._smolvm.call("exec", *self._agent(plan.slug), "-d", "-w", plan.workdir, "--", *launch)
         except BackendError:
@@ -117,7 +107,7 @@ class SmolmachinesBackend:
         options = ["-i", *(["-t"] if os.isatty(0) and os.isatty(1) else []), "-w", plan.workdir]
         try:
             return self._smolvm.foreground(
-                "exec", *self._agent(plan.slug), *options, "--", *_PYTHON, *_init(plan)
+                "exec", *self._agent(plan.slug), *options, "--", *PYTHON, *init_command(plan)
             )
         finally:
             self.stop(plan.slug)
@@ -125,11 +115,11 @@ class SmolmachinesBackend:
     def exec(self, slug: str, command: Sequence[str], *, tty: bool) -> int:
         self._require_running(slug)
         options = ["-i", *(["-t"] if tty else []), "-w", WORKSPACE_INSIDE]
-        return self._smolvm.foreground("exec", *self._agent(slug), *options, "--", *_with_variables(command))
+        return self._smolvm.foreground("exec", *self._agent(slug), *options, "--", *with_variables(command))
 
     def pipe(self, slug: str, program: str, *arguments: str) -> Pipes:
         self._require_running(slug)
-        command = _with_variables([*_PYTHON, "-c", program, *arguments])
+        command = with_variables([*PYTHON, "-c", program, *arguments])
         return self._smolvm.pipes("exec", *self._agent(slug), "-i", "--", *command)
 
     def attach(self, slug: str) -> int:
@@ -140,12 +130,12 @@ class SmolmachinesBackend:
         )
 
     def logs(self, slug: str, *, follow: bool) -> Iterator[bytes]:
-        """Of a running machine from inside; of a stopped one what was kept."""
+        """Read a running machine's log from inside; of a stopped one, the saved copy."""
         if not self.life(slug).alive:
-            kept = self._kept_log(slug)
-            yield kept.read_bytes() if kept.exists() else b""
+            saved = self._saved_log(slug)
+            yield saved.read_bytes() if saved.exists() else b""
             return
-        tail = ["tail", "-c", str(_KEPT_LOG), *(["-f"] if follow else []), _LOG]
+        tail = ["tail", "-c", str(_SAVED_LOG_BYTES), *(["-f"] if follow else []), LOG]
         with self._smolvm.output("exec", *self._agent(slug), "--stream", "--", *tail) as output:
             while data := os.read(output.fileno(), 65536):
                 yield data
@@ -156,7 +146,7 @@ class SmolmachinesBackend:
         self._require_running(slug)
         with tempfile.TemporaryFile() as archive:
             name = pack(source, archive)
-            receive = [*_PYTHON, "-c", RECEIVE, target, name]
+            receive = [*PYTHON, "-c", RECEIVE, target, name]
             try:
                 self._smolvm.call("exec", *self._agent(slug), "-i", "--", *receive, stdin=archive)
             except Refused as error:
@@ -164,15 +154,15 @@ class SmolmachinesBackend:
 
     def stop(self, slug: str, *, seconds: float = STOP_SECONDS) -> None:
         if not self.life(slug).alive:
-            self._forget_handed(slug)
+            self._forget_secrets(slug)
             return
-        ask = [*_PYTHON, f"{RUN_INSIDE}/terminate.py", _PID, str(seconds)]
-        self._try_inside(slug, *ask, seconds=seconds + 10)
-        log = self._try_inside(slug, "tail", "-c", str(_KEPT_LOG), _LOG)
-        self._kept_log(slug).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._kept_log(slug).write_bytes(log[-_KEPT_LOG:])
+        terminate = [*PYTHON, f"{PROGRAMS_INSIDE}/terminate.py", PID, str(seconds)]
+        self._try_inside(slug, *terminate, seconds=seconds + 10)
+        log = self._try_inside(slug, "tail", "-c", str(_SAVED_LOG_BYTES), LOG)
+        self._saved_log(slug).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._saved_log(slug).write_bytes(log[-_SAVED_LOG_BYTES:])
         self._smolvm.call("stop", "--name", sandbox_name(self.home, slug), "-t", "1", seconds=seconds + 60)
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def life(self, slug: str) -> Life:
         status = self._status(slug)
@@ -182,35 +172,34 @@ class SmolmachinesBackend:
 
     def orphans(self, known: Iterable[str]) -> list[str]:
         labels = [machine.get("labels") or {} for machine in self._smolvm.call_json("ls")]
-        mine = {each[SLUG_LABEL] for each in labels if each.get(HOME_LABEL) == home_mark(self.home)}
-        return sorted(mine - set(known))
+        own = {each[SLUG_LABEL] for each in labels if each.get(HOME_LABEL) == home_mark(self.home)}
+        return sorted(own - set(known))
 
     def tidy(self, slug: str) -> None:
-        """What a start that was killed had yet to copy in, secrets among it. Whoever copies holds a lock."""
-        for path in self._kept_log(slug).parent.glob(f"{_COPIED}*"):
-            with suppress(OSError), path.open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        """Remove files that a killed start had yet to copy, secrets among them. A start locks its own."""
+        for path in self._saved_log(slug).parent.glob(f"{_COPIED}*"):
+            with suppress(OSError), locks.lock_shared(path):
                 path.unlink()
-        self._forget_handed(slug)
+        self._forget_secrets(slug)
 
     def remove(self, slug: str) -> None:
         self.stop(slug)
         self._delete(slug)
-        self._forget_handed(slug)
-        shutil.rmtree(self._kept_log(slug).parent, ignore_errors=True)
+        self._forget_secrets(slug)
+        shutil.rmtree(self._saved_log(slug).parent, ignore_errors=True)
 
     def rebuild(self, slug: str, dockerfile: str, progress: Progress) -> str:
-        raise Unavailable(_BUILDS_NOTHING)
+        raise Unavailable(BUILDS_NOTHING)
 
     # Beneath the interface
 
     def _run(self, slug: str) -> Path:
         return self.home / "bottles" / slug / "run"
 
-    def _kept_log(self, slug: str) -> Path:
+    def _saved_log(self, slug: str) -> Path:
         return self._run(slug) / "smolmachines" / "log"
 
-    def _forget_handed(self, slug: str) -> None:
+    def _forget_secrets(self, slug: str) -> None:
         secret_variables.forget_when_over(self._run(slug), slug, self.life, lock=_LOCK)
 
     def _agent(self, slug: str) -> list[str]:
@@ -245,39 +234,39 @@ class SmolmachinesBackend:
             if not error.is_missing:
                 raise
 
-    def _boot(self, plan: Plan, tell: Progress) -> None:
-        with secret_variables.alone(self._run(plan.slug), plan.slug, lock=_LOCK):
-            self._boot_alone(plan, tell)
+    def _boot(self, plan: Plan, progress: Progress) -> None:
+        with secret_variables.lock_start(self._run(plan.slug), plan.slug, lock=_LOCK):
+            self._boot_alone(plan, progress)
 
-    def _boot_alone(self, plan: Plan, tell: Progress) -> None:
-        """A machine with everything in it but the main command. One that fails leaves nothing."""
+    def _boot_alone(self, plan: Plan, progress: Progress) -> None:
+        """Boot a machine with everything but the main command. A failure leaves nothing behind."""
         if self.life(plan.slug).alive:
             raise BackendError(f"The bottle {plan.slug} runs already. Stop it with: bottle stop {plan.slug}")
-        create = _create(plan, sandbox_labels(self.home, plan.slug))
+        create = create_arguments(plan, sandbox_labels(self.home, plan.slug))
         user = bottle_user(self.home)
-        warn_of_closed_mounts(plan.mounts, user, tell)
+        warn_of_closed_mounts(plan.mounts, user, progress)
         if plan.limits.pids is not None:
-            tell("Warning: smolvm has no limit of processes; limits.pids does nothing here.")
+            progress("Warning: smolvm has no limit of processes; limits.pids does nothing here.")
         if plan.limits.files is not None:
-            tell("Warning: smolvm has no limit of descriptors; limits.files does nothing here.")
+            progress("Warning: smolvm has no limit of descriptors; limits.files does nothing here.")
         variables = secret_variables.environment(plan, self._run(plan.slug))
         self._delete(plan.slug)
         name = sandbox_name(self.home, plan.slug)
         try:
             self._smolvm.call("create", "--name", name, "-u", str(user), *create)
             self._require_no_network(plan.slug)
-            tell(f"Booting machine {name}")
+            progress(f"Booting machine {name}")
             self._smolvm.call("start", "--name", name, seconds=_START_SECONDS)
             self._require_no_network(plan.slug)
             self._provide(plan, user, variables)
-            self._place_and_register(plan, tell)
+            self._place_and_register(plan, progress)
         except BaseException:
             self._delete(plan.slug)
             secret_variables.forget(self._run(plan.slug))
             raise
 
     def _require_no_network(self, slug: str) -> None:
-        """Raises BackendError unless smolvm itself says so: earlier versions dropped policies silently."""
+        """Raises BackendError unless smolvm reports no network: old versions dropped policies silently."""
         status = self._status(slug) or {}
         if status.get("network") is not False or status.get("ports") != 0:
             raise BackendError(
@@ -286,126 +275,63 @@ class SmolmachinesBackend:
             )
 
     def _provide(self, plan: Plan, user: User, variables: dict[str, str]) -> None:
-        """Directories and accounts, then our programs, the plan's files and the variables, copied in."""
-        prepare = (_INSIDE / "vm_setup.py").read_text(encoding="utf-8")
-        wanted = json.dumps(_prepared(plan, user))
+        """Make directories and accounts, then copy in our programs, the plan's files and the variables."""
+        prepare = (inside.DIRECTORY / "vm_setup.py").read_text(encoding="utf-8")
+        wanted = json.dumps(setup_argument(plan, user))
         try:
-            self._smolvm.call("exec", *self._root(plan.slug), "--", *_PYTHON, "-c", prepare, wanted)
+            self._smolvm.call("exec", *self._root(plan.slug), "--", *PYTHON, "-c", prepare, wanted)
         except Refused as error:
             raise BackendError(
                 f"The machine of {plan.slug} could not be prepared. It needs python3 in its image: {error}"
             ) from error
         for name in _SCRIPTS:
-            self._copy(plan.slug, (_INSIDE / name).read_text(encoding="utf-8"), f"{RUN_INSIDE}/{name}", 0o644)
+            text = (inside.DIRECTORY / name).read_text(encoding="utf-8")
+            self._copy(plan.slug, text, f"{PROGRAMS_INSIDE}/{name}", 0o644)
         index = []
         for number, file in enumerate(plan.files):
-            if _in_home(file):
+            if is_in_home(file):
                 index.append({"name": str(number), "path": file.path, "mode": file.mode})
-                self._copy(plan.slug, file.content, f"{_FILES}/{number}", 0o400, user)
+                self._copy(plan.slug, file.content, f"{FILES}/{number}", 0o400, user)
             else:
                 self._copy(plan.slug, file.content, file.path, file.mode)
-        self._copy(plan.slug, json.dumps(index), f"{_FILES}/index.json", 0o444)
-        self._copy(plan.slug, json.dumps(variables), _VARIABLES, 0o400, user)
+        self._copy(plan.slug, json.dumps(index), f"{FILES}/index.json", 0o444)
+        self._copy(plan.slug, json.dumps(variables), VARIABLES, 0o400, user)
 
     def _copy(self, slug: str, content: str, target: str, mode: int, owner: User | None = None) -> None:
-        """Through a private file of the host that is gone afterwards."""
+        """Copy through a private file of the host, which is removed afterwards."""
         owned = ["--uid", str(owner.uid), "--gid", str(owner.gid)] if owner else []
-        own = self._kept_log(slug).parent
+        own = self._saved_log(slug).parent
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(mode="w", encoding="utf-8", dir=own, prefix=_COPIED) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with (
+            tempfile.NamedTemporaryFile(mode="w", encoding="utf-8", dir=own, prefix=_COPIED) as file,
+            locks.lock(Path(file.name)),
+        ):
             file.write(content)
             file.flush()
             place = f"{sandbox_name(self.home, slug)}:{target}"
             self._smolvm.call("cp", "--mode", f"{mode:o}", *owned, file.name, place)
 
-    def _place_and_register(self, plan: Plan, tell: Progress) -> None:
-        """Files into the home; then Claude Code is told of our server by its own command, as its user."""
+    def _place_and_register(self, plan: Plan, progress: Progress) -> None:
+        """Install files in the home; then register our server with Claude Code's own command, as its user."""
         register = ["claude", "mcp", "add", "--scope", "user", "--transport", "http", SERVER, MCP_URL]
         place = [
-            *_PYTHON,
-            f"{RUN_INSIDE}/install_files.py",
-            _FILES,
+            *PYTHON,
+            f"{PROGRAMS_INSIDE}/install_files.py",
+            FILES,
             INIT_INSIDE,
             "exec",
             "--env-file",
-            _VARIABLES,
+            VARIABLES,
             "--",
         ]
         self._smolvm.call("exec", *self._agent(plan.slug), "--", *place, "true")
         if plan.agent != "claude" or not plan.supervise:
             return
         try:
-            self._smolvm.call("exec", *self._agent(plan.slug), "--", *_with_variables(register))
+            self._smolvm.call("exec", *self._agent(plan.slug), "--", *with_variables(register))
         except BackendError as error:
             if "already exists" not in str(error):
-                tell(
+                progress(
                     f"Warning: the supervise tools could not be registered ({error}). Do it by hand: "
                     f"bottle exec {plan.slug} -- {shlex.join(register)}"
                 )
-
-
-def _init(plan: Plan) -> list[str]:
-    options = ["--env-file", _VARIABLES, *([] if plan.supervise else ["--no-supervise"])]
-    return [INIT_INSIDE, *options, "--", *plan.command]
-
-
-def _with_variables(command: Sequence[str]) -> list[str]:
-    return [*_PYTHON, INIT_INSIDE, "exec", "--env-file", _VARIABLES, "--", *command]
-
-
-def _in_home(file: File) -> bool:
-    return file.path.startswith(f"{HOME_INSIDE}/")
-
-
-def _create(plan: Plan, labels: dict[str, str]) -> list[str]:
-    """The arguments of `machine create`. Never --net, never a published port, never a name to be pulled."""
-    if plan.dockerfile:
-        raise BackendError(_BUILDS_NOTHING)
-    image = Path(plan.image)
-    if not plan.image.startswith("/") or not image.exists():
-        raise BackendError(f"The image {plan.image!r} is not on this host. {_BUILDS_NOTHING}")
-    arguments = ["--image", plan.image, "-w", plan.workdir]
-    for name, value in labels.items():
-        arguments += ["--label", f"{name}={value}"]
-    if plan.limits.cpus is not None:
-        arguments += ["--cpus", str(max(1, math.ceil(plan.limits.cpus)))]
-    if plan.limits.memory is not None:
-        arguments += ["--mem", str(max(1, plan.limits.memory >> 20))]
-    for mount in plan.mounts:
-        arguments += _mounted(mount, plan)
-    return arguments
-
-
-def _mounted(mount: Mount, plan: Plan) -> list[str]:
-    if mount.target == SOCKETS_INSIDE:
-        pairs = [f"{mount.source}/{name}:{mount.target}/{name}" for name in _sockets(plan)]
-        return [word for pair in pairs for word in ("--mount-socket", pair)]
-    if not Path(mount.source).is_dir():
-        raise BackendError(
-            f"{mount.source} is not a directory; smolvm mounts nothing else. Mount its parent."
-        )
-    return ["-v", f"{mount.source}:{mount.target}:{'rw' if mount.writable else 'ro'}"]
-
-
-def _sockets(plan: Plan) -> list[str]:
-    return ["proxy.sock", *(["agent.sock"] if plan.supervise else [])]
-
-
-def _prepared(plan: Plan, user: User) -> dict[str, Any]:
-    """What vm_setup.py makes."""
-    trusted = any(mount.target == TRUST_INSIDE for mount in plan.mounts)
-    parents = sorted({str(Path(file.path).parent) for file in plan.files if not _in_home(file)})
-    return {
-        "uid": user.uid,
-        "gid": user.gid,
-        "home": HOME_INSIDE,
-        "directories": [RUN_INSIDE, _FILES, *parents],
-        "files": [_LOG, _PID],
-        "accounts": {
-            "/etc/passwd": f"{USER_INSIDE}:x:{user.uid}:{user.gid}:agent:{HOME_INSIDE}:/bin/sh\n",
-            "/etc/group": f"{USER_INSIDE}:x:{user.gid}:\n",
-        },
-        "sockets": [f"{SOCKETS_INSIDE}/{name}" for name in _sockets(plan)],
-        "copies": [(f"{TRUST_INSIDE}/{name}", place) for name, place in _TRUST_COPIES] if trusted else [],
-    }

@@ -1,4 +1,4 @@
-"""The `smolvm` command line: found, told apart from its namesake, its failures as sentences."""
+"""The `smolvm` command line: finds it, tells it from its namesake, and turns its failures into sentences."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from botbottle.backends.base import BackendError, Pipes, Unavailable
-from botbottle.backends.local.run_dir import one_line
+from botbottle.backends.base import Pipes, Unavailable, one_line
+from botbottle.core.plan_types import BackendError
 
 HINT = "Install it with: pip install smolmachines"
 SECONDS = 60.0
-_KEPT = ("SMOLVM_LIB_DIR", "SMOLVM_AGENT_ROOTFS")  # other SMOLVM_ variables change what is asked for
+_PASSED = (
+    "SMOLVM_LIB_DIR",
+    "SMOLVM_AGENT_ROOTFS",
+)  # other SMOLVM_ variables would change our requests
 
 
 class Refused(BackendError):
-    """smolvm's own word."""
+    """smolvm refused; the message is its own."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"smolvm refused: {message}")
@@ -79,14 +82,14 @@ def check_virtualization() -> None:
 
 
 class Smolvm:
-    """The command line with a state directory of its own."""
+    """The command line with its own state directory."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
         self._program = ""
 
     def call(self, verb: str, *rest: str, seconds: float = SECONDS, stdin: IO[bytes] | None = None) -> bytes:
-        """What it prints. Raises Refused, and BackendError when it takes too long."""
+        """Run a command and return its output. Raises Refused, and BackendError when it takes too long."""
         command = self._command(verb, "--error-format", "json", *rest)
         try:
             said = subprocess.run(  # noqa: S603
@@ -114,13 +117,13 @@ class Smolvm:
             raise BackendError(f"`smolvm machine {verb} --json` printed no JSON. {HINT} -U") from error
 
     def foreground(self, verb: str, *rest: str) -> int:
-        """On this terminal; returns the exit code."""
+        """Run a command on this terminal; returns the exit code."""
         command = self._command(verb, *rest)
         return subprocess.run(command, check=False, env=_environment()).returncode  # noqa: S603
 
     @contextmanager
     def output(self, verb: str, *rest: str) -> Iterator[IO[bytes]]:
-        """What it prints while it prints it."""
+        """Yield a command's output while it runs."""
         command = self._command(verb, *rest)
         process = subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_environment()
@@ -133,7 +136,7 @@ class Smolvm:
                 process.terminate()
 
     def pipes(self, verb: str, *rest: str) -> Pipes:
-        """It runs on; its end is told on the status pipe."""
+        """Start a command on pipes; its exit code comes on the status pipe."""
         process = subprocess.Popen(  # noqa: S603
             self._command(verb, *rest),
             stdin=subprocess.PIPE,
@@ -147,13 +150,13 @@ class Smolvm:
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream:
                 stream.close()
-        status, tell = os.pipe()
+        status, report = os.pipe()
 
         def end() -> None:
             code = process.wait()
             with suppress(OSError):  # nobody waits any more
-                os.write(tell, b"%d" % (code if code >= 0 else 128 - code))
-            os.close(tell)
+                os.write(report, b"%d" % (code if code >= 0 else 128 - code))
+            os.close(report)
 
         threading.Thread(target=end, name=f"smolvm-{verb}", daemon=True).start()
         return Pipes(ends[0], ends[1], ends[2], status)
@@ -165,12 +168,12 @@ class Smolvm:
 
 def _environment() -> dict[str, str]:
     return {
-        name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("SMOLVM_")
+        name: value for name, value in os.environ.items() if name in _PASSED or not name.startswith("SMOLVM_")
     }
 
 
 def _refusal(stderr: bytes, stdout: bytes) -> Refused:
-    """The error is one line among notes; a command that failed in the guest has none."""
+    """Find the error line among notes; a command that failed in the guest has none."""
     for line in reversed(stderr.splitlines()):
         try:
             error = json.loads(line)["error"]

@@ -1,9 +1,9 @@
 """SQLite with one queue of writers per process.
 
-SQLite has one writer at a time and no queue: a thread that finds it busy sleeps and tries again, up to 100 ms
+SQLite has one writer at a time and no queue: a thread that finds it busy sleeps and retries, up to 100 ms
 later, and newcomers overtake it. Here a thread takes a turn before its transaction begins, or before a
-statement that writes outside of one, and the first that came is the first that writes. SQLite's own lock
-still decides between processes; turns only order the threads of this one.
+statement that writes outside of one, so threads write in the order in which they came. Between processes
+SQLite's own lock still decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT_TIMEOUT = 5.0  # seconds, as in the sqlite3 module
 class DatabaseWrapper(base.DatabaseWrapper):
     """A connection that has a turn exactly while it may hold SQLite's write lock.
 
-    Django's stubs leave out the methods that are private to its backends.
+    Django's stubs omit the methods that are private to its backends.
     """
 
     transaction_mode: str | None
@@ -42,7 +42,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self._end_turn()
 
     def _set_autocommit(self, autocommit: bool) -> None:
-        """Django calls this after each commit and rollback, before what is to happen after a commit."""
+        """End the turn. Django calls this after each commit and rollback, before the on_commit callbacks."""
         try:
             super()._set_autocommit(autocommit)  # type: ignore[misc]
         finally:
@@ -57,7 +57,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _write_in_turn(
         self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
     ) -> Any:
-        """Run one statement. One that writes is a transaction of its own, unless one is open."""
+        """Run one statement. A writing one is its own transaction, unless one is open."""
         if not sql.startswith(WRITES) or self._is_in_transaction():
             return execute(sql, params, many, context)
         self._take_turn()
@@ -67,22 +67,22 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self._end_turn()
 
     def _take_turn(self) -> None:
-        if self.is_in_memory_db():  # nobody else has it
+        if self.is_in_memory_db():  # no other thread has it
             return
         turns = turns_at(str(self.settings_dict["NAME"]))
-        if not turns.take(self.settings_dict["OPTIONS"].get("timeout", DEFAULT_TIMEOUT)):
+        if not turns.acquire(self.settings_dict["OPTIONS"].get("timeout", DEFAULT_TIMEOUT)):
             raise OperationalError("database is locked")
         self._turn = turns
 
     def _end_turn(self) -> None:
-        """Give the turn back, unless a transaction is open."""
+        """Release the turn, unless a transaction is open."""
         if not self._is_in_transaction():
             self._give_turn_back()
 
     def _give_turn_back(self) -> None:
         turn, self._turn = self._turn, None
         if turn is not None:
-            turn.give_back()
+            turn.release()
 
     def _is_in_transaction(self) -> bool:
         if self.connection is None or self.closed_in_transaction:

@@ -1,4 +1,4 @@
-"""A lock that threads get in the order in which they ask for it. Pure."""
+"""A lock that threads get in the order of their requests. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from threading import Lock
 
 
 class Turns:
-    """Whoever gives a turn back hands it to the thread that has waited longest."""
+    """A fair lock: a release passes it to the thread that has waited longest."""
 
     def __init__(self) -> None:
         self._mutex = Lock()
-        self._taken = False
+        self._is_held = False
         self._waiting: deque[Lock] = deque()
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting threads."""
         return len(self._waiting)
 
-    def take(self, patience: float) -> bool:
+    def acquire(self, patience: float) -> bool:
         """Wait for a turn; False when none came within so many seconds. Not reentrant."""
         with self._mutex:
-            if not self._taken:
-                self._taken = True
+            if not self._is_held:
+                self._is_held = True
                 return True
             place = Lock()
             place.acquire()
@@ -33,19 +33,19 @@ class Turns:
             came = place.acquire(timeout=patience)
         except BaseException:
             if not self._leave(place):
-                self.give_back()
+                self.release()
             raise
         return came or not self._leave(place)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with self._mutex:
             if self._waiting:
                 self._waiting.popleft().release()
             else:
-                self._taken = False
+                self._is_held = False
 
     def _leave(self, place: Lock) -> bool:
-        """Stop waiting; False when the turn came in this moment."""
+        """Stop waiting; False when the turn arrived at this moment."""
         with self._mutex:
             if place not in self._waiting:
                 return False
@@ -55,9 +55,9 @@ class Turns:
 
 @cache
 def turns_at(path: str) -> Turns:
-    """One queue for each database of this process."""
+    """The queue of a database; one for each database of this process."""
     return Turns()
 
 
-# Who had or awaited a turn when a process was forked does not exist in the new one.
+# Threads that had or awaited a turn do not exist in a forked process.
 os.register_at_fork(after_in_child=turns_at.cache_clear)

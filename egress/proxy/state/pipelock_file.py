@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from botbottle.core import locks
 from botbottle.core.files import write_atomically
-from botbottle.core.home import held
 from egress.contract.pipelock import render_pipelock
 from egress.proxy.config import Config
 
@@ -52,7 +52,7 @@ class GateFile:
         if own == self._written:
             return
         # alone: or the process that read first could write last, without what the other one added
-        with held(self._config.run / "pipelock.lock"):
+        with locks.lock(self._config.run / "pipelock.lock"):
             if self._config.processes > 1:
                 write_atomically(self._part(self._config.number), own)
                 hosts = hosts.union(*map(self._hosts_of, range(self._config.processes)))

@@ -10,8 +10,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from botbottle.launch import fast_cli
-from botbottle.launch import plan as plans
+from botbottle.launch import plan_cache
+from botbottle.launch import start as launch
+from botbottle.launch.describe import describe
 from botbottle.models import Bottle
 from supervise import sanitize
 from supervise.bottles import lifecycle, rebuild
@@ -90,20 +91,20 @@ class Command(OperatorCommand):
 
     def _plan(self, options: dict[str, Any]) -> Any:
         manifest, plan = lifecycle.plan(options["slug"], command=self._words(options))
-        text = plans.describe(plan, manifest)
-        return {"plan": json.loads(plans.to_json(plan)), "text": text}
+        text = describe(plan, manifest)
+        return {"plan": json.loads(plan_cache.to_json(plan)), "text": text}
 
     def _run(self, options: dict[str, Any]) -> Any:
         try:
             code = lifecycle.run(
                 options["slug"],
-                author=fast_cli.author(),
+                author=launch.author(),
                 command=self._words(options),
                 progress=self._progress,
             )
         finally:
             if options["rm"] and bottles.living().filter(slug=options["slug"]).exists():
-                lifecycle.rm(options["slug"], author=fast_cli.author())
+                lifecycle.rm(options["slug"], author=launch.author())
         sys.exit(code)
 
     def _start(self, options: dict[str, Any]) -> Any:
@@ -122,11 +123,11 @@ class Command(OperatorCommand):
         words = self._words(options)
         if not words:
             raise bottles.BadBottle(f"Give a command: bottle exec {options['slug']} -- COMMAND.")
-        tty = fast_cli.on_a_terminal() if options["tty"] is None else options["tty"]
-        sys.exit(lifecycle.exec(options["slug"], words, author=fast_cli.author(), tty=tty))
+        tty = launch.has_terminal() if options["tty"] is None else options["tty"]
+        sys.exit(lifecycle.exec(options["slug"], words, author=launch.author(), tty=tty))
 
     def _attach(self, options: dict[str, Any]) -> Any:
-        sys.exit(lifecycle.attach(options["slug"], author=fast_cli.author()))
+        sys.exit(lifecycle.attach(options["slug"], author=launch.author()))
 
     def _logs(self, options: dict[str, Any]) -> Any:
         pieces = lifecycle.logs(options["slug"], follow=options["follow"])
@@ -147,10 +148,10 @@ class Command(OperatorCommand):
         return [bottle_output.row(bottle) for bottle in lifecycle.ps()]
 
     def _rebuild(self, options: dict[str, Any]) -> Any:
-        return self._performed(rebuild.renew(options["slug"], author=fast_cli.author()), options)
+        return self._performed(rebuild.renew(options["slug"], author=launch.author()), options)
 
     def _rollback_image(self, options: dict[str, Any]) -> Any:
-        return self._performed(rebuild.roll_back(options["slug"], author=fast_cli.author()), options)
+        return self._performed(rebuild.roll_back(options["slug"], author=launch.author()), options)
 
     def _performed(self, queued: Rebuild, options: dict[str, Any]) -> Any:
         rebuild.perform(queued.pk)
@@ -160,17 +161,17 @@ class Command(OperatorCommand):
         return {"slug": options["slug"], "phase": queued.phase, "problem": queued.problem}
 
     def _rm(self, options: dict[str, Any]) -> Any:
-        return bottle_output.row(lifecycle.rm(options["slug"], author=fast_cli.author()))
+        return bottle_output.row(lifecycle.rm(options["slug"], author=launch.author()))
 
     def _create(self, options: dict[str, Any]) -> Any:
-        made = bottles.create(options["slug"], author=fast_cli.author(), backend=options["backend"])
+        made = bottles.create(options["slug"], author=launch.author(), backend=options["backend"])
         return bottle_output.connection(made)
 
     def _token(self, options: dict[str, Any]) -> Any:
-        return bottle_output.connection(bottles.rotate_token(options["slug"], author=fast_cli.author()))
+        return bottle_output.connection(bottles.rotate_token(options["slug"], author=launch.author()))
 
     def _delete(self, options: dict[str, Any]) -> Any:
-        return {"slug": options["slug"], "expired": bottles.delete(options["slug"], author=fast_cli.author())}
+        return {"slug": options["slug"], "expired": bottles.delete(options["slug"], author=launch.author())}
 
     def _list(self, options: dict[str, Any]) -> Any:
         return [
@@ -188,5 +189,5 @@ class Command(OperatorCommand):
 
 def _author(options: dict[str, Any]) -> str:
     if options["operator"] is None:
-        return fast_cli.author()
+        return launch.author()
     return lifecycle.operator_name(named_user(options["operator"]))

@@ -19,7 +19,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Left
 from django.utils import timezone
 
-from botbottle.backends.base import CONFIG_INSIDE, WORKSPACE_INSIDE
+from botbottle.core.plan_types import CONFIG_INSIDE, WORKSPACE_INSIDE
 from botbottle.models import Bottle
 from supervise.errors import BadAsk
 from supervise.models import Decision, Proposal

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from botbottle.backends import secret_variables
-from botbottle.backends.base import BackendError, Life, Plan, Variable
+from botbottle.backends.base import Life
+from botbottle.core.plan_types import BackendError, Plan, Variable
 from egress.contract.secret_variables import FILE, from_bytes
 
 VARIABLES = {"KEY": Variable(from_env="HOST_KEY"), "PLAIN": Variable("a plain value")}

@@ -185,8 +185,8 @@ def rows() -> int:
 
 def test_the_reserve_is_kept_released_for_new_rows_and_kept_again(reserve: None) -> None:
     assert not database_reserve.release()
-    database_reserve.keep()
-    database_reserve.keep()
+    database_reserve.fill()
+    database_reserve.fill()
     assert rows() == database_reserve.ROWS
     log = Path(f"{connection.settings_dict['NAME']}-wal")
     assert log.stat().st_size >= database_reserve.LOG_BYTES
@@ -195,7 +195,7 @@ def test_the_reserve_is_kept_released_for_new_rows_and_kept_again(reserve: None)
     assert rows() == 0
     assert database_reserve.left() >= database_reserve.ROWS * MIB
     assert not database_reserve.release()
-    database_reserve.keep()
+    database_reserve.fill()
     assert rows() == database_reserve.ROWS
 
 
@@ -204,7 +204,7 @@ def test_after_a_shortage_the_reserve_is_needed_until_it_is_kept_again(
 ) -> None:
     """What is left of it would be filled, and the disk could become short again."""
     between = Room(200 * MIB, LARGE)
-    database_reserve.keep()
+    database_reserve.fill()
     needed = []
     for room, released in ((AMPLE, False), (between, False), (SHORT, True), (between, True), (AMPLE, True)):
         pretend(monkeypatch, room)
@@ -219,5 +219,5 @@ def test_a_database_of_its_own_machine_needs_none(monkeypatch: pytest.MonkeyPatc
     assert database_reserve.is_needed()
     monkeypatch.setattr(connection, "vendor", "postgresql")
     assert not database_reserve.is_needed()
-    database_reserve.keep()
+    database_reserve.fill()
     assert (database_reserve.release(), database_reserve.left()) == (False, 0)

@@ -153,8 +153,8 @@ def test_every_way_out_of_a_transaction_gives_the_turn_back(connect: Any, turns:
 
     for end in (failing, broken_statement, closed, locked_by_another_process):
         end(connect(timeout=0.01))
-        assert turns.take(0), end.__name__
-        turns.give_back()
+        assert turns.acquire(0), end.__name__
+        turns.release()
 
 
 def test_a_failed_commit_keeps_the_turn_until_the_transaction_is_over(connect: Any, turns: Turns) -> None:
@@ -166,11 +166,11 @@ def test_a_failed_commit_keeps_the_turn_until_the_transaction_is_over(connect: A
         cursor.execute("INSERT INTO child VALUES (1)")
     with pytest.raises(Exception, match="FOREIGN KEY"):
         connection.commit()
-    assert not turns.take(0)
+    assert not turns.acquire(0)
     connection.rollback()
     connection.set_autocommit(True)
-    assert turns.take(0)
-    turns.give_back()
+    assert turns.acquire(0)
+    turns.release()
 
 
 def test_inner_blocks_and_statements_of_a_transaction_take_no_turn_of_their_own(
@@ -179,17 +179,17 @@ def test_inner_blocks_and_statements_of_a_transaction_take_no_turn_of_their_own(
     turns = turns_at(str(connections["default"].settings_dict["NAME"]))
     with transaction.atomic(), transaction.atomic():
         connections["default"].cursor().execute("UPDATE supervise_audithead SET seq = seq")
-        assert not turns.take(0)
-    assert turns.take(0)
-    turns.give_back()
+        assert not turns.acquire(0)
+    assert turns.acquire(0)
+    turns.release()
 
 
 def test_what_happens_after_the_commit_holds_nobody_up(transactional_db: None) -> None:
     turns = turns_at(str(connections["default"].settings_dict["NAME"]))
     taken: list[bool] = []
     with transaction.atomic():
-        transaction.on_commit(lambda: taken.append(turns.take(0)))
-    turns.give_back()
+        transaction.on_commit(lambda: taken.append(turns.acquire(0)))
+    turns.release()
     assert taken == [True]
 
 
@@ -200,20 +200,20 @@ def test_readers_take_no_turn(connect: Any) -> None:
 
 def test_one_that_gives_up_waiting_loses_nobodys_turn() -> None:
     turns = Turns()
-    assert turns.take(0)
+    assert turns.acquire(0)
     taken: list[bool] = []
-    patient = threading.Thread(target=lambda: taken.append(turns.take(PATIENCE)))
-    assert not turns.take(0.01)
+    patient = threading.Thread(target=lambda: taken.append(turns.acquire(PATIENCE)))
+    assert not turns.acquire(0.01)
     patient.start()
     wait_until(lambda: len(turns) == 1)
-    turns.give_back()
+    turns.release()
     patient.join(PATIENCE)
     assert taken == [True]
 
 
 def test_a_forked_process_has_turns_of_its_own(path: Path) -> None:
-    assert turns_at(str(path)).take(0)
+    assert turns_at(str(path)).acquire(0)
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if turns_at(str(path)).take(0) else 1)
+        os._exit(0 if turns_at(str(path)).acquire(0) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from botbottle.backends.local import bubblewrap
+from botbottle.core.interpreter import host_interpreter
 from tests.support.requirements import require
 from tests.support.timeouts import PATIENCE
 
@@ -56,7 +57,7 @@ def command(home: Path) -> Callable[..., list[str]]:
     def make(*arguments: str, program: Path = bubblewrap.INIT) -> list[str]:
         (home / "sockets").mkdir(exist_ok=True)
         sockets = ("--bind", str(home / "sockets"), "/run/bot-bottle/sockets")
-        python = (bubblewrap.interpreter(), "-I", "-S", str(program))
+        python = (host_interpreter(), "-I", "-S", str(program))
         return [*BOX, *VIEW, *sockets, *python, *arguments]
 
     return make
@@ -244,7 +245,7 @@ print(answered)
 
 
 def command_words() -> list[str]:
-    return [bubblewrap.interpreter(), "-I", "-S", str(bubblewrap.INIT)]
+    return [host_interpreter(), "-I", "-S", str(bubblewrap.INIT)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -253,7 +254,7 @@ def test_signals_go_to_the_command(home, number):
     program = changed(home, "PORT = 9101, 9100", "PORT = 0, 0")
     name = number.name.removeprefix("SIG")
     script = f"trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
-    words = [bubblewrap.interpreter(), "-I", "-S", str(program), "--", *SH, script]
+    words = [host_interpreter(), "-I", "-S", str(program), "--", *SH, script]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
@@ -274,7 +275,7 @@ def test_it_reaps_what_the_command_leaves_behind(init):
 def test_without_a_command_it_stays_until_it_is_asked_to_end(home):
     program = changed(home, "PORT = 9101, 9100", "PORT = 0, 0")
     ours, theirs = socket_pair()
-    words = [bubblewrap.interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
+    words = [host_interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
     with ours, theirs, subprocess.Popen(words, pass_fds=[theirs.fileno()]) as process:
         assert ours.recv(64) == b"started"
         ours.send(b"kill 28")
@@ -301,6 +302,7 @@ def test_a_limit_of_processes_counts_those_of_the_bottle_and_no_others(home):
     require(os.access(python, os.X_OK), "a python3 for every account", "apt-get install python3")
     account = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     program = shutil.copy(bubblewrap.INIT, home / "init.py")
+    shutil.copy(bubblewrap.BRIDGE, home / "bridge.py")
     (home / "sockets").mkdir()
     home.chmod(0o755)
     words = [*BOX, *VIEW, "--bind", str(home / "sockets"), "/run/bot-bottle/sockets", python, "-I", "-S"]
@@ -316,11 +318,11 @@ def test_a_limit_of_processes_counts_those_of_the_bottle_and_no_others(home):
 
 
 def test_what_cannot_be_forked_is_told_to_whoever_asked_and_nobody_else_suffers(home):
-    broken = "def no_fork(): raise BlockingIOError(11, 'too many')\nos.fork = no_fork\n\n\nclass Loop:"
-    program = changed(home, "class Loop:", broken)
+    broken = "def no_fork(): raise BlockingIOError(11, 'too many')\nos.fork = no_fork\n\n\nclass Init:"
+    program = changed(home, "class Init:", broken)
     program.write_text(program.read_text().replace("PORT = 9101, 9100", "PORT = 0, 0"))
     ours, theirs = socket_pair()
-    words = [bubblewrap.interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
+    words = [host_interpreter(), "-I", "-S", str(program), "--control-fd", str(theirs.fileno()), "--"]
     with ours, theirs, subprocess.Popen(words, pass_fds=[theirs.fileno()]) as process:
         assert ours.recv(64) == b"started"
         for _ in range(2):
@@ -352,9 +354,11 @@ def asked_to_execute(control, *argv: str) -> tuple[bytes, bytes]:
 
 
 def changed(home: Path, old: str, new: str) -> Path:
-    text = bubblewrap.INIT.read_text()
-    assert old in text
-    (home / "init.py").write_text(text.replace(old, new))
+    """A copy of the program, which is two files, with the one occurrence of `old` changed."""
+    texts = {source.name: source.read_text() for source in (bubblewrap.INIT, bubblewrap.BRIDGE)}
+    assert sum(text.count(old) for text in texts.values()) == 1
+    for name, text in texts.items():
+        (home / name).write_text(text.replace(old, new))
     return home / "init.py"
 
 

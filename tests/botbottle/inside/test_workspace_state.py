@@ -78,9 +78,9 @@ def test_without_a_repository_there_is_no_branch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "state"),
     [
-        ("", {"unknown": "the workspace could not be looked at"}),
-        ("[1]", {"unknown": "the workspace could not be looked at"}),
-        ("[" * 100_000, {"unknown": "the workspace could not be looked at"}),
+        ("", {"unknown": "the workspace could not be inspected"}),
+        ("[1]", {"unknown": "the workspace could not be inspected"}),
+        ("[" * 100_000, {"unknown": "the workspace could not be inspected"}),
         ('noise\n{"branch": "main", "changes": 1}\n', {"branch": "main", "changes": 1}),
         ('{"branch": ["x"], "changes": true, "more": 1, "changed": "x"}', {}),
         ('{"branch": "' + "x" * 999 + '"}', {"branch": "x" * 300}),

@@ -1,4 +1,4 @@
-"""What a throw-away sandbox is given of its bottle."""
+"""What a scratch sandbox is given of its bottle."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from botbottle.backends.base import WORKSPACE_INSIDE, Mount, Plan, Variable
-from botbottle.launch import canary, scratch_sandbox
-from botbottle.launch.scratch_sandbox import Ended
+from botbottle.core.plan_types import WORKSPACE_INSIDE, Mount, Plan, Variable
+from botbottle.launch import canary
+from botbottle.launch.scratch_sandbox import Result
 
 VARIABLES = {"KEY": Variable(from_env="HOST_KEY"), "PLAIN": Variable("plain")}
 
@@ -24,9 +24,9 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Plan]:
     @contextmanager
     def prepared(plan: Plan) -> Iterator[SimpleNamespace]:
         plans.append(plan)
-        yield SimpleNamespace(scratch=tmp_path, ask=lambda *_words, **_options: Ended(0, "{}"))
+        yield SimpleNamespace(scratch=tmp_path, run=lambda *_words, **_options: Result(0, "{}"))
 
-    monkeypatch.setattr(scratch_sandbox, "prepared", prepared)
+    monkeypatch.setattr(canary, "scratch_sandbox", prepared)
     return plans
 
 
@@ -41,7 +41,7 @@ def test_neither_kind_gets_a_secret(
 ) -> None:
     monkeypatch.setenv("HOST_KEY", "shapeless words")
     canary.check(plan, lambda _line: None)
-    canary.look_at_workspace(plan, tmp_path / "archive")
+    canary.inspect_workspace(plan, tmp_path / "archive")
     assert [dict(each.variables) for each in given] == [{"PLAIN": Variable("plain")}] * 2
 
 

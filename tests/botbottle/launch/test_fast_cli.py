@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.exceptions import ValidationError
 
-from botbottle.launch import fast_cli
+from botbottle.launch import fast_cli, start
 from botbottle.models import valid_slug
 from tests.support import ROOT
 
@@ -43,23 +43,23 @@ def test_what_is_not_plain_or_not_ready_goes_the_long_way(
 
 def test_sockets_that_nobody_listens_on_are_not_there(tmp_path: Path) -> None:
     bottle = tmp_path / ("long-" * 30)  # a name that no socket's address holds
-    assert not fast_cli.reachable(bottle, supervise=True)
+    assert not start.is_reachable(bottle, supervise=True)
     (bottle / "sockets").mkdir(parents=True)
-    assert not fast_cli.reachable(bottle, supervise=True)
+    assert not start.is_reachable(bottle, supervise=True)
     listening = []
-    for name in (fast_cli.PROXY, fast_cli.AGENT):
-        assert not fast_cli.reachable(bottle, supervise=True)
+    for name in (start.PROXY, start.AGENT):
+        assert not start.is_reachable(bottle, supervise=True)
         made = socket.socket(socket.AF_UNIX)
         link = tmp_path / Path(name).name
         made.bind(str(link))
         made.listen()
         link.rename(bottle / name)
         listening.append(made)
-        assert fast_cli.reachable(bottle, supervise=name == fast_cli.AGENT), "as many as it is to have"
-    assert not fast_cli.reachable(bottle, supervise=False), "it could ask"
+        assert start.is_reachable(bottle, supervise=name == start.AGENT), "as many as it is to have"
+    assert not start.is_reachable(bottle, supervise=False), "it could ask"
     for each in listening:
         each.close()
-    assert not fast_cli.reachable(bottle, supervise=True), "what a killed process left is no socket"
+    assert not start.is_reachable(bottle, supervise=True), "what a killed process left is no socket"
 
 
 def test_it_imports_nothing_that_is_slow() -> None:

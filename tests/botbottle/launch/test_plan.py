@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from botbottle.backends import quotas
-from botbottle.backends.base import File, Limits, Mount, Plan, Variable
+from botbottle.core.plan_types import File, Limits, Mount, Plan, Variable
 from botbottle.launch import plan, plan_cache
+from botbottle.launch.describe import describe
 from botbottle.manifest import reader as manifest
 from botbottle.manifest.reader import BadManifest, Manifest
 from botbottle.provision import trust, variables
@@ -293,7 +294,7 @@ def neighbour(home: Path, text: str, *, started: bool = True) -> None:
     (home / "bottles" / "other" / "run").mkdir(parents=True, exist_ok=True)
     (home / "bottles" / "other.yaml").write_text(text)
     if started:
-        (home / "bottles" / "other" / plan_cache.COMMAND).write_text("[]")
+        (home / "bottles" / "other" / plan_cache.COMMAND_FILE).write_text("[]")
 
 
 @pytest.mark.parametrize(
@@ -388,7 +389,7 @@ def test_a_description_shows_literals_and_only_names_of_secrets(home, write, mon
         "- {host: b.com, lease: {max_uses: 3}}\n"
     )
     made = planned(found, home)
-    text = plan.describe(made, found)
+    text = describe(made, found)
     for line in (
         "Bottle demo",
         "  backend   local",
@@ -409,12 +410,12 @@ def test_a_description_shows_literals_and_only_names_of_secrets(home, write, mon
     ):
         assert line in text.splitlines()
     assert "/home/agent/.gemini/settings.json  (" in text
-    assert SECRET not in text + plan.to_json(made)
+    assert SECRET not in text + plan_cache.to_json(made)
     assert made.environment()["TOKEN"] == made.environment()["OTHER"] == SECRET
 
 
 def test_a_description_says_when_there_is_no_asking(home, write) -> None:
-    text = plan.describe(planned(write("agent: claude\nsupervise: false"), home))
+    text = describe(planned(write("agent: claude\nsupervise: false"), home))
     assert "  MCP       none: supervise is false" in text.splitlines()
     assert "egress-block" not in text
 
@@ -434,7 +435,7 @@ plans = st.builds(
 
 @given(plans)
 def test_a_plan_is_the_same_after_it_was_text(made: Plan) -> None:
-    assert plan.from_json(plan.to_json(made)) == made
+    assert plan_cache.from_json(plan_cache.to_json(made)) == made
 
 
 @pytest.mark.parametrize(
@@ -448,9 +449,9 @@ def test_a_plan_is_the_same_after_it_was_text(made: Plan) -> None:
     ],
 )
 def test_a_text_that_is_no_plan_is_refused(change) -> None:
-    plain = json.loads(plan.to_json(Plan("a", "local", "/x")))
+    plain = json.loads(plan_cache.to_json(Plan("a", "local", "/x")))
     with pytest.raises(ValueError, match="not a plan"):
-        plan.from_json(json.dumps(change(plain)))
+        plan_cache.from_json(json.dumps(change(plain)))
 
 
 @pytest.fixture
@@ -464,15 +465,15 @@ def kept(home, write, tmp_path) -> Plan:
     trust.write(directory, (directory / "ca.pem").read_bytes())
     found = write(f"agent: claude\nhome: {tmp_path}/agent-home\nimage: {tmp_path}/image\n")
     made = planned(found, home)
-    plan.keep(made, found)
+    plan.cache(made, found)
     return made
 
 
 def test_a_kept_plan_is_found_again_and_private(home, kept) -> None:
     directory = home / "bottles" / "demo"
     assert plan_cache.load_fresh(directory, home / "bottles" / "demo.yaml") == kept
-    assert stat.S_IMODE((directory / plan_cache.KEPT).stat().st_mode) == 0o600
-    assert [path.name for path in (directory / "run").iterdir()] == ["launch.json"]
+    assert stat.S_IMODE((directory / plan_cache.PLAN_FILE).stat().st_mode) == 0o600
+    assert [path.name for path in (directory / "run").iterdir()] == ["plan.json"]
 
 
 @pytest.mark.parametrize(
@@ -494,7 +495,7 @@ def test_a_kept_plan_is_stale_once_an_input_changed(home, kept, tmp_path, change
 
 
 @pytest.mark.parametrize(
-    "gone", ["home/bottles/demo.yaml", "agent-home/sub/file", "home/bottles/demo/run/launch.json"]
+    "gone", ["home/bottles/demo.yaml", "agent-home/sub/file", "home/bottles/demo/run/plan.json"]
 )
 def test_a_kept_plan_is_stale_once_an_input_is_gone(home, kept, tmp_path, gone) -> None:
     (tmp_path / gone).unlink()
@@ -502,16 +503,16 @@ def test_a_kept_plan_is_stale_once_an_input_is_gone(home, kept, tmp_path, gone) 
 
 
 def test_a_kept_plan_is_stale_when_the_public_roots_changed(home, kept) -> None:
-    plain = json.loads((home / "bottles" / "demo" / plan_cache.KEPT).read_text())
+    plain = json.loads((home / "bottles" / "demo" / plan_cache.PLAN_FILE).read_text())
     assert str(trust.roots_file()) in plain["inputs"]
 
 
 def test_a_kept_plan_that_is_torn_or_of_another_manifest_is_not_used(home, kept) -> None:
     directory = home / "bottles" / "demo"
     assert plan_cache.load_fresh(directory, home / "bottles" / "other.yaml") is None
-    whole = (directory / plan_cache.KEPT).read_text()
+    whole = (directory / plan_cache.PLAN_FILE).read_text()
     for torn in (whole[:-9], "", "[]", "null", '{"inputs": []}'):
-        (directory / plan_cache.KEPT).write_text(torn)
+        (directory / plan_cache.PLAN_FILE).write_text(torn)
         assert plan_cache.load_fresh(directory, home / "bottles" / "demo.yaml") is None
 
 
@@ -519,7 +520,7 @@ def test_a_plan_is_not_kept_when_its_manifest_was_edited_meanwhile(home, write) 
     found = write("agent: none")
     made = planned(found, home)
     write("agent: claude")
-    plan.keep(made, found)
+    plan.cache(made, found)
     assert plan_cache.load_fresh(home / "bottles" / "demo", home / "bottles" / "demo.yaml") is None
 
 

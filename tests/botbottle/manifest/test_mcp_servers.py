@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from botbottle.backends.base import Limits, Variable
+from botbottle.core.plan_types import Limits, Variable
 from botbottle.manifest import reader as manifest
 from botbottle.manifest.mcp_servers import Spec
 from botbottle.manifest.reader import BadManifest

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from botbottle.backends.base import BackendError, Limits, Mount, Variable
+from botbottle.core.plan_types import BackendError, Limits, Mount, Variable
 from botbottle.manifest import reader as manifest
 from botbottle.manifest.mcp_servers import Spec
 from botbottle.manifest.reader import BadManifest, Manifest, Workspace

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from botbottle.backends.base import Limits
 from botbottle.backends.local import cgroups
-from botbottle.mcp_servers.limits import Bounds
+from botbottle.core.plan_types import Limits
+from botbottle.mcp_servers.limits import ServerLimits
 from tests.support.bottle_cli import Bottles
 from tests.support.mcp_server_site import Managed
 from tests.support.timeouts import wait_until
@@ -85,8 +85,8 @@ def test_in_a_local_bottle(bottles: Bottles, own: dict[str, object]) -> None:
 
 
 def test_without_groups_each_process_is_limited_and_that_is_said() -> None:
-    bounds = Bounds("bot-bottle-server-none", WANTED)
-    bounds.enter(lambda: None)
-    assert (bounds.words, bounds.of_each_process) == (EACH, WANTED)
-    bounds.leave()
-    assert Bounds("bot-bottle-server-none", Limits()).words == ""
+    limits = ServerLimits("bot-bottle-server-none", WANTED)
+    limits.enter(lambda: None)
+    assert (limits.words, limits.of_each_process) == (EACH, WANTED)
+    limits.leave()
+    assert ServerLimits("bot-bottle-server-none", Limits()).words == ""

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from botbottle.backends.base import BackendError, NotRunning, Pipes
+from botbottle.backends.base import NotRunning, Pipes
+from botbottle.core.plan_types import BackendError
 from botbottle.manifest.mcp_servers import Spec
 from botbottle.mcp_servers import monitor
 from botbottle.mcp_servers.clients import Client
@@ -173,7 +174,7 @@ async def test_a_start_that_fails_says_in_which_phase(
     box = Sandbox(Mute(refusal), "b", str(tmp_path), True, (), (), tmp_path)  # type: ignore[arg-type]
     server = Server(Spec("s", "program", startup_timeout=1), box, lambda: None)
     server.begin()
-    await asyncio.wait_for(server.settled.wait(), 30)
+    await asyncio.wait_for(server.tried.wait(), 30)
     assert (server.state.phase, server.state.condition) == (phase, condition)
     assert server.is_over == (phase is Phase.BOX_UNAVAILABLE)
     await server.stop()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from botbottle.backends.base import BackendError
+from botbottle.core.plan_types import BackendError
 from botbottle.provision import agents
 from botbottle.provision.notes import BEGIN, END
 

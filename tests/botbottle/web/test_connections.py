@@ -39,7 +39,7 @@ class Listener:
         of_one = of_one or total
         self.connections = Connections(total, of_one, unknown or of_one, clock=lambda: self.now)
         self.port = Port()
-        self.connections.let_in_by(self.port)
+        self.connections.set_acceptor(self.port)
         self.dismissed: list[Client] = []
 
     def connect(self, owner: Owner = STRANGER) -> Client:
@@ -175,7 +175,7 @@ def test_two_listeners_share_a_total_of_which_each_keeps_a_quarter() -> None:
 def test_all_planes_together_leave_descriptors_for_the_rest(limit: int) -> None:
     planes = for_planes(limit)
     for plane in Plane:
-        planes[plane].let_in_by(Port())
+        planes[plane].set_acceptor(Port())
     opened = dict.fromkeys(Plane, 0)
     for plane in (Plane.AGENT, Plane.RELAY, Plane.OPERATOR):
         number = 0

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 
-from botbottle.asgi import FairRequests
 from botbottle.web import overload
 from botbottle.web.fair_threads import FairThreads
-from botbottle.web.overload import ALONE_SECONDS, BEGUN_ALONE, Company, Line
+from botbottle.web.overload import ALONE_SECONDS, BEGUN_ALONE, Line, RecentOwners
 from botbottle.web.owners import Kind, owner_of, proven_tokens
 from botbottle.web.planes import Plane
+from botbottle.web.threads import FairRequests
 from tests.support.timeouts import PATIENCE
 
 Work = Callable[[], Any]
@@ -223,17 +223,17 @@ def test_one_host_is_one_owner_whatever_its_addresses() -> None:
 
 async def test_an_owner_has_more_requests_under_way_while_nobody_else_asks() -> None:
     now = 100.0
-    company = Company(lambda: now)
+    recent = RecentOwners(lambda: now)
     alone, other = owner_of(Plane.AGENT, "10.0.0.1"), owner_of(Plane.AGENT, "10.0.0.2")
-    company.asks(alone)
-    assert company.most_begun(alone) == BEGUN_ALONE
-    company.asks(other)
-    company.asks(alone)
-    assert company.most_begun(alone) == company.most_begun(other) == 1
+    recent.record(alone)
+    assert recent.most_begun(alone) == BEGUN_ALONE
+    recent.record(other)
+    recent.record(alone)
+    assert recent.most_begun(alone) == recent.most_begun(other) == 1
     now += ALONE_SECONDS + 0.1
-    company.asks(alone)
-    assert company.most_begun(alone) == BEGUN_ALONE
-    assert company.most_begun(other) == 1
+    recent.record(alone)
+    assert recent.most_begun(alone) == BEGUN_ALONE
+    assert recent.most_begun(other) == 1
 
 
 async def test_who_leaves_the_line_makes_room_and_the_next_one_begins() -> None:

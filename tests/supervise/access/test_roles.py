@@ -129,7 +129,7 @@ def test_others_do_not_start_or_stop_an_assigned_bottle(
 ) -> None:
     monkeypatch.setattr(lifecycle.subprocess, "Popen", lambda *_, **__: pytest.fail("it was begun"))
     assignments.assign(agent_a, operator, author="root")
-    with pytest.raises(NotPermitted, match="operators of its own"):
+    with pytest.raises(NotPermitted, match="assigned to other operators"):
         lifecycle.begin(verb, "agent-a", actor=user_in(roles.OPERATOR, "otto"))
 
 

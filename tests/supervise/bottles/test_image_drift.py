@@ -16,7 +16,8 @@ from django.test import Client
 from django.utils import timezone
 
 from botbottle.backends import image_builders
-from botbottle.backends.base import BackendError, Unavailable
+from botbottle.backends.base import Unavailable
+from botbottle.core.plan_types import BackendError
 from botbottle.models import Bottle
 from egress.models import Publication
 from supervise.bottles import image_drift, images

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from botbottle import backends
-from botbottle.backends.base import Plan
 from botbottle.backends.local import backend as local
+from botbottle.core.plan_types import Plan
 from botbottle.launch import journal, plan_cache
 from botbottle.models import Bottle
 from egress.tables import homes
@@ -127,12 +127,12 @@ def test_a_bottle_whose_backend_is_away_can_be_deleted(
     Bottle.objects.update(state="running", backend="docker")
     told(agent_a, journal.STARTING)
     directory = homes.bottle_directory(agent_a)
-    plan_cache.remember_command(Plan("agent-a", "docker", str(directory), command=("x",)))
+    plan_cache.write_command(Plan("agent-a", "docker", str(directory), command=("x",)))
     bottles.delete("agent-a", author="olivia")
     assert state(agent_a) == "deleted"
     assert AuditEvent.objects.get(action="bottle deleted").details["sandbox"]
     assert not journal.exists(directory), "an heir of the name inherits nothing"
-    assert plan_cache.command_of(directory) == ()
+    assert plan_cache.read_command(directory) == ()
 
 
 class Ready:

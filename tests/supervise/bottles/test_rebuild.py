@@ -17,7 +17,8 @@ from django.test import Client
 from django.utils import timezone
 
 from botbottle.backends import image_builders
-from botbottle.backends.base import BackendError, Life, Plan
+from botbottle.backends.base import Life
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.launch import canary, journal, plan_cache
 from botbottle.manifest import reader as manifests
@@ -67,7 +68,7 @@ class Stage:
     def verify(self, image: str, digest: str) -> None:
         self._do("verify")
 
-    def keep(self, plan: Plan) -> str:
+    def retain(self, plan: Plan) -> str:
         return f"kept:{plan.image}"
 
     def prune(self, kept: set[str]) -> None:
@@ -114,7 +115,7 @@ def stage(bottle: Bottle, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(lifecycle, "start", stage.start)
     monkeypatch.setattr(lifecycle, "stop", stage.stop)
     monkeypatch.setattr(canary, "check", lambda plan, tell: stage._do(f"canary {plan.image}"))
-    monkeypatch.setattr(canary, "look_at_workspace", lambda plan, archive: {"branch": "main", "changes": 0})
+    monkeypatch.setattr(canary, "inspect_workspace", lambda plan, archive: {"branch": "main", "changes": 0})
 
     def plan(slug: str, *, image: Image | None = None, **_: Any) -> tuple[manifests.Manifest, Plan]:
         manifest = manifests.load(lifecycle.manifest_path(slug))
@@ -170,9 +171,7 @@ def test_for_the_agent_it_is_pending_until_the_replacement_is_live(rebuild: Rebu
 
 
 def test_it_is_built_tried_verified_and_swapped_in(rebuild: Rebuild, stage: Stage, bottle: Bottle) -> None:
-    plan_cache.remember_command(
-        Plan(bottle.slug, "docker", str(homes.bottle_directory(bottle)), command=("x",))
-    )
+    plan_cache.write_command(Plan(bottle.slug, "docker", str(homes.bottle_directory(bottle)), command=("x",)))
     image = f"built:{digest_of(TEXT)[:4]}"
     assert performed(rebuild).phase == Phase.LIVE
     assert stage.done == ["build", f"canary {image}", "verify", "verify", "stop", f"start {image}"]
@@ -240,7 +239,7 @@ def test_a_replacement_that_cannot_go_live_is_taken_back(
         raise OperationalError("locked")
 
     stage.alive = alive
-    kept = homes.bottle_directory(bottle) / plan_cache.KEPT
+    kept = homes.bottle_directory(bottle) / plan_cache.PLAN_FILE
     kept.parent.mkdir(parents=True)
     kept.write_text("a plan with the new image")
     with monkeypatch.context() as patched:
@@ -392,7 +391,7 @@ class Process:
 def test_one_that_began_meanwhile_is_not_given_up(
     rebuild: Rebuild, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = rebuilding._held
+    held = rebuilding._lock
 
     @contextmanager
     def held_late(bottle: Bottle) -> Iterator[None]:
@@ -401,7 +400,7 @@ def test_one_that_began_meanwhile_is_not_given_up(
             yield
 
     Rebuild.objects.update(attempts=rebuilding.MOST_ATTEMPTS)
-    monkeypatch.setattr(rebuilding, "_held", held_late)
+    monkeypatch.setattr(rebuilding, "_lock", held_late)
     rebuilding.maintain()
     assert Rebuild.objects.get().phase == Phase.LIVE
 
@@ -518,7 +517,7 @@ def test_a_log_is_bounded_and_private(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "rebuilds" / "1.log"
     assert path.stat().st_size < 13_000
     assert path.stat().st_mode & 0o777 == 0o600
-    assert "longer than what is kept" in path.read_text()
+    assert "rest of the log is cut off" in path.read_text()
 
 
 # --- on the console

@@ -103,7 +103,7 @@ def test_what_a_start_says_is_on_the_bottles_page_while_it_goes_on_and_afterward
     directory = homes.bottle_directory(agent_a)
     directory.mkdir(parents=True, exist_ok=True)
     journal.append(directory, journal.STARTING, who="tests")
-    with lifecycle._also_kept(directory, lambda _: None) as tell:
+    with lifecycle._with_start_log(directory, lambda _: None) as tell:
         tell("limits.pids is not enforced <b>\u202e")
         Bottle.objects.update(state="starting")
         page = olivia.get("/bottles/agent-a/").text

@@ -49,7 +49,7 @@ def reserve(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append("released")
         return True
 
-    monkeypatch.setattr(database_reserve, "keep", lambda: done.append("kept"))
+    monkeypatch.setattr(database_reserve, "fill", lambda: done.append("kept"))
     monkeypatch.setattr(database_reserve, "release", release)
     return done
 

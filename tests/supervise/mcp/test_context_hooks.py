@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from botbottle.backends.base import BackendError
+from botbottle.core.plan_types import BackendError
 from botbottle.provision import context_hooks
 from tests.support.requirements import require
 

@@ -272,7 +272,7 @@ def attempts(given):
         "a new file in /etc": lambda: create_in("/etc"),
         "a new program": lambda: create_in("/usr/bin"),
         "the root directory": lambda: create_in("/"),
-        "the first program": lambda: write("/run/bot-bottle/init.py"),
+        "the first program": lambda: write("/run/bot-bottle/inside/init.py"),
         "the sockets' directory": lambda: create_in("/run/bot-bottle/sockets"),
         "removing a socket": lambda: os.unlink("/run/bot-bottle/sockets/proxy.sock"),
         "the live configuration": lambda: create_in("/etc/bot-bottle/current-config"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from botbottle.backends.base import BackendError
 from botbottle.backends.local.backend import LocalBackend
+from botbottle.core.plan_types import BackendError
 from botbottle.launch import plan_cache
 
 

@@ -23,7 +23,9 @@ import pytest
 
 from botbottle import backends
 from botbottle.backends.accounts import sandbox_labels
-from botbottle.backends.base import (
+from botbottle.backends.base import NotRunning, Unavailable
+from botbottle.backends.docker.backend import DockerBackend
+from botbottle.core.plan_types import (
     CONFIG_INSIDE,
     SOCKETS_INSIDE,
     TRUST_INSIDE,
@@ -32,14 +34,11 @@ from botbottle.backends.base import (
     File,
     Limits,
     Mount,
-    NotRunning,
     Plan,
-    Unavailable,
     Variable,
 )
-from botbottle.backends.docker.backend import DockerBackend
 from egress.contract.secret_variables import FILE
-from tests.botbottle.backends.conftest import listening_on_the_host
+from tests.botbottle.conftest import listening_on_the_host
 from tests.support import PROGRAMS, ROOT
 from tests.support.docker_engine import Engine, OwnEngine, docker_host, engine, own_engine
 from tests.support.docker_images import PYTHON_IMAGE, SHELL_IMAGE
@@ -659,7 +658,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from botbottle.backends.base import Mount, Plan, Variable
+from botbottle.core.plan_types import Mount, Plan, Variable
 from botbottle.backends.docker.backend import DockerBackend
 home, verb, image, *command = sys.argv[2:]
 backend = DockerBackend(Path(home))

@@ -1,4 +1,4 @@
-"""Agents' Dockerfiles built by a real engine: what a build reaches, what bounds it, what it leaves."""
+"""Agents' Dockerfiles built by a real engine: what a build reaches, what limits it, what it leaves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from docker.models.containers import Container
 
 from botbottle.backends.accounts import HOME_LABEL, home_mark, sandbox_labels, sandbox_name
-from botbottle.backends.base import BackendError, Plan
 from botbottle.backends.docker import build as docker_build
 from botbottle.backends.docker import sources
 from botbottle.backends.docker.backend import DockerBackend
-from botbottle.backends.docker.build import Bounds, DockerImages
+from botbottle.backends.docker.build import BuildLimits, DockerImages
+from botbottle.core.plan_types import BackendError, Plan
 from botbottle.dockerfiles.parse import digest_of
 from tests.support.docker_engine import Engine, docker_host, engine
 from tests.support.docker_images import PYTHON_IMAGE, SHELL_IMAGE
@@ -37,7 +37,7 @@ class Builds:
         self.sockets.mkdir(parents=True)
         self.said: list[str] = []
 
-    def build(self, *lines: str, base: str = PYTHON_IMAGE, **more: Bounds) -> str:
+    def build(self, *lines: str, base: str = PYTHON_IMAGE, **more: BuildLimits) -> str:
         text = f"FROM {base}\n" + "".join(f"{line}\n" for line in lines)
         return docker_build.rebuild(self.client, self.home, SLUG, text, self.said.append, **more)
 
@@ -150,22 +150,22 @@ def test_a_build_step_that_wears_a_bottles_labels_is_not_taken_for_it(builds: Bu
 
 
 @pytest.mark.parametrize(
-    ("line", "bounds", "sentence"),
+    ("line", "limits", "sentence"),
     [
-        ("RUN sleep 600", Bounds(seconds=3), "took longer than"),
+        ("RUN sleep 600", BuildLimits(seconds=3), "took longer than"),
         ("RUN while true; do echo 0123456789 >> /big; cat /big /big >> /big2; done",
-         Bounds(written=5 * 1024**2), "wrote more than 0.0049 GiB"),
+         BuildLimits(written=5 * 1024**2), "wrote more than 0.0049 GiB"),
     ],
 )  # fmt: skip
-def test_a_build_is_bounded(builds: Builds, line: str, bounds: Bounds, sentence: str) -> None:
+def test_a_build_is_bounded(builds: Builds, line: str, limits: BuildLimits, sentence: str) -> None:
     with pytest.raises(BackendError, match=sentence):
-        builds.build(line, bounds=bounds)
+        builds.build(line, limits=limits)
 
 
 def test_a_build_that_takes_too_much_memory_is_ended(builds: Builds) -> None:
     with pytest.raises(BackendError, match="non-zero code: 137"):
         builds.build(
-            "RUN python3 -c \"b'x' * 500_000_000; print('had it')\"", bounds=Bounds(memory=100 * 1024**2)
+            "RUN python3 -c \"b'x' * 500_000_000; print('had it')\"", limits=BuildLimits(memory=100 * 1024**2)
         )
 
 
@@ -174,7 +174,8 @@ def test_a_step_has_only_so_many_processes(builds: Builds) -> None:
     bounded = f"until test $({limit}) = 40; do sleep 1; done"
     with pytest.raises(BackendError, match=r"(?s)not built.*can't fork"):
         builds.build(
-            f"RUN {bounded}; for n in $(seq 60); do sleep 9 & done", bounds=Bounds(seconds=60, processes=40)
+            f"RUN {bounded}; for n in $(seq 60); do sleep 9 & done",
+            limits=BuildLimits(seconds=60, processes=40),
         )
 
 
@@ -329,10 +330,10 @@ def test_the_gate_of_a_killed_build_is_cleared(builds: Builds) -> None:
 
 def test_the_last_images_are_kept_and_others_go(builds: Builds) -> None:
     repository = sandbox_name(builds.home, SLUG)
-    before = docker_build.keep(builds.client, PYTHON_IMAGE, repository)
+    before = docker_build.retain(builds.client, PYTHON_IMAGE, repository)
     assert builds.client.images.get(before).id == builds.client.images.get(PYTHON_IMAGE).id
     made = [builds.build(f"RUN echo {number} > /number") for number in range(3)]
-    assert docker_build.keep(builds.client, made[0], repository) == made[0], "it has a name already"
+    assert docker_build.retain(builds.client, made[0], repository) == made[0], "it has a name already"
     docker_build.prune(builds.client, repository, {before, made[2]})
     left = {tag for image in builds.client.images.list() for tag in image.tags}
     assert left & {before, *made} == {before, made[2]}

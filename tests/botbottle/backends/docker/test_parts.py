@@ -10,12 +10,13 @@ import pytest
 
 from botbottle.backends import image_builders, quotas
 from botbottle.backends.accounts import User, account_files
-from botbottle.backends.base import BackendError, Limits, Plan, Unavailable, Variable
+from botbottle.backends.base import Unavailable
 from botbottle.backends.docker import sources
 from botbottle.backends.docker.backend import DockerBackend, _runs_something
 from botbottle.backends.docker.container import Staged, engine_user, environment, settings
 from botbottle.backends.docker.engine import moment
 from botbottle.backends.docker.images import refuse_fetches
+from botbottle.core.plan_types import BackendError, Limits, Plan, Variable
 
 
 class Image:

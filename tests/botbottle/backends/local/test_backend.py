@@ -23,12 +23,14 @@ from pathlib import Path
 import pytest
 
 from botbottle.backends import quotas
-from botbottle.backends.base import BackendError, File, Limits, Mount, NotRunning, Plan, Unavailable, Variable
+from botbottle.backends.base import NotRunning, Unavailable
 from botbottle.backends.local import backend as local
 from botbottle.backends.local import bubblewrap, cgroups, run_dir
+from botbottle.core.interpreter import host_interpreter
+from botbottle.core.plan_types import BackendError, File, Limits, Mount, Plan, Variable
 from botbottle.launch import plan_cache
 from egress.contract.secret_variables import FILE, from_bytes
-from tests.botbottle.backends.conftest import listening_on_the_host
+from tests.botbottle.conftest import listening_on_the_host
 from tests.support import PROGRAMS
 from tests.support.requirements import require
 from tests.support.timeouts import PATIENCE, wait_until
@@ -119,11 +121,11 @@ class Terminal:
 
 
 def parts(backend: local.LocalBackend) -> dict[str, int]:
-    """The processes of the one bottle that runs: keeper, bubblewrap, the first program inside."""
-    keeper = backend.life("demo").pid
-    assert keeper is not None
-    found = {"keeper": keeper}
-    found["bwrap"] = child_of(keeper)
+    """The processes of the one bottle that runs: supervisor, bubblewrap, the first program inside."""
+    supervisor = backend.life("demo").pid
+    assert supervisor is not None
+    found = {"supervisor": supervisor}
+    found["bwrap"] = child_of(supervisor)
     found["init"] = child_of(found["bwrap"])
     return found
 
@@ -163,8 +165,8 @@ def test_from_inside_only_the_two_sockets_answer(started, plan_of, drive, serve,
                 *host["sockets"],
                 f"{other.directory}/sockets/proxy.sock",
                 f"{plan.directory}/sockets/proxy.sock",
-                f"{other.directory}/run/keeper.sock",
-                f"{plan.directory}/run/keeper.sock",
+                f"{other.directory}/run/supervisor.sock",
+                f"{plan.directory}/run/supervisor.sock",
             ],
             "abstract": [abstract],
             "hidden": [str(home), plan.directory, f"{plan.directory}/ca-key.pem", "/sys", *at_home()],
@@ -186,7 +188,7 @@ def test_from_inside_only_the_two_sockets_answer(started, plan_of, drive, serve,
 
 def at_home() -> list[str]:
     """What stands in the operator's home, but for what leads to the interpreter."""
-    return [str(path) for path in Path.home().iterdir() if path not in Path(bubblewrap.interpreter()).parents]
+    return [str(path) for path in Path.home().iterdir() if path not in Path(host_interpreter()).parents]
 
 
 def own_addresses() -> list[str]:
@@ -226,7 +228,7 @@ def test_what_it_was_handed_is_forgotten_when_it_ends(started, backend, monkeypa
     if end == "stop":
         backend.stop("demo")
     else:
-        os.kill(parts(backend)["keeper"], signal.SIGKILL)
+        os.kill(parts(backend)["supervisor"], signal.SIGKILL)
         eventually(lambda: not backend.life("demo").alive)
         backend.tidy("demo")
     assert not told.exists()
@@ -582,22 +584,22 @@ def test_stop_kills_what_does_not_listen(started, backend):
     backend.stop("demo", seconds=0.1)
     assert gone(pids["init"])
     assert gone(pids["bwrap"])
-    eventually(lambda: gone(pids["keeper"]))
+    eventually(lambda: gone(pids["supervisor"]))
     assert backend.life("demo").exit_code == 137
     backend.stop("demo")  # nothing to do is fine
 
 
-def test_stop_ends_a_keeper_that_is_stuck(started, backend):
+def test_stop_ends_a_supervisor_that_is_stuck(started, backend):
     started(*IDLE)
     pids = parts(backend)
-    os.kill(pids["keeper"], signal.SIGSTOP)
+    os.kill(pids["supervisor"], signal.SIGSTOP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "GRACE_SECONDS", 0.2)
         backend.stop("demo", seconds=0.1)
     eventually(lambda: all(gone(pid) for pid in pids.values()))
 
 
-@pytest.mark.parametrize("victim", ["keeper", "bwrap", "init"])
+@pytest.mark.parametrize("victim", ["supervisor", "bwrap", "init"])
 def test_after_kill_9_of_any_part_nothing_is_left(started, backend, victim):
     started(*SH, "sleep 1000 & sleep 1000 & wait", limits=Limits(memory=512 << 20, pids=100, cpus=1))
     pids = parts(backend)
@@ -605,18 +607,18 @@ def test_after_kill_9_of_any_part_nothing_is_left(started, backend, victim):
     os.kill(pids[victim], signal.SIGKILL)
     eventually(lambda: not backend.life("demo").alive)
     eventually(lambda: all(gone(pid) for pid in pids.values()))
-    assert backend.life("demo").exit_code == (None if victim == "keeper" else 137)
+    assert backend.life("demo").exit_code == (None if victim == "supervisor" else 137)
     backend.stop("demo")
     assert cgroups.leftovers(backend.tag) == []
     assert backend.orphans([]) == []
 
 
-def test_what_a_killed_keeper_left_is_put_away_when_somebody_looks(started, backend, home):
+def test_what_a_killed_supervisor_left_is_put_away_when_somebody_looks(started, backend, home):
     run = home / "bottles" / "demo" / "run"
     started(*IDLE, limits=Limits(memory=512 << 20, pids=100, cpus=1))
     backend.tidy("demo")
-    assert (run / "keeper.sock").exists(), "one that lives is left alone"
-    os.kill(parts(backend)["keeper"], signal.SIGKILL)
+    assert (run / "supervisor.sock").exists(), "one that lives is left alone"
+    os.kill(parts(backend)["supervisor"], signal.SIGKILL)
     eventually(lambda: not backend.life("demo").alive)
 
     def tidied() -> bool:
@@ -625,36 +627,36 @@ def test_what_a_killed_keeper_left_is_put_away_when_somebody_looks(started, back
 
     eventually(tidied)
     assert cgroups.leftovers(backend.tag) == []
-    assert not (run / "keeper.sock").exists()
+    assert not (run / "supervisor.sock").exists()
 
 
 def test_the_record_of_groups_stays_until_they_are_gone(home):
     (home / "group" / "busy").mkdir(parents=True)
     (home / "group" / "busy" / "member").touch()
-    for name in ("lock", "keeper.sock"):
+    for name in ("lock", "supervisor.sock"):
         (home / name).touch()
     (home / "cgroups").write_text(f"{home}/group\n")
     run_dir.tidy(home)
-    assert ((home / "cgroups").exists(), (home / "keeper.sock").exists()) == (True, False)
+    assert ((home / "cgroups").exists(), (home / "supervisor.sock").exists()) == (True, False)
     shutil.rmtree(home / "group")
     run_dir.tidy(home)
     assert not (home / "cgroups").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_keeper_that_is_asked_to_stop_what_has_just_ended_tells_how_it_ended(started, backend, number):
+def test_a_supervisor_that_is_asked_to_stop_what_has_just_ended_tells_how_it_ended(started, backend, number):
     """Both at one moment: the end is there to be read when the request is."""
     started(*IDLE, limits=Limits(pids=100))
     pids = parts(backend)
-    os.kill(pids["keeper"], signal.SIGSTOP)
+    os.kill(pids["supervisor"], signal.SIGSTOP)
     os.kill(pids["init"], signal.SIGKILL)
     eventually(lambda: gone(pids["bwrap"]))
-    os.kill(pids["keeper"], number)
-    os.kill(pids["keeper"], signal.SIGCONT)
+    os.kill(pids["supervisor"], number)
+    os.kill(pids["supervisor"], signal.SIGCONT)
     eventually(lambda: not backend.life("demo").alive)
     assert backend.life("demo").exit_code == 137
     assert cgroups.leftovers(backend.tag) == []
-    assert not (backend.home / "bottles/demo/run/keeper.sock").exists()
+    assert not (backend.home / "bottles/demo/run/supervisor.sock").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGWINCH])
@@ -689,7 +691,7 @@ def test_orphans_are_those_that_nobody_knows(started, backend):
 
 def test_it_starts_again_after_any_end(started, backend):
     started(*IDLE)
-    os.kill(parts(backend)["keeper"], signal.SIGKILL)
+    os.kill(parts(backend)["supervisor"], signal.SIGKILL)
     eventually(lambda: not backend.life("demo").alive)
     started(*IDLE)
     assert backend.life("demo").alive
@@ -698,18 +700,18 @@ def test_it_starts_again_after_any_end(started, backend):
 def test_looks_at_the_lock_do_not_disturb_each_other_nor_a_start(home):
     run = home / "run"
     run.mkdir()
-    lock = run_dir.take(run, "demo")
+    lock = run_dir.acquire(run, "demo")
     assert run_dir.alive(run)
     os.close(lock)
     look = os.open(run / "lock", os.O_RDONLY)
     fcntl.flock(look, fcntl.LOCK_SH)
     assert not run_dir.alive(run)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_dir, "TAKE_SECONDS", 0.05)
+        patch.setattr(run_dir, "LOCK_SECONDS", 0.05)
         with pytest.raises(BackendError):
-            run_dir.take(run, "demo")
+            run_dir.acquire(run, "demo")
     os.close(look)
-    os.close(run_dir.take(run, "demo"))
+    os.close(run_dir.acquire(run, "demo"))
 
 
 # limits

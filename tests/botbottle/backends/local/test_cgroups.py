@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from botbottle.backends.base import Limits
 from botbottle.backends.local import cgroups
+from botbottle.core.plan_types import Limits
 
 ALL = Limits(cpus=1.5, memory=256 << 20, pids=64)
 
@@ -52,7 +52,7 @@ def test_v2_makes_one_group_beside_our_own(tmp_path, proc, monkeypatch):
     (parent / "session").mkdir(parents=True)
     control = parent / "cgroup.subtree_control"
     control.write_text("cpu memory pids")
-    monkeypatch.setattr(cgroups, "_handed_down", lambda _: frozenset(control.read_text().split()))
+    monkeypatch.setattr(cgroups, "_delegated", lambda _: frozenset(control.read_text().split()))
     v2_group(monkeypatch, parent / "b-demo", *V2_FILES)
     placement = cgroups.place("b-demo", ALL, proc=where)
     assert placement == cgroups.Placement(cgroups=(str(parent / "b-demo"),))
@@ -137,7 +137,7 @@ def v2_machine(tmp_path, monkeypatch):
             (tmp_path / name / "cgroup").write_text(groups)
         (tmp_path / "self" / "mounts").write_text(f"cgroup2 {tmp_path}/cg cgroup2 rw 0 0\n")
         (tmp_path / "cg" / "user").mkdir(parents=True)
-        monkeypatch.setattr(cgroups, "_handed_down", lambda _: frozenset({"memory", "pids", "cpu"}))
+        monkeypatch.setattr(cgroups, "_delegated", lambda _: frozenset({"memory", "pids", "cpu"}))
         v2_group(monkeypatch, tmp_path / "cg/user/one", *V2_FILES)
         return str(tmp_path)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from botbottle.backends import image_builders
-from botbottle.backends.base import BackendError, Unavailable
+from botbottle.backends.base import Unavailable
 from botbottle.backends.local import rootfs_build
+from botbottle.core.plan_types import BackendError
 from tests.support.requirements import require
 
 pytestmark = pytest.mark.process

@@ -17,7 +17,10 @@ import pytest
 
 from botbottle.backends import get
 from botbottle.backends.accounts import sandbox_name
-from botbottle.backends.base import (
+from botbottle.backends.base import NotRunning, Unavailable
+from botbottle.backends.smolmachines.backend import SmolmachinesBackend
+from botbottle.backends.smolmachines.smolvm import Refused, Smolvm, find_program
+from botbottle.core.plan_types import (
     CONFIG_INSIDE,
     SOCKETS_INSIDE,
     TRUST_INSIDE,
@@ -26,13 +29,9 @@ from botbottle.backends.base import (
     File,
     Limits,
     Mount,
-    NotRunning,
     Plan,
-    Unavailable,
     Variable,
 )
-from botbottle.backends.smolmachines.backend import SmolmachinesBackend
-from botbottle.backends.smolmachines.smolvm import Refused, Smolvm, find_program
 from egress.contract.secret_variables import FILE, from_bytes
 from tests.support import ROOT
 from tests.support.requirements import require
@@ -154,9 +153,9 @@ class TestTheRealCommandLine:
 def create_only(backend: SmolmachinesBackend, plan: Plan, *more: str) -> None:
     """What `start` asks for first; booting is more than every host can."""
     from botbottle.backends.accounts import sandbox_labels
-    from botbottle.backends.smolmachines.backend import _create
+    from botbottle.backends.smolmachines.machine import create_arguments
 
-    arguments = _create(plan, sandbox_labels(backend.home, plan.slug))
+    arguments = create_arguments(plan, sandbox_labels(backend.home, plan.slug))
     backend._smolvm.call("create", "--name", sandbox_name(backend.home, plan.slug), *arguments, *more)
 
 
@@ -260,7 +259,7 @@ def check_what_is_copied(recorded: Recorded) -> None:
     assert json.loads(variables["content"])["API_KEY"] == SECRET
     assert (variables["options"]["--mode"], variables["options"]["--uid"]) == (["400"], ["1000"])
     assert not Path(variables["positionals"][0]).exists()
-    assert "/run/bot-bottle/init.py" in copies
+    assert {"/run/bot-bottle/inside/init.py", "/run/bot-bottle/inside/bridge.py"} <= set(copies)
     assert copies["/etc/bot-bottle/note"]["content"] == "note"
     index = json.loads(copies["/run/bot-bottle/files/index.json"]["content"])
     assert index == [{"name": "0", "path": "/home/agent/.claude.json", "mode": 0o600}]

@@ -1,4 +1,4 @@
-"""What the backends' tests share: a home with a bottle's directories, and servers behind its sockets."""
+"""What tests with a bottle share: a home with its directories, and servers behind its sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from botbottle.backends.base import (
+from botbottle.core.plan_types import (
     CONFIG_INSIDE,
     HOME_INSIDE,
     SOCKETS_INSIDE,
