@@ -93,5 +93,5 @@ def test_only_what_can_be_shown_is_taken_from_the_answer(output: str, state: dic
 def test_an_archive_that_is_a_link_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "made").symlink_to(tmp_path / "secret")
-    assert not canary._take(tmp_path / "made", tmp_path / "kept")
+    assert not canary._move_out(tmp_path / "made", tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
