@@ -13,7 +13,7 @@ from egress.proxy.state.bottle import BottleState
 
 def bottle_status(bottle: BottleState, secrets: Secrets) -> dict[str, Any]:
     problems = [_problem_with(auth, secrets) for auth in bottle.wanted_secrets()]
-    problems.append(bottle.handed.look(monotonic()).problem)
+    problems.append(bottle.handed.current(monotonic()).problem)
     return {
         **bottle.ack().as_dict(),
         "connections": len(bottle.connections),
