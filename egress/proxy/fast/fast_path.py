@@ -94,11 +94,12 @@ class FastPath:
             self._upstream = self._upstream_for(origin)
         except Exception as error:  # the task answers it, or logs it
             self._failure = error
+        if self._failure is None:
+            self._bottle.flows.add(self)  # a revoke may come before the task takes it
         if self._upstream is None:
             client.bell.ring()
             return True
         self._session.request.note_allowed()
-        self._bottle.flows.add(self)
         client.deadline = client.clock() + self._proxy.limits.response_seconds
         self._upstream.sink = self._take_answer
         self._batch.put(self._upstream, origin.request_head(self._head))
@@ -119,9 +120,10 @@ class FastPath:
             raise failure
         if upstream is not None:
             upstream.sink = None
-            if self._is_cut:
+        if self._is_cut:
+            if upstream is not None:
                 upstream.abort()
-                raise Gone("cut")
+            raise Gone("cut")
         return self._admitted, upstream
 
     # --- the answer

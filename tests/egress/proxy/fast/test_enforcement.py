@@ -57,7 +57,8 @@ class CountedBatch(WriteBatch):
 class Scene:
     """A session inside TLS, without the TLS: the client's end and the origin's are sockets of the test."""
 
-    def __init__(self, proxy: Proxy, batch: CountedBatch, client: socket.socket) -> None:
+    def __init__(self, proxy: Proxy, batch: CountedBatch, client: socket.socket, near: Connection) -> None:
+        self.near = near
         self._proxy = proxy
         self._loop = asyncio.get_running_loop()
         self._client = client
@@ -86,6 +87,12 @@ class Scene:
             await asyncio.sleep(0.05)
         return await self._loop.sock_recv(self._client, 65536)
 
+    def revoke(self) -> int:
+        """Take every route away. Returns how many requests that cut."""
+        bottle, now = self._proxy.bottles["agent-a"], datetime.now(UTC)
+        bottle.snapshot = Snapshot("agent-a", 2, RouteTable(), now.isoformat())
+        return bottle.flows.cut_forbidden(bottle.snapshot, now)
+
     def records(self) -> list[Record]:
         return [record for kept in self._proxy.records._of_bottle.values() for _, record in kept]
 
@@ -112,13 +119,13 @@ async def scene(home: Path, route: Route) -> AsyncIterator[Scene]:
         bottle.snapshot = Snapshot("agent-a", 1, table, datetime.now(UTC).isoformat())
         bottle.search = replace(proxy.scanners.search(bottle), until=math.inf)
         near, client = _pair()
-        batch = CountedBatch()
+        batch, connection = CountedBatch(), await _connection(proxy, near)
         session = ClientSession(
-            proxy, await _connection(proxy, near), Entry.PROXY_SOCKET, bottle,
+            proxy, connection, Entry.PROXY_SOCKET, bottle,
             inside=HOST, fast_paths=partial(FastPath, proxy, batch),
         )  # fmt: skip
         serving = asyncio.create_task(session.run())
-        found = Scene(proxy, batch, client)
+        found = Scene(proxy, batch, client, connection)
         try:
             async with asyncio.timeout(PATIENCE):
                 yield found
@@ -170,6 +177,20 @@ async def test_a_request_on_the_fast_path_is_judged_once(
         assert await found.ask(get("/x", HOST), *pieces) == OK
         assert (dict(calls), found.took_fast_path) == (ONCE, True)
         assert [(one.path, one.status, one.bytes_in) for one in found.records()] == [("/x", 200, 2)]
+
+
+@pytest.mark.parametrize("has_connection", [False, True])
+async def test_a_revoke_cuts_a_request_that_waits_for_the_task(tmp_path: Path, has_connection: bool) -> None:
+    async with scene(tmp_path, PLAIN) as found:
+        if has_connection:
+            await found.keep_connection()
+        await asyncio.sleep(0)  # the task waits for a head
+        assert found.near.fast_path is not None
+        assert found.near.fast_path(get("/x", HOST))
+        assert found.revoke() == 1
+        await asyncio.sleep(0.05)
+        assert found.near.closed
+    assert [(one.path, one.status, one.reason) for one in found.records()] == [("/x", 0, "cut")]
 
 
 @pytest.mark.parametrize(
