@@ -105,8 +105,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._connection.connection_made(self)
 
     def _fail_handshake(self, error: Exception) -> None:
-        self._is_closing = True
-        if not self._opened.done():
+        if not self._opened.done():  # or it succeeded, and the task does not know yet
+            self._is_closing = True
             self._opened.set_exception(error)
 
     # --- the transport below calls these
@@ -205,6 +205,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
         if self._is_open:
+            if not self._session.is_over:
+                self._connection.broke_off = True  # also when we ended it, for what the peer sent
             self._connection.connection_lost(exc)
         else:
             self._fail_handshake(

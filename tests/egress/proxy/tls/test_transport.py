@@ -103,6 +103,22 @@ async def test_a_peer_that_says_nothing_is_not_waited_for(
         assert await asyncio.get_running_loop().sock_recv(peer.raw, 1) == b""
 
 
+async def test_a_deadline_that_ends_with_the_handshake_does_not_break_the_connection(
+    authority: Authority, trusting: ssl.SSLContext
+) -> None:
+    async with connected(authority.session_for(HOST), trusting) as (ours, peer):
+        shaking = asyncio.create_task(ours.tls.handshake(seconds=PATIENCE))
+        last = await peer.shake_hands()
+        ours.tls._opened.add_done_callback(lambda _: ours.tls._fail_handshake(TimeoutError()))
+        await peer.send(last)
+        await shaking
+        assert not ours.tls.is_closing(), "nothing would be read, and it could not be closed"
+        ours.wire.write(b"answer")
+        assert await peer.read(6) == b"answer"
+        ours.wire.close()
+        assert await peer.read(1) == b""
+
+
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", bytes(100), b"\x16\x03\x01\x00\x02\x01\x00"])
 async def test_what_is_no_handshake_ends_it(
     authority: Authority, trusting: ssl.SSLContext, data: bytes
@@ -121,6 +137,7 @@ async def test_a_tampered_record_ends_the_connection(authority: Authority, trust
         sealed[-1] ^= 1
         await peer.send(bytes(sealed))
         await until(lambda: ours.wire.closed)
+        assert (ours.wire.ended, ours.wire.broke_off) == (True, True), "this is no end that was meant"
         assert not ours.wire.buffer
 
 
@@ -134,6 +151,7 @@ async def test_the_peers_goodbye_is_an_end_after_all_that_came_before(
         await peer.send(last + peer.outgoing.read())
         await until(lambda: ours.wire.closed)
         assert (ours.wire.ended, bytes(ours.wire.buffer)) == (True, b"last words")
+        assert not ours.wire.broke_off
 
 
 async def test_a_connection_that_breaks_off_is_an_end_too(
