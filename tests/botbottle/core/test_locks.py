@@ -80,8 +80,12 @@ def test_a_file_system_without_locks_costs_no_descriptors(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    before = os.listdir("/proc/self/fd")
+    before = _open_descriptors()
     for _ in range(3):
         with pytest.raises(OSError, match="No locks available"):
             locks.acquire(tmp_path / "lock")
-    assert os.listdir("/proc/self/fd") == before
+    assert _open_descriptors() == before
+
+
+def _open_descriptors() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
