@@ -142,7 +142,7 @@ class Origin:
 
     def _own_fields(self, head: RequestHead) -> list[Field]:
         """The agent's own fields that travel on."""
-        fields = without_overrides(head.travelling, self.route)
+        fields = without_overrides(head, self.route)
         if (auth := self.route.auth) is not None:
             fields = [entry for entry in fields if not is_credential(entry[0], auth)]
         if auth is not None or self.route.dlp.incoming:
