@@ -45,6 +45,7 @@ soak: $(VENV)/.dev
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/lint-imports --no-cache --no-logo >/dev/null || $(BIN)/lint-imports --no-cache
 
 types: $(VENV)/.dev
 	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && \

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from botbottle.core.processes import Child, answers_health, run_until_stopped
-from botbottle.database.holder import held_open
+from botbottle.database.holder import keep_open
 from botbottle.web import listeners
 from botbottle.web.listeners import Listener
 from egress.tables.proxy_client import ProxyClient, ProxyDown
@@ -74,7 +74,7 @@ def main() -> int:
     opened = listeners.inherited()
     assert opened is not None  # noqa: S101 - handed down together with the plan
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    with held_open(Path(plan.database)), listeners.published(Path(plan.home), opened):
+    with keep_open(Path(plan.database)), listeners.published(Path(plan.home), opened):
         run_until_stopped(plan.children(opened), ready=partial(_announce, plan.announcement))
     return 0
 

@@ -13,6 +13,7 @@ from channels.layers import get_channel_layer
 from django.conf import settings
 from django.utils import timezone
 
+from botbottle.core.tasks import cancel_and_wait
 from botbottle.database import reserve
 from botbottle.leader_thread import LeaderThread
 from egress import secrets
@@ -24,7 +25,6 @@ from supervise.disk.watch import DiskWatch
 from supervise.errors import AlreadyDecided
 from supervise.models import Proposal
 from supervise.proposals import apply, decisions
-from supervise.proposals.waiting import cancel_and_wait
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0

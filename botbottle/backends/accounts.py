@@ -51,7 +51,7 @@ def bottle_user(home: Path) -> User:
     return User(status.st_uid, status.st_gid) if status.st_uid else User(UID_INSIDE, UID_INSIDE)
 
 
-def give_own_workspace(plan: Plan, user: User) -> None:
+def chown_workspace(plan: Plan, user: User) -> None:
     """Make the bottle's user own the workspace that bot-bottle created. Other workspaces are not touched."""
     if os.geteuid() != 0:
         return

@@ -53,7 +53,7 @@ class Child:
         """Whether it ended because of a setting that only the operator can correct."""
         return self.process is not None and self.process.poll() == REFUSED
 
-    def tend(self) -> None:
+    def restart_if_ended(self) -> None:
         """Restart it after a death: at once the first time, then more and more slowly, up to ten seconds."""
         if self.process is None or self.process.poll() is None:
             return
@@ -108,19 +108,19 @@ def run_until_stopped(
                 raise SystemExit(REFUSED)  # it has printed why
             if time.monotonic() > deadline:
                 raise BadSetting("bot-bottle did not come up within a minute. The lines above say why.")
-            _tend(children)
+            _restart_ended(children)
         if not received_signals:
             ready()
         while not received_signals:
-            _tend(children)
+            _restart_ended(children)
     finally:
         stopping()
         _stop(children)
 
 
-def _tend(children: list[Child]) -> None:
+def _restart_ended(children: list[Child]) -> None:
     for child in children:
-        child.tend()
+        child.restart_if_ended()
     time.sleep(POLL_SECONDS)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 @contextmanager
-def held_open(path: Path) -> Iterator[None]:
+def keep_open(path: Path) -> Iterator[None]:
     """Keep the database open within the block. Does nothing where the file does not exist."""
     if not path.is_file():
         yield

@@ -17,7 +17,7 @@ OPENCODE_PLUGIN: Final = f"{HOME_INSIDE}/.config/opencode/plugins/bot-bottle-con
 HOOK_SECONDS: Final = 15  # more than the script's own five seconds, less than a person notices
 
 _SCRIPT: Final = f'''\
-"""Prints what bot-bottle tells this bottle when a session begins. Written anew at each start."""
+"""Prints what bot-bottle tells this bottle when a session begins. Rewritten at each start."""
 
 import http.client
 import json
@@ -56,7 +56,7 @@ sys.stdout.buffer.write(text)
 '''
 
 _PLUGIN: Final = f"""\
-// Adds what bot-bottle tells this bottle to the system prompt of each session. Written anew at each start.
+// Adds what bot-bottle tells this bottle to the system prompt of each session. Rewritten at each start.
 const ADDRESS = "http://127.0.0.1:{AGENT_PORT_INSIDE}/session-context?format=text"
 const MOST = 100
 const blocks = new Map() // by session, so that the prompt stays the same while one lasts

@@ -149,7 +149,7 @@ class Connections:
             self._enter(place)
             self._make_room()
 
-    def tend(self) -> None:
+    def close_slow(self) -> None:
         """Close connections that take too long to send a request. Called every second."""
         self._make_room()
         overdue = self._clock() - REQUEST_SECONDS

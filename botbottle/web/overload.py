@@ -6,7 +6,6 @@ Neither uses a thread or the database.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -14,10 +13,10 @@ from contextlib import asynccontextmanager
 from random import uniform
 from typing import Any
 
+from botbottle.web.access_log import AccessEntry
 from botbottle.web.owners import Kind, Owner
 from botbottle.web.planes import Plane
-from supervise.mcp.access_log import AccessEntry
-from supervise.mcp.jsonrpc import UNAVAILABLE
+from botbottle.web.rpc_errors import UNAVAILABLE, error_body
 
 MOST_UNANSWERED = {Kind.AGENTS: 256, Kind.OPERATORS: 256}  # requests of one owner that have no answer yet
 BEGUN_ALONE = 2  # of these, begun at once while no other owner asks
@@ -116,7 +115,9 @@ async def refuse(owner: Owner, scope: Any, send: Any) -> None:
         return
     agents = owner.kind is Kind.AGENTS
     status, body, media_type = (
-        (429, refusal_body(TOO_MANY), b"application/json") if agents else (503, BUSY.encode(), b"text/plain")
+        (429, error_body(UNAVAILABLE, TOO_MANY), b"application/json")
+        if agents
+        else (503, BUSY.encode(), b"text/plain")
     )
     headers = [(b"content-type", media_type), (b"retry-after", b"%d" % RETRY_AFTER)]
     if scope["plane"] is not Plane.RELAY:
@@ -128,8 +129,3 @@ async def refuse(owner: Owner, scope: Any, send: Any) -> None:
     # the relay, which has a connection per request, the answer also does not end before that time.
     await asyncio.sleep(RETRY_AFTER * uniform(1, 2))  # noqa: S311 - so that not all come back at once
     await send({"type": "http.response.body", "body": b""})
-
-
-def refusal_body(sentence: str) -> bytes:
-    error = {"code": UNAVAILABLE, "message": sentence}
-    return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("ascii")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
-import json
 import logging
 import resource
 import socket
@@ -13,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
-from typing import Any
+from typing import Any, Protocol
 
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
@@ -22,23 +21,18 @@ from twisted.internet import defer, reactor, tcp, unix
 from twisted.internet.task import LoopingCall
 from twisted.web.http import HTTPChannel
 
+from botbottle.core.tasks import cancel_and_wait
+from botbottle.web.access_log import AccessEntry
 from botbottle.web.connections import Connections, Place, for_planes
 from botbottle.web.listeners import BACKLOG, Listener
-from botbottle.web.overload import BEGUN, TOO_MANY, refusal_body
+from botbottle.web.overload import BEGUN, TOO_MANY
 from botbottle.web.owners import Owner, owner_of
 from botbottle.web.planes import Plane
-from egress.tables import proxy_client
-from egress.traffic.record_import import RecordImport
-from supervise import events
-from supervise.background import BackgroundJobs
-from supervise.mcp.access_log import AccessEntry
-from supervise.proposals.waiting import cancel_and_wait, hub
-from supervise.webhooks.sender import Sender
+from botbottle.web.rpc_errors import INVALID_REQUEST, UNAVAILABLE, error_body
 
 log = logging.getLogger(__name__)
 ANSWER_SECONDS = 3.5  # for waiting calls and open requests to be answered
 WORK_SECONDS = 1.0  # of these, for requests at work before waiting calls are answered
-ACK_SECONDS = 1.0  # how long a decision being applied still waits for the proxy
 LAST_SECONDS = 4.8  # then the stop is enforced
 STOPPING = "bot-bottle is stopping. Nothing was changed. Make the same request again in a few seconds."
 # The loop releases the interpreter at every read and write. This is how long it waits to get it back from
@@ -103,7 +97,7 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
         self.setHeader(b"connection", b"close")
         if retry_after:
             self.setHeader(b"retry-after", retry_after)
-        self.write(_error_body(sentence))
+        self.write(error_body(INVALID_REQUEST, sentence))
         self.finish()
         method, path = (each.decode("ascii", "replace") for each in (self.method, self.path))
         AccessEntry(method, path).write(status)
@@ -133,7 +127,9 @@ class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
         owner = self._owner(self.requests[-1].requestHeaders.getAllRawHeaders())
         if not self.factory.connections.requested(self.place, owner, has_body=self.length != 0):
             self.requests[-1].is_turned_away = True
-            self._answer_and_close(b"429 Too Many Requests\r\nRetry-After: 5", refusal_body(TOO_MANY))
+            self._answer_and_close(
+                b"429 Too Many Requests\r\nRetry-After: 5", error_body(UNAVAILABLE, TOO_MANY)
+            )
 
     def allContentReceived(self) -> None:  # noqa: N802 - Twisted's name
         self.factory.connections.complete(self.place)
@@ -156,9 +152,10 @@ class PlainSpeakingChannel(HTTPChannel):  # type: ignore[misc]
     def _respondToBadRequestAndDisconnect(self) -> None:  # noqa: N802 - Twisted's name
         self._answer_and_close(
             b"400 Bad Request",
-            _error_body(
+            error_body(
+                INVALID_REQUEST,
                 "The request could not be read. Check its first line, its headers and that Content-Length is "
-                "one whole number."
+                "one whole number.",
             ),
         )
 
@@ -188,10 +185,25 @@ class BoundedFactory(HTTPFactory):  # type: ignore[misc]
         return protocol
 
 
+class Work(Protocol):
+    """What the process does besides answering requests."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def answer_waiting_calls(self) -> None:
+        """Begin to answer all calls that wait for a decision: the process stops."""
+
+    def has_waiting_calls(self) -> bool: ...
+
+
 class WebServer(Server):  # type: ignore[misc]
     """Daphne's server for bound sockets."""
 
-    def __init__(self, application: Any, opened: list[Listener], ready: Callable[[], None]) -> None:
+    def __init__(
+        self, application: Any, opened: list[Listener], work: Work, ready: Callable[[], None]
+    ) -> None:
         super().__init__(
             application,
             endpoints=["adopted"],
@@ -205,9 +217,7 @@ class WebServer(Server):  # type: ignore[misc]
         self._opened = opened
         self._ports: list[Any] = []
         self._ready = ready
-        self._background_jobs = BackgroundJobs()
-        self._record_import = RecordImport(when_refused=events.announce_refusals)
-        self._sender = Sender()
+        self._work = work
 
     def _adopt(self) -> None:
         most = settings.SUPERVISE_MAX_BODY_BYTES  # Autobahn's default accepts a frame of any size
@@ -218,16 +228,12 @@ class WebServer(Server):  # type: ignore[misc]
             factory = BoundedFactory(self, listener.plane, planes[listener.plane])
             self._ports.append(_listen(listener, factory))
             listener.socket.close()
-            LoopingCall(planes[listener.plane].tend).start(TEND_SECONDS, now=False)
+            LoopingCall(planes[listener.plane].close_slow).start(TEND_SECONDS, now=False)
         reactor.addSystemEventTrigger("after", "shutdown", self.application.threads.close)
         reactor.callWhenRunning(self._begin)
 
     def _begin(self) -> None:
-        events.send_on(asyncio.get_event_loop())  # first: the threads below announce events from their start
-        self._background_jobs.start()
-        if settings.EGRESS_PROXY:
-            self._record_import.start()
-        self._sender.start()
+        self._work.start()
         self._ready()
 
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
@@ -253,10 +259,7 @@ class WebServer(Server):  # type: ignore[misc]
         self.stopping = True  # later requests are refused
         for port in self._ports:
             port.stopListening()
-        self._record_import.stop()
-        self._sender.stop()
-        asyncio.get_running_loop().call_later(ACK_SECONDS, proxy_client.abort_calls)
-        await asyncio.gather(self._background_jobs.stop(), self._answer_all())
+        await asyncio.gather(self._work.stop(), self._answer_all())
         await cancel_and_wait(self._unanswered())
         reactor.crash()  # the process's end closes thousands of connections at once, the loop one by one
 
@@ -265,7 +268,7 @@ class WebServer(Server):  # type: ignore[misc]
         deadline = time.monotonic() + ANSWER_SECONDS
         await self._until(self._works_on_none, deadline - ANSWER_SECONDS + WORK_SECONDS)
         gc.disable()  # garbage of thousands of calls ends with the process
-        hub.drain()
+        self._work.answer_waiting_calls()
         await self._until(self._has_answered_all, deadline)
 
     async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
@@ -278,7 +281,7 @@ class WebServer(Server):  # type: ignore[misc]
 
     def _has_answered_all(self) -> bool:
         """Whether every answer is in its socket."""
-        return not (len(hub) or any(self._open_requests()) or reactor.getWriters())
+        return not (self._work.has_waiting_calls() or any(self._open_requests()) or reactor.getWriters())
 
     def _open_requests(self) -> Iterator[WebRequest]:
         """Requests that have arrived and are not answered, without consoles' websockets."""
@@ -367,18 +370,12 @@ def _listen(listener: Listener, factory: BoundedFactory) -> Any:
     return port
 
 
-def _error_body(sentence: str) -> bytes:
-    """An error from before Django, in the same shape as the endpoint's own errors."""
-    error = {"code": -32600, "message": sentence}
-    return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode("ascii")
-
-
-def serve(application: Any, opened: list[Listener], *, ready: Callable[[], None]) -> None:
+def serve(application: Any, opened: list[Listener], work: Work, *, ready: Callable[[], None]) -> None:
     """Run until SIGTERM or SIGINT. `ready` is called once requests are answered."""
     _raise_file_limit()
     reactor.addSystemEventTrigger("before", "shutdown", _enforce_the_stop)
     sys.setswitchinterval(SWITCH_SECONDS)
-    WebServer(application, opened, ready).run()
+    WebServer(application, opened, work, ready).run()
 
 
 def _enforce_the_stop() -> None:

@@ -142,7 +142,7 @@ class Orders:
         self._end = b""
         self.found = False
 
-    def look_at(self, piece: bytes, *, last: bool = False) -> None:
+    def scan(self, piece: bytes, *, last: bool = False) -> None:
         """Search a piece. After the `last` piece, another text begins."""
         if self.found:
             return
@@ -155,7 +155,7 @@ class Orders:
     def steps(self, piece: bytes) -> Iterator[None]:
         """The same in steps, for a piece that may be long: data decoded at once can be megabytes."""
         for start in range(0, len(piece), WINDOW):
-            self.look_at(piece[start : start + WINDOW])
+            self.scan(piece[start : start + WINDOW])
             yield
 
 
@@ -197,7 +197,7 @@ class BodyScan:
         start = 0
         while (end := start + WINDOW - len(self._unseen)) < len(data):
             window = self._take_unseen(data[start:end])
-            yield from self._look_at(window, last=False)
+            yield from self._scan_decoded(window, last=False)
             if not is_whole:
                 self._pending += window
             start = end
@@ -205,7 +205,7 @@ class BodyScan:
             self._unseen += data[start:]
             return self._release()
         window = self._take_unseen(data[start:])
-        yield from self._look_at(window, last=True)
+        yield from self._scan_decoded(window, last=True)
         if self._containers is not None:
             self._containers.end()
             self._containers.close()
@@ -226,7 +226,7 @@ class BodyScan:
         self._pending = self._pending[cut:]  # copied, because a slice keeps the whole buffer
         return released
 
-    def _look_at(self, window: bytes, *, last: bool) -> Iterator[None]:
+    def _scan_decoded(self, window: bytes, *, last: bool) -> Iterator[None]:
         self._allowance.coded += len(window)
         yield from self._as_sent.steps(window, last=last)
         if self._decoding is None:
@@ -240,7 +240,7 @@ class BodyScan:
                 yield  # also if nothing was decoded: that took time too
             if last:
                 self._decoding.end()
-                self._decoded.look_at(b"", last=True)
+                self._decoded.scan(b"", last=True)
 
     def _open(self, data: bytes) -> Iterator[None]:
         if self._containers is not None:
@@ -265,27 +265,27 @@ class Text:
     def steps(self, piece: bytes, *, last: bool) -> Iterator[None]:
         size = PART if self._form else WINDOW
         for start in range(0, len(piece), size):
-            yield from self._look(piece[start : start + size], last=last and start + size >= len(piece))
+            yield from self._scan(piece[start : start + size], last=last and start + size >= len(piece))
         if last and not piece:
-            self.look_at(piece, last=True)
+            self.scan(piece, last=True)
 
-    def look_at(self, piece: bytes, *, last: bool) -> None:
-        for _ in self._look(piece, last=last):
+    def scan(self, piece: bytes, *, last: bool) -> None:
+        for _ in self._scan(piece, last=last):
             pass
 
-    def _look(self, piece: bytes, *, last: bool) -> Iterator[None]:
+    def _scan(self, piece: bytes, *, last: bool) -> Iterator[None]:
         text = self._plain + piece
         self._plain = text[-OVERLAP:]
         self._search(text)
         if self._scanner.literals.expressions:
-            self._look_at_unwrapped(piece)
+            self._scan_unwrapped(piece)
         if self._form:
-            self._look_at_values(piece, last=last)
+            self._scan_values(piece, last=last)
         yield
         if not self._secrets_only:
-            yield from self._look_at_encoded(text, last=last)
+            yield from self._scan_encoded(text, last=last)
 
-    def _look_at_encoded(self, text: bytes, *, last: bool) -> Iterator[None]:
+    def _scan_encoded(self, text: bytes, *, last: bool) -> Iterator[None]:
         for start in range(0, len(text), ENCODED_PART):
             part = text[max(0, start - OVERLAP) : start + ENCODED_PART]
             if (kind := self._scanner.kind_in_encoded(part, self._run_before)) is not None:
@@ -294,7 +294,7 @@ class Text:
                 self._run_before = run_before(part, max(0, len(part) - OVERLAP), self._run_before)
             yield
 
-    def _look_at_unwrapped(self, piece: bytes) -> None:
+    def _scan_unwrapped(self, piece: bytes) -> None:
         bare = _LINES_IN_JSON.sub(b"", piece).translate(None, _WRAPPING)
         if len(bare) == len(piece) and not self._was_wrapped:
             self._unwrapped = self._plain  # nothing new to see
@@ -305,7 +305,7 @@ class Text:
         if self._scanner.literals.first(text) is not None:
             raise Found(Finding(PROVISIONED, "body"))
 
-    def _look_at_values(self, piece: bytes, *, last: bool) -> None:
+    def _scan_values(self, piece: bytes, *, last: bool) -> None:
         coded = self._half_escape + piece
         cut = len(coded) if last else _before_half_escape(coded)
         self._half_escape = coded[cut:]

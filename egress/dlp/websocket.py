@@ -93,7 +93,7 @@ class FrameScan:
                 break
         for text, unsearched in zip(self._texts, self._unsearched, strict=True):
             if unsearched:
-                text.look_at(bytes(unsearched), last=False)
+                text.scan(bytes(unsearched), last=False)
                 unsearched.clear()
         released = bytes(self._held[: self._releasable()])
         del self._held[: len(released)]
@@ -199,7 +199,7 @@ class FrameScrub:
 
     def _write(self, cleaned: bytearray, *, last: bool) -> Generator[None, None, None]:
         if self._orders is not None:
-            self._orders.look_at(bytes(self._text), last=last)
+            self._orders.scan(bytes(self._text), last=last)
         text = yield from self._message.steps(bytes(self._text), last=last)
         self._text.clear()
         if text or last:

@@ -93,7 +93,7 @@ class Config:
     def discovery(self) -> Path:
         return self.run / sharding.DISCOVERY
 
-    def tell(self, port: int | None) -> None:
+    def publish(self, port: int | None) -> None:
         """Write down the port and the number of processes. On a full disk we serve without that file."""
         text = json.dumps({"port": port, "processes": self.processes}) + "\n"
         try:

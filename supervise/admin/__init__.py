@@ -1,5 +1,5 @@
-"""The Django admin's pages for proposals, access, MCP servers and webhooks. Django finds them here."""
+"""The admin pages of bottles, proposals, access, MCP servers and webhooks. Django finds them here."""
 
-from supervise.admin import access, mcp_servers, proposals, webhooks
+from supervise.admin import access, bottles, mcp_servers, proposals, webhooks
 
-__all__ = ["access", "mcp_servers", "proposals", "webhooks"]
+__all__ = ["access", "bottles", "mcp_servers", "proposals", "webhooks"]

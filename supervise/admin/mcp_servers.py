@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from botbottle.admin import ReadOnlyAdmin, hostile
-from supervise import sanitize
+from botbottle.core import sanitize
 from supervise.access import permissions
 from supervise.bottles import mcp_servers
 from supervise.errors import SuperviseError

@@ -15,9 +15,10 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from botbottle.admin import HistoryAdmin, ReadOnlyAdmin, hostile, hostile_json
+from botbottle.core import sanitize
 from egress.models import Secret
 from egress.secrets import is_readable, valid_value
-from supervise import audit, sanitize
+from supervise import audit
 from supervise.access import api_keys, secrets
 from supervise.access.permissions import may_decide
 from supervise.console.cards import summary_of

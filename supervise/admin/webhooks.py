@@ -11,7 +11,7 @@ from django.db.models import Count, Model, Q, QuerySet
 from django.http import HttpRequest
 
 from botbottle.admin import ReadOnlyAdmin, hostile_json
-from supervise import sanitize
+from botbottle.core import sanitize
 from supervise.models import Delivery, Webhook
 from supervise.webhooks import manage
 from supervise.webhooks.http import BadReceiver, check_url

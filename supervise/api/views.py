@@ -22,6 +22,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
 from rest_framework.views import APIView, exception_handler
 
+from botbottle.core.sanitize import escape_html_json
 from botbottle.database.faults import fault_of
 from botbottle.models import Bottle
 from botbottle.web.error_pages import api_unavailable
@@ -41,7 +42,6 @@ from supervise.bottles import records as bottles
 from supervise.models import ApiKey, Approval, Decision, Proposal
 from supervise.proposals import decisions, queries
 from supervise.proposals.kind import names
-from supervise.sanitize import escape_html_json
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from supervise.sanitize import without_nul
+from botbottle.core.sanitize import without_nul
 
 STARTING = "starting.log"  # in the bottle's directory: the log of its last start in the background
 MOST = 4 * 1024**2  # characters

@@ -23,6 +23,7 @@ from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import transaction
 
+from botbottle.core.sanitize import without_nul
 from botbottle.launch import journal
 from botbottle.manifest import reader as manifests
 from botbottle.manifest.mcp_servers import Spec
@@ -37,7 +38,6 @@ from supervise.bottles import records as bottles
 from supervise.bottles.lifecycle import manifest_path
 from supervise.errors import NotPermitted, SuperviseError
 from supervise.models import ManagedServer
-from supervise.sanitize import without_nul
 
 log = logging.getLogger(__name__)
 VERBS = ("start", "stop", "restart")

@@ -21,6 +21,7 @@ from botbottle.backends import image_builders
 from botbottle.backends.base import Progress
 from botbottle.core import locks
 from botbottle.core.plan_types import BackendError, Plan
+from botbottle.core.sanitize import without_nul, without_nul_json
 from botbottle.dockerfiles.parse import digest_of
 from botbottle.launch import canary, journal, plan_cache, scratch_sandbox
 from botbottle.models import Bottle
@@ -34,7 +35,6 @@ from supervise.bottles.images import Image, Phase
 from supervise.errors import NotPermitted, SuperviseError
 from supervise.models import Decision, Rebuild
 from supervise.proposals import apply
-from supervise.sanitize import without_nul, without_nul_json
 
 log = logging.getLogger(__name__)
 KEPT_IMAGES = 3

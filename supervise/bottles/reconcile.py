@@ -18,6 +18,7 @@ from botbottle import backends
 from botbottle.backends.base import Backend, Life
 from botbottle.core import locks
 from botbottle.core.plan_types import BackendError
+from botbottle.core.sanitize import without_nul, without_nul_json
 from botbottle.launch import journal
 from botbottle.launch.journal import Reading
 from botbottle.models import Bottle
@@ -25,7 +26,6 @@ from egress.tables import homes
 from supervise import audit, events
 from supervise.bottles.state_from_journal import BY_ITSELF, BottleState, derive_state
 from supervise.models.rebuilds import Rebuild
-from supervise.sanitize import without_nul, without_nul_json
 
 log = logging.getLogger(__name__)
 LOCK = ".reconcile.lock"

@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
+from botbottle.core.sanitize import without_nul_json
 from egress.models import RouteTableVersion
 from egress.policy import merge
 from egress.policy.describe import table_text
@@ -27,7 +28,6 @@ from supervise.errors import BadAsk, TooRisky
 from supervise.proposals import apply, quorum
 from supervise.proposals.kind import Preview
 from supervise.proposals.risk import Level, Risk, route_risk
-from supervise.sanitize import without_nul_json
 
 CAUSE = 200  # the most characters of a version's cause
 

@@ -16,11 +16,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import OperationalError, ProgrammingError
 
+from botbottle.core.sanitize import escape_html_json, make_visible
 from botbottle.web import listeners
 from supervise.diffs import line_diff
 from supervise.errors import AlreadyDecided, SuperviseError
 from supervise.proposals.kind import Preview
-from supervise.sanitize import escape_html_json, make_visible
 
 ALL_ROWS = 10**6
 JSON_HELP = "print one JSON value for scripts"

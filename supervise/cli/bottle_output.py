@@ -12,10 +12,10 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.timesince import timesince
 
+from botbottle.core.sanitize import make_visible, one_line
 from botbottle.models import Bottle
 from botbottle.web import listeners
 from supervise.bottles.records import Credentials
-from supervise.sanitize import make_visible, one_line
 
 # Colours and cursor moves (CSI), titles and links (OSC and similar), and short escapes.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")

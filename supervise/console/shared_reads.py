@@ -137,10 +137,10 @@ class SharedAsyncRead(Generic[T]):
             self._loop, self._current, self._next = loop, None, None
         if self._next is None:
             # A context of its own, because it outlives the page that asks first.
-            self._next = loop.create_task(self._look(self._current), context=Context())
+            self._next = loop.create_task(self._refresh(self._current), context=Context())
         return await asyncio.shield(self._next)
 
-    async def _look(self, before: asyncio.Task[T] | None) -> T:
+    async def _refresh(self, before: asyncio.Task[T] | None) -> T:
         if before is not None:
             await asyncio.wait([before])
         self._current, self._next = self._next, None

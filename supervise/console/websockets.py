@@ -23,6 +23,7 @@ from django.contrib import auth
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 
+from botbottle.core.sanitize import make_visible
 from botbottle.web.websockets import UNAVAILABLE
 from supervise import events
 from supervise.access.permissions import may_view
@@ -30,7 +31,6 @@ from supervise.bottles import build_log, images
 from supervise.console.shared_reads import SharedAsyncRead
 from supervise.models import Rebuild
 from supervise.proposals import queries
-from supervise.sanitize import make_visible
 
 log = logging.getLogger(__name__)
 FORBIDDEN = 4403

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.http import QueryDict
 
+from botbottle.core.sanitize import make_visible, without_nul
 from botbottle.dockerfiles.parse import MOST_BYTES, MOST_INSTRUCTIONS, BadDockerfile
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
@@ -38,7 +39,6 @@ from supervise.proposals.kind import (
     required_text,
 )
 from supervise.proposals.risk import Level, Risk
-from supervise.sanitize import make_visible, without_nul
 
 LOG_SHOWN = 1500  # characters
 _STEPS = {
@@ -103,7 +103,7 @@ class CapabilityBlock(Kind):
     def asked_text(self, payload: Json) -> str:
         return str(payload["dockerfile"])
 
-    def look_up(self, proposals: Sequence[Proposal], *, edited: Json | None, again: bool) -> ImageFindings:
+    def find_facts(self, proposals: Sequence[Proposal], *, edited: Json | None, again: bool) -> ImageFindings:
         pending = [proposal for proposal in proposals if proposal.is_pending]
         return image_drift.check_images(pending, edited=(edited or {}).get("dockerfile", ""), again=again)
 

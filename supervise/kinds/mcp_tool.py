@@ -17,6 +17,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from botbottle.core.sanitize import without_nul_json
 from botbottle.models import Bottle
 from supervise import audit, events
 from supervise.digests import ask_digest
@@ -24,7 +25,6 @@ from supervise.models import Decision, Proposal
 from supervise.proposals.kind import Applied, Context, Json, Kind, Preview
 from supervise.proposals.risk import Level, Risk
 from supervise.proposals.submit import submit_proposal
-from supervise.sanitize import without_nul_json
 
 GOOD_FOR = timedelta(hours=1)
 MOST_WITH_LINES = 64 * 1024  # characters of a call's arguments

@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NoReturn
 
+from botbottle.web import rpc_errors
+
 PARSE_ERROR = -32700
-INVALID_REQUEST = -32600
+INVALID_REQUEST = rpc_errors.INVALID_REQUEST
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 HEADER_MISMATCH = -32020
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
-UNAVAILABLE = -32010  # our own code: the request is valid and may be sent again later
+UNAVAILABLE = rpc_errors.UNAVAILABLE
 
 RequestId = str | int
 Json = dict[str, Any]

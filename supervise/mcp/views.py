@@ -22,11 +22,11 @@ from rest_framework.views import APIView
 
 from botbottle.database.faults import Changes
 from botbottle.models import Bottle
+from botbottle.web.access_log import AccessEntry
 from botbottle.web.bottle_auth import BottleAuthentication
 from botbottle.web.middleware import changes_of
 from botbottle.web.owners import proven_tokens
 from supervise.mcp import http_checks, streams
-from supervise.mcp.access_log import AccessEntry
 from supervise.mcp.cancellation import cancel
 from supervise.mcp.dispatch import Done, Unavailable, dispatch, unavailable
 from supervise.mcp.jsonrpc import (

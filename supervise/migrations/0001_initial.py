@@ -50,7 +50,7 @@ def grant_roles(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    """On SQLite, a later migration that alters the audit table makes it anew and must create its triggers again."""
+    """On SQLite, a later migration that alters the audit table recreates it and must create its triggers again."""
 
     initial = True
 

@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import Subquery
 from django.utils import timezone
 
+from botbottle.core.sanitize import without_nul
 from botbottle.models import Bottle
 from egress.models import RouteTableVersion
 from egress.tables import versions
@@ -34,10 +35,9 @@ from supervise.models import Approval, Decision, Proposal
 from supervise.proposals import quorum, standing_refusals, submit
 from supervise.proposals.kind import Review, kind_of
 from supervise.proposals.outcomes import outcome_of
-from supervise.proposals.review import checked_payload, look_up, review
+from supervise.proposals.review import checked_payload, find_facts, review
 from supervise.proposals.risk import Level
 from supervise.proposals.waiting import hub
-from supervise.sanitize import without_nul
 
 Status = Proposal.Status
 
@@ -79,7 +79,7 @@ def reject(
     if not note.strip():
         raise MissingReason("Say why: the agent reads the reason and acts on it.")
     proposal = _find(proposal_id)
-    findings = look_up([proposal], again=True)
+    findings = find_facts([proposal], again=True)
     with transaction.atomic():
         version = _lock(proposal)
         _check_assignment(actor, proposal.bottle)
@@ -122,7 +122,7 @@ def _grant(
 ) -> Decision | Approval:
     _check_permission(actor)
     proposal = _find(proposal_id)
-    findings = look_up([proposal], again=True)  # may take a while, so before any row is locked
+    findings = find_facts([proposal], again=True)  # may take a while, so before any row is locked
     with transaction.atomic():
         version = _lock(proposal)
         _check_assignment(actor, proposal.bottle)

@@ -41,7 +41,7 @@ class Context:
     table: RouteTable
     now: datetime
     known_hosts: Set[str]  # that bottles of this installation reach
-    findings: Any  # of `Kind.look_up`
+    findings: Any  # of `Kind.find_facts`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Kind:
         """A long text in the payload, to be shown by itself where no diff shows all of it."""
         return None
 
-    def look_up(self, proposals: Sequence[Proposal], *, edited: Json | None, again: bool) -> Any:
+    def find_facts(self, proposals: Sequence[Proposal], *, edited: Json | None, again: bool) -> Any:
         """Find out what takes a while, for all of these. Never called inside a transaction.
 
         `edited` is an operator's payload for them. With `again`, nothing remembered is good enough.

@@ -25,7 +25,7 @@ from supervise.errors import BadAsk, NoSuchProposal
 from supervise.models import Decision, Proposal
 from supervise.proposals.kind import Review
 from supervise.proposals.outcomes import Outcome, outcome_of
-from supervise.proposals.review import look_up, review
+from supervise.proposals.review import find_facts, review
 from supervise.proposals.risk import Level
 
 
@@ -108,9 +108,9 @@ def proposal_lines(*, status: str = "", tool: str = "", bottle: str = "") -> Que
 def review_of(proposal: Proposal, *, edited: dict[str, Any] | None = None) -> Review:
     """What is shown of a proposal now; with an operator's checked payload, what that would do instead.
 
-    May take a while (`look_up`): not for use in a transaction.
+    May take a while (`find_facts`): not for use in a transaction.
     """
-    findings = look_up([proposal], edited=edited)
+    findings = find_facts([proposal], edited=edited)
     return review(proposal, store.current(proposal.bottle), edited=edited, findings=findings)
 
 
@@ -118,7 +118,7 @@ def reviews_of(proposals: Sequence[Proposal], *, now: datetime | None = None) ->
     """The same for many pending proposals. The number of queries does not depend on their number."""
     versions = newest_versions({proposal.bottle_id for proposal in proposals})
     known_hosts = store.hosts_reached() if versions else frozenset[str]()
-    findings = look_up(proposals)
+    findings = find_facts(proposals)
     return [
         review(one, versions[one.bottle_id], now=now, known_hosts=known_hosts, findings=findings)
         for one in proposals

@@ -13,25 +13,25 @@ from typing import Any
 
 from django.utils import timezone
 
+from botbottle.core.sanitize import without_nul_json
 from egress.models import RouteTableVersion
 from egress.tables import versions
 from supervise.digests import digest
 from supervise.errors import BadAsk
 from supervise.models import Proposal
 from supervise.proposals.kind import Context, Kind, Preview, Review, kind_of
-from supervise.sanitize import without_nul_json
 
 Findings = Mapping[str, Any]  # by the kind's name
 
 
-def look_up(
+def find_facts(
     proposals: Iterable[Proposal], *, edited: dict[str, Any] | None = None, again: bool = False
 ) -> Findings:
     """What the kinds of these proposals find out before a review. May take a while: not in a transaction."""
     by_kind: dict[Kind, list[Proposal]] = {}
     for proposal in proposals:
         by_kind.setdefault(kind_of(proposal), []).append(proposal)
-    return {kind.name: kind.look_up(some, edited=edited, again=again) for kind, some in by_kind.items()}
+    return {kind.name: kind.find_facts(some, edited=edited, again=again) for kind, some in by_kind.items()}
 
 
 def review(
@@ -47,7 +47,7 @@ def review(
 
     With `edited`, an operator's checked payload, the review shows what that payload would do instead; the
     digest is the same, since the ask and the state are. `known_hosts` are the hosts that bottles reach:
-    callers that review many proposals look them up once. `findings` come from `look_up`, called before,
+    callers that review many proposals look them up once. `findings` come from `find_facts`, called before,
     because a transaction may be open here.
     """
     kind, now = kind_of(proposal), now or timezone.now()

@@ -15,6 +15,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
+from botbottle.core.sanitize import without_nul, without_nul_json
 from botbottle.database import reserve
 from botbottle.models import Bottle
 from egress.tables import versions
@@ -24,7 +25,6 @@ from supervise.errors import AskedTooOften, BadAsk, NoRoom, TooManyPending
 from supervise.models import Proposal
 from supervise.proposals import standing_refusals
 from supervise.proposals.review import review
-from supervise.sanitize import without_nul, without_nul_json
 
 NO_ROOM = (
     "The disk of the operator's machine is full: nothing was queued, and nothing was changed. The operator "

@@ -18,6 +18,7 @@ from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from django.db import close_old_connections, connection
 
+from botbottle.core.tasks import cancel_and_wait
 from supervise import audit, events
 from supervise.models import AuditEvent
 from supervise.proposals.outcomes import Outcome
@@ -25,8 +26,6 @@ from supervise.proposals.outcomes import Outcome
 log = logging.getLogger(__name__)
 SUBSCRIBE_PATIENCE = 2.0  # seconds a call waits for the subscription before it relies on the sweeper alone
 SWEEP_INTERVAL = 1.0
-CANCELLATIONS = 5
-CANCEL_PATIENCE = 0.2  # seconds
 WATCH_INTERVAL = 0.05
 
 
@@ -236,15 +235,6 @@ class _CommitWatch:
         now = (log_file.st_mtime_ns, log_file.st_size)
         changed, self._seen = now != self._seen, now
         return changed
-
-
-async def cancel_and_wait(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel until the tasks end, within a second: one that is connecting to Redis may swallow it."""
-    left = set(tasks)
-    for _ in range(CANCELLATIONS):
-        for task in left:
-            task.cancel()
-        left = (await asyncio.wait(left, timeout=CANCEL_PATIENCE))[1] if left else left
 
 
 @sync_to_async

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import template
 
-from supervise import sanitize
+from botbottle.core import sanitize
 
 register = template.Library()
 

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from botbottle.core.sanitize import one_line
 from supervise.proposals.kind import kind_named
-from supervise.sanitize import one_line
 
 Facts = Mapping[str, Any]
 Parts = list[str | tuple[str]]  # a tuple contains a name that a user or an agent chose

@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 
 from botbottle.models import Bottle
-from supervise import events
+from supervise import events, process_work
 from supervise.models import Decision
 from supervise.proposals import decisions
 from tests.support.proposals import ask, ask_image, seen
@@ -143,11 +143,9 @@ def test_a_thread_does_not_wait_for_a_loop_that_has_stopped(monkeypatch: pytest.
 
 async def test_events_go_over_the_servers_loop_before_any_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The in-memory layer's queues belong to that loop: another thread's own loop would not wake it."""
-    from botbottle.web import server  # installs Twisted's reactor
-
     monkeypatch.setattr(events, "_loop", None)
-    for duty in (server.BackgroundJobs, server.RecordImport, server.Sender):
+    for duty in (process_work.BackgroundJobs, process_work.RecordImport, process_work.Sender):
         monkeypatch.setattr(duty, "start", lambda _: started.append(events._loop))
     started: list[Any] = []
-    server.WebServer(None, [], lambda: None)._begin()
+    process_work.ProcessWork().start()
     assert set(started) == {asyncio.get_running_loop()}

@@ -19,7 +19,7 @@ from botbottle.backends import secret_variables
 from botbottle.backends.accounts import (
     HOME_LABEL,
     SLUG_LABEL,
-    give_own_workspace,
+    chown_workspace,
     home_mark,
     sandbox_labels,
     sandbox_name,
@@ -235,7 +235,7 @@ class DockerBackend:
         labels, name = sandbox_labels(self.home, plan.slug), sandbox_name(self.home, plan.slug)
         image = self._image(client, plan, progress)
         user = engine_user(self.home, client.info().get("SecurityOptions") or [])
-        give_own_workspace(plan, user)
+        chown_workspace(plan, user)
         warn_of_closed_mounts(plan.mounts, user, progress)
         staged = self._staged(plan.slug)
         of_image = client.images.get(image).attrs["Config"].get("Env") or []

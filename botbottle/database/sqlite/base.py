@@ -52,7 +52,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         try:
             super()._close()  # type: ignore[misc]
         finally:
-            self._give_turn_back()
+            self._release_turn()
 
     def _write_in_turn(
         self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
@@ -77,9 +77,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _end_turn(self) -> None:
         """Release the turn, unless a transaction is open."""
         if not self._is_in_transaction():
-            self._give_turn_back()
+            self._release_turn()
 
-    def _give_turn_back(self) -> None:
+    def _release_turn(self) -> None:
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.release()

@@ -21,7 +21,7 @@ class Turns:
         return len(self._waiting)
 
     def acquire(self, patience: float) -> bool:
-        """Wait for a turn; False when none came within so many seconds. Not reentrant."""
+        """Wait for a turn; False if none came within the given seconds. Not reentrant."""
         with self._mutex:
             if not self._is_held:
                 self._is_held = True

@@ -147,7 +147,7 @@ class FastPath:
         self._bottle.flows.discard(self)
         session.end_request()
         if answer.keeps_alive and not upstream.ended:
-            origin.give_back(upstream)
+            origin.return_connection(upstream)
         else:
             upstream.close()
         client.deadline = client.clock() + self._proxy.limits.keep_alive_seconds

@@ -105,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.buffer += data
         if len(self.buffer) > UNREAD_BYTES:
-            self.hold(_UNREAD)
+            self.pause(_UNREAD)
         self.bell.ring()
 
     def eof_received(self) -> bool:
@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self.choked = True
         if self._source is not None:
-            self._source.hold(_CHOKED)
+            self._source.pause(_CHOKED)
 
     def resume_writing(self) -> None:
         self.choked = False
@@ -141,12 +141,12 @@ class Connection(asyncio.BufferedProtocol):
             self._source.release(_CHOKED)
         self._source = source
         if source is not None and self.choked:
-            source.hold(_CHOKED)
+            source.pause(_CHOKED)
 
     def drain_into(self, sink: Sink, begin: Begin = at_once) -> None:
         """Send what is waiting, and what follows, to `sink`. `begin` starts the work that it returns."""
         self.sink, self._begin = sink, begin
-        self._give_waiting()
+        self._deliver_waiting()
 
     def stop_draining(self, rest: bytes = b"") -> None:
         self.sink = None
@@ -224,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
             self.expired = True
             self.bell.ring()
 
-    def hold(self, why: int) -> None:
+    def pause(self, why: int) -> None:
         if not self._held and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
         self._held |= why
@@ -239,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.can_be_read(transport):
             transport.resume_reading()
 
-    def _give_waiting(self) -> None:
+    def _deliver_waiting(self) -> None:
         waiting = bytes(self.buffer)
         self.buffer.clear()
         self.release(_UNREAD)
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_work(self) -> None:
         self._begin(self._work_on)
         if self._work is not None:
-            self.hold(_BUSY)
+            self.pause(_BUSY)
 
     def _work_on(self) -> bool:
         if self._work is None:
@@ -267,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
     def _finish_work(self) -> None:
         self._work = None
         if self.sink is not None:
-            self._give_waiting()
+            self._deliver_waiting()
         elif self.buffer:
             self.bell.ring()
         if self._work is None:
@@ -279,11 +279,11 @@ class Connection(asyncio.BufferedProtocol):
         self._ends = True
         if self._work is None:
             self.ended = True
-            self._tell_end()
+            self._notify_end()
         else:
             self.bell.ring()
 
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         if self.on_end is not None:
             self.on_end()
         self.bell.ring()

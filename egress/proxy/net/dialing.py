@@ -33,7 +33,7 @@ async def system_lookup(host: str) -> list[str]:
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[str]] = loop.create_future()
 
-    def tell(outcome: list[str] | OSError) -> None:
+    def deliver(outcome: list[str] | OSError) -> None:
         if found.done():
             return
         if isinstance(outcome, OSError):
@@ -44,7 +44,7 @@ async def system_lookup(host: str) -> list[str]:
     def ask() -> None:
         outcome = _resolve(host)
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, outcome)
+            loop.call_soon_threadsafe(deliver, outcome)
 
     try:
         threading.Thread(target=ask, name="lookup", daemon=True).start()

@@ -44,7 +44,7 @@ class Pool:
             connection.close()
         return None
 
-    def give_back(self, key: Key, connection: Connection) -> None:
+    def return_connection(self, key: Key, connection: Connection) -> None:
         """Keep it for later, if there is room. The caller writes nothing to it any more."""
         if self._count >= self._most:
             connection.close()

@@ -84,7 +84,9 @@ def run(config: Config, listening: list[socket.socket], lock: int) -> int:
     children = [_child(config, number, sockets, lock) for number in range(config.processes)]
     signal.signal(signal.SIGHUP, lambda *_: _read_again(children))
     port = listening[0].getsockname()[1] if listening else None
-    run_until_stopped(children, ready=lambda: config.tell(port), stopping=lambda: _no_more(config, sockets))
+    run_until_stopped(
+        children, ready=lambda: config.publish(port), stopping=lambda: _no_more(config, sockets)
+    )
     return 0
 
 

@@ -56,13 +56,13 @@ def _made_by(uid: int, tool: str | None) -> int | None:
             _make(uid, theirs)
         theirs.close()
         try:
-            return _handed_over(ours, child, uid, tool)
+            return _received_epoll(ours, child, uid, tool)
         finally:
             ours.close()  # what still waits for us ends
             os.waitpid(child, 0)
 
 
-def _handed_over(connection: socket.socket, child: int, uid: int, tool: str | None) -> int | None:
+def _received_epoll(connection: socket.socket, child: int, uid: int, tool: str | None) -> int | None:
     if os.geteuid() != 0:
         connection.recv(1)  # it has a user namespace of its own
         words = [str(tool), str(child), "0", str(uid), "1"]

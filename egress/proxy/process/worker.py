@@ -72,7 +72,7 @@ async def _serve(config: Config, sockets: Sockets, lookup: Lookup) -> None:
         await listeners.open_tcp(sockets.tcp)
         await control.open(config.control_socket)
         if config.processes == 1:
-            config.tell(listeners.port)
+            config.publish(listeners.port)
         log.info("ready: %d bottles, TCP port %s", len(proxy.bottles), listeners.port)
         _tune_gc()
         await stop.wait()

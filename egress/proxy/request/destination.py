@@ -93,7 +93,7 @@ class Destination(Protocol):
     async def open(self, client: Connection) -> Connection:
         """Raises Refusal."""
 
-    def give_back(self, connection: Connection) -> None: ...
+    def return_connection(self, connection: Connection) -> None: ...
 
     def begin(self, step: Step) -> None:
         """Begin long work, taking turns with other bottles."""

@@ -342,7 +342,7 @@ class Exchange:
         self._client.feed_from(None)
         upstream.feed_from(None)
         if keep and answer.keeps_alive and not upstream.buffer and not upstream.ended:
-            self._destination.give_back(upstream)
+            self._destination.return_connection(upstream)
         else:
             upstream.close()
         self._upstream = None

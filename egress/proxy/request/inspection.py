@@ -206,7 +206,7 @@ class Inspection:
             refusal.status = 200 if refusal.git_report else refusal.status
         self._leaving = None
         if self._hold is not None:
-            self._hold.let_go()
+            self._hold.release()
         if last or refusal.git_report is None:
             raise refusal
         return b""

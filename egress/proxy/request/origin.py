@@ -189,10 +189,10 @@ class Origin:
         self._hold.keep("body", size)
 
     def release(self) -> None:
-        self._hold.let_go()
+        self._hold.release()
 
-    def give_back(self, connection: Connection) -> None:
-        self.bottle.pool.give_back(self._key, connection)
+    def return_connection(self, connection: Connection) -> None:
+        self.bottle.pool.return_connection(self._key, connection)
 
     @property
     def reads_ahead(self) -> bool:

@@ -63,5 +63,5 @@ class WebProcess:
             ) from error
         return await open_connection(sock, client, self._watch)
 
-    def give_back(self, connection: Connection) -> None:
+    def return_connection(self, connection: Connection) -> None:
         connection.close()

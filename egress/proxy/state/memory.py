@@ -28,6 +28,6 @@ class MemoryReservation:
         self._bottle.held_bytes += more
         self._sizes[what] = size
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._bottle.held_bytes -= sum(self._sizes.values())
         self._sizes.clear()

@@ -34,7 +34,7 @@ class Scanners:
     def search(self, bottle: BottleState, added: str | None = None) -> ActiveScan:
         """`added` is the secret about to be used, which is known then whatever the clock says."""
         now = monotonic()
-        search, handed = bottle.search, bottle.handed.look(now)
+        search, handed = bottle.search, bottle.handed.current(now)
         if (
             search is not None
             and search.snapshot is bottle.snapshot

@@ -33,7 +33,7 @@ class SecretVariablesFile:
         self._known = _NOTHING
         self._until = 0.0
 
-    def look(self, now: float) -> SecretVariables:
+    def current(self, now: float) -> SecretVariables:
         """The same object for as long as the file is the same. `now` is by the monotonic clock."""
         if now >= self._until:
             self._until = now + KNOWN_AFTER_SECONDS

@@ -13,7 +13,7 @@ from egress.proxy.state.bottle import BottleState
 
 def bottle_status(bottle: BottleState, secrets: Secrets) -> dict[str, Any]:
     problems = [_problem_with(auth, secrets) for auth in bottle.wanted_secrets()]
-    problems.append(bottle.handed.look(monotonic()).problem)
+    problems.append(bottle.handed.current(monotonic()).problem)
     return {
         **bottle.ack().as_dict(),
         "connections": len(bottle.connections),
@@ -29,4 +29,4 @@ def _problem_with(auth: Auth, secrets: Secrets) -> str | None:
     problem, name = secrets.problem(auth.token_ref), auth.token_ref
     if problem or auth.scheme != "SigV4" or AwsKey.parse(secrets.lookup(name) or ""):
         return problem
-    return f"The secret {name} is no key for AWS: write ACCESS_KEY_ID:SECRET_ACCESS_KEY in its place."
+    return f"The secret {name} is not a key for AWS: write ACCESS_KEY_ID:SECRET_ACCESS_KEY in its place."

@@ -6,10 +6,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from botbottle.core.sanitize import one_line
 from supervise.access import api_keys
 from supervise.cli.base import OperatorCommand, Verbs, local_author, named_user
 from supervise.models import ApiKey
-from supervise.sanitize import one_line
 
 
 class Command(OperatorCommand):

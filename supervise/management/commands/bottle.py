@@ -10,11 +10,11 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from botbottle.core import sanitize
 from botbottle.launch import plan_cache
 from botbottle.launch import start as launch
 from botbottle.launch.describe import describe
 from botbottle.models import Bottle
-from supervise import sanitize
 from supervise.bottles import lifecycle, rebuild
 from supervise.bottles import records as bottles
 from supervise.cli import bottle_output

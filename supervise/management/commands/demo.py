@@ -114,7 +114,7 @@ def _words(step: dict[str, Any]) -> Iterator[str]:
         case "approving":
             yield "Nobody has to click: --auto approves it."
         case "answered" if step["status"] == "pending":
-            yield "Nobody decided yet; the agent asks again and goes on waiting."
+            yield "Nobody decided yet; the agent asks again and keeps waiting."
         case "answered":
             version = f", live as table version {step['live_version']}" if step["live_version"] else ""
             yield f"The waiting call returns: {step['status']}{version}"

@@ -7,13 +7,13 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from botbottle.core.sanitize import make_visible, one_line
 from supervise.api.serializers import ProposalLineSerializer, ProposalSerializer
 from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
 from supervise.models import Approval, Proposal
 from supervise.proposals import decisions, queries
 from supervise.proposals.kind import Review, kind_named, names
 from supervise.proposals.review import checked_payload
-from supervise.sanitize import make_visible, one_line
 
 
 class Command(OperatorCommand):

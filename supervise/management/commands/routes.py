@@ -6,13 +6,13 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from botbottle.core.sanitize import make_visible
 from egress.models import Publication, RouteTableVersion
 from egress.policy.describe import table_text
 from egress.tables import versions
 from supervise.bottles import records as bottles
 from supervise.bottles import route_actions
 from supervise.cli.base import OperatorCommand, Verbs, acting_operator, read_payload, review_lines
-from supervise.sanitize import make_visible
 
 VERBS = {
     "list": "the routes of the newest table",

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from botbottle.core.sanitize import one_line
 from supervise.bottles import mcp_servers
 from supervise.bottles import records as bottles
 from supervise.cli.base import OperatorCommand, Verbs, local_author
 from supervise.models import ManagedServer
-from supervise.sanitize import one_line
 
 VERBS = {
     "list": "how they fare",

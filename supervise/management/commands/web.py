@@ -48,8 +48,9 @@ class Command(BaseCommand):
             self._serve(opened, as_json=as_json)
 
     def _serve(self, opened: list[listeners.Listener], *, as_json: bool, quietly: bool = False) -> None:
-        from botbottle.asgi import application  # noqa: PLC0415 - both only in a process that serves
+        from botbottle.asgi import application  # noqa: PLC0415 - these only in a process that serves
         from botbottle.web.server import serve  # noqa: PLC0415 - installs Twisted's reactor
+        from supervise.process_work import ProcessWork  # noqa: PLC0415
 
         found = addresses(opened)  # before serving, which takes over the sockets
 
@@ -57,7 +58,7 @@ class Command(BaseCommand):
             if not quietly:
                 print_addresses(self, found, as_json=as_json)
 
-        serve(application, opened, ready=ready)
+        serve(application, opened, ProcessWork(), ready=ready)
 
 
 def _end() -> NoReturn:

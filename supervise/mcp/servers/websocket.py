@@ -19,10 +19,10 @@ from django.db import DatabaseError
 from rest_framework.exceptions import APIException
 
 from botbottle.models import Bottle
+from botbottle.web.access_log import AccessEntry
 from botbottle.web.bottle_auth import bottle_of_scope
 from supervise.bottles import mcp_servers
 from supervise.mcp import http_checks
-from supervise.mcp.access_log import AccessEntry
 from supervise.mcp.dispatch import unavailable
 from supervise.mcp.jsonrpc import (
     INTERNAL_ERROR,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from botbottle.core.sanitize import make_visible, one_line
 from supervise.proposals.kind import kind_named
-from supervise.sanitize import make_visible, one_line
 
 # Characters. Claude Code accepts 10,000 from a hook, so the default depth has to stay below that.
 MAX_TEXT: Final[Mapping[str, int]] = {"minimal": 3000, "standard": 9000, "deep": 60_000}

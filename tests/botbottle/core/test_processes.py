@@ -32,7 +32,7 @@ def test_a_stopped_child_is_not_reported_as_a_failure(
     assert process is not None
     wait_until(lambda: process.poll() is not None)
     with caplog.at_level("INFO"):
-        child.tend()
+        child.restart_if_ended()
     [record] = caplog.records
     assert (record.levelname, record.getMessage().startswith(said)) == (level, True)
     assert isinstance(child.process, subprocess.Popen)

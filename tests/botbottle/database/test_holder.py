@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from botbottle.database.holder import held_open
+from botbottle.database.holder import keep_open
 
 
 def write(path: Path) -> None:
@@ -20,7 +20,7 @@ def test_its_log_stays_while_it_is_held_and_nobody_is_held_up(tmp_path: Path) ->
     path = tmp_path / "notes.sqlite3"
     write(path)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-    with held_open(path):
+    with keep_open(path):
         write(path)
         assert {entry.name for entry in tmp_path.iterdir()} == {
             path.name,
@@ -32,5 +32,5 @@ def test_its_log_stays_while_it_is_held_and_nobody_is_held_up(tmp_path: Path) ->
 
 
 def test_a_database_elsewhere_is_left_alone(tmp_path: Path) -> None:
-    with held_open(tmp_path / "none.sqlite3"):
+    with keep_open(tmp_path / "none.sqlite3"):
         assert list(tmp_path.iterdir()) == []

@@ -98,11 +98,11 @@ def test_at_the_bound_the_oldest_connection_without_a_request_of_the_largest_own
 def test_one_connection_is_dismissed_for_each_that_is_missing() -> None:
     listener = Listener(3)
     clients = [listener.connect() for _ in range(3)]
-    listener.connections.tend()
+    listener.connections.close_slow()
     assert listener.dismissed == []  # what is new may have a request on its way
     listener.now = IDLE_SECONDS
-    listener.connections.tend()
-    listener.connections.tend()
+    listener.connections.close_slow()
+    listener.connections.close_slow()
     assert listener.dismissed == clients[:1]
     clients[0].closed()
     assert listener.port.accepts
@@ -140,9 +140,9 @@ def test_a_request_that_does_not_arrive_in_time_is_dismissed() -> None:
     listener.now = REQUEST_SECONDS / 2
     slow.arriving()
     listener.now = REQUEST_SECONDS + 1
-    listener.connections.tend()
+    listener.connections.close_slow()
     assert listener.dismissed == [slow]
-    listener.connections.tend()
+    listener.connections.close_slow()
     assert listener.dismissed == [slow]
     assert idle.place is not None
 

@@ -13,6 +13,7 @@ from twisted.internet.testing import StringTransport
 from botbottle.web import server
 from botbottle.web.connections import for_planes
 from botbottle.web.planes import Plane
+from supervise.process_work import ProcessWork
 from tests.support import ROOT
 from tests.support.timeouts import PATIENCE
 
@@ -30,7 +31,7 @@ threading.Thread(target=threading.Event().wait, name="hangs").start()
 
 @pytest.fixture
 def web_server() -> server.WebServer:
-    web_server = server.WebServer(None, [], lambda: None)
+    web_server = server.WebServer(None, [], ProcessWork(), lambda: None)
     web_server.connections = {}
     return web_server
 

@@ -27,7 +27,7 @@ from supervise.console.queue_query import Filter
 from supervise.errors import StaleReview
 from supervise.models import Proposal, Rebuild
 from supervise.proposals import decisions, queries
-from supervise.proposals.review import look_up
+from supervise.proposals.review import find_facts
 from supervise.proposals.staleness import changed_since, fingerprint
 from tests.support.proposals import ask, ask_image, seen
 from tests.support.threads import together
@@ -264,7 +264,7 @@ def test_the_engine_is_asked_for_pending_images_alone(agent_b: Bottle, engine: E
         Bottle.objects.update(manifest="")
     if case == "decided":
         Proposal.objects.update(status="rejected")
-    assert not any(look_up([queries.get_proposal(proposal.pk)]).values())
+    assert not any(find_facts([queries.get_proposal(proposal.pk)]).values())
     assert engine.asked == []
 
 

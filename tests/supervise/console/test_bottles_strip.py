@@ -8,11 +8,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from botbottle.core.sanitize import without_nul
 from botbottle.models import Bottle
 from egress.models import Publication
 from supervise.bottles import records as bottles
 from supervise.console.bottle_queries import TROUBLED, bottles_overview
-from supervise.sanitize import without_nul
 from tests.support.proposals import HOSTILE, ask
 
 STRIP = "/bottles/_strip/"

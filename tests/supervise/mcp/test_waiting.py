@@ -403,7 +403,7 @@ async def test_a_waited_call_is_logged_once_at_its_end(
     agent: Agent, waiting_hub: WaiterHub, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr("supervise.mcp.access_log.log.info", lines.append)
+    monkeypatch.setattr("botbottle.web.access_log.log.info", lines.append)
     reading = asyncio.create_task(read_all(await agent.apost(ask())))
     await someone_waits(waiting_hub)
     assert lines == []

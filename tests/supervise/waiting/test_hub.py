@@ -16,6 +16,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.db import connection
 
+from botbottle.core import tasks
 from botbottle.models import Bottle
 from supervise.models import Proposal
 from supervise.proposals import decisions, queries, waiting
@@ -231,9 +232,9 @@ async def test_stopping_ends_a_task_that_swallows_a_cancellation() -> None:
     task = asyncio.create_task(connect())
     await asyncio.sleep(0)
     async with asyncio.timeout(30):
-        await waiting.cancel_and_wait([task])
+        await tasks.cancel_and_wait([task])
     assert task.cancelled()
-    await waiting.cancel_and_wait([])
+    await tasks.cancel_and_wait([])
 
 
 @pytest.mark.process

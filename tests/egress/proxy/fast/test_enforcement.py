@@ -73,7 +73,7 @@ class Scene:
         near, self.origin = _pair()
         connection = await _connection(self._proxy, near)
         bottle = self._proxy.bottles["agent-a"]
-        bottle.pool.give_back(("https", HOST, PLAIN.pinned_addresses), connection)
+        bottle.pool.return_connection(("https", HOST, PLAIN.pinned_addresses), connection)
 
     async def ask(self, message: bytes, *answers: bytes) -> bytes:
         """What comes back. The origin sends these, each when the one before has been read."""

@@ -21,13 +21,13 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_it_tells_its_port_and_how_many_processes_it_has(config: Config) -> None:
-    config.tell(9101)
+    config.publish(9101)
     assert json.loads(config.discovery.read_text()) == {"port": 9101, "processes": 3}
     assert sharding.running(config.run, 1) == 3
 
 
 def test_what_a_killed_run_told_counts_no_more(config: Config) -> None:
-    config.tell(9101)
+    config.publish(9101)
     config.forget_the_killed()
     assert config.discovery.read_text().strip() == ""
     assert sharding.running(config.run, 1) == 1
@@ -36,10 +36,10 @@ def test_what_a_killed_run_told_counts_no_more(config: Config) -> None:
 def test_a_killed_run_leaves_room_for_what_the_next_one_tells(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.tell(9101)
+    config.publish(9101)
     config.forget_the_killed()
     without_new_files(monkeypatch)
-    config.tell(9102)
+    config.publish(9102)
     assert json.loads(config.discovery.read_text()) == {"port": 9102, "processes": 3}
 
 
@@ -49,5 +49,5 @@ def test_without_room_it_serves_and_says_in_the_log_that_nobody_is_told(
     config.forget_the_killed()  # there was none
     without_new_files(monkeypatch)
     with caplog.at_level(logging.ERROR):
-        config.tell(9101)
+        config.publish(9101)
     assert "egress.json cannot be written: No space left on device" in caplog.text

@@ -145,7 +145,7 @@ def test_a_connection_that_was_not_read_for_a_while_ends_alone(
         loop, watch = asyncio.get_running_loop(), DeadlineTimer()
         ends = [await accepted(watch, tmp_path / name, kernel, is_full=False) for name in "ab"]
         (held_client, held), (client, wire) = ends
-        held.hold(1)
+        held.pause(1)
         held_client.send(b"x")
         await asyncio.sleep(0)
         kernel.is_full = True

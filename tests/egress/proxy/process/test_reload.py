@@ -349,7 +349,7 @@ def test_a_secret_that_is_no_key_for_aws_is_a_problem(lab: Harness) -> None:
     lab.publish("agent-a", [pinned(host, auth={"scheme": "SigV4", "token_ref": "CANARY"})])
     assert lab.secured(host).ask(get("/", host)).reason == "credential-missing"
     (problem,) = lab.control("GET", "/status")["bottles"]["agent-a"]["credential_problems"]
-    assert problem.startswith("The secret CANARY is no key for AWS: ")
+    assert problem.startswith("The secret CANARY is not a key for AWS: ")
 
 
 def test_a_version_is_live_since_it_was_first_loaded(lab: Harness) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervise.sanitize import escape_html_json, make_visible, one_line, without_nul, without_nul_json
+from botbottle.core.sanitize import escape_html_json, make_visible, one_line, without_nul, without_nul_json
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60)
 
