@@ -20,8 +20,9 @@ otherwise. Rounds go through all of them in turn. A ratio is the median of the r
 is to squid in the same mode. The bars are ratios to squid and to mitmproxy: a rival that is not installed is
 not compared. A bar that is missed once on a busy machine and met in the next run is met. Load, proxy and
 origin share the machine's cores, so that × direct is far below 1 for everything. New connections are better
-compared by processor time: the load's own handshakes limit how many it can open in a second. Congestion
-control is the host's.
+compared by processor time: the load's own handshakes limit how many it can open in a second. All requests
+of a kind are the same, in favour of bot-bottle, which does not read and search the same bytes twice: requests
+with URLs that are new each time cost it more. Congestion control is the host's.
 """
 
 from __future__ import annotations
