@@ -49,10 +49,11 @@ class LeaderThread:
         return self._stopping.is_set()
 
     def acquire(self) -> bool:
+        """Whether this process is the leader. Raises OSError when the lock file cannot be used at all."""
         if self._lock is None:
             try:
                 self._lock = locks.acquire(Path(settings.BOTTLE_HOME) / "run" / f"{self.name}.lock")
-            except OSError:
+            except BlockingIOError:
                 return False
         return True
 

@@ -16,7 +16,7 @@ from supervise.models import Proposal
 
 WAITERS = "supervise.waiters"
 QUEUE = "supervise.queue"
-BOTTLES = "supervise.bottles.records"
+BOTTLES = "supervise.bottles"
 CANCELLED = "cancelled.event"
 log = logging.getLogger(__name__)
 _loop: asyncio.AbstractEventLoop | None = None

@@ -58,12 +58,22 @@ def acquire(path: Path, *, seconds: float = 0.0) -> int:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
     while True:
-        descriptor = os.open(path, _FLAGS, 0o600)
-        with suppress(BlockingIOError, FileNotFoundError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_ino == path.stat().st_ino:  # else the file was replaced meanwhile
-                return descriptor
-        os.close(descriptor)
+        if (descriptor := _try(path)) is not None:
+            return descriptor
         if time.monotonic() >= deadline:
             raise BlockingIOError(f"{path} is locked")
         time.sleep(_POLL_SECONDS)
+
+
+def _try(path: Path) -> int | None:
+    """A descriptor with the lock, or None when it is taken. Raises OSError, and then nothing stays open."""
+    descriptor = os.open(path, _FLAGS, 0o600)
+    is_acquired = False
+    try:
+        with suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_acquired = os.fstat(descriptor).st_ino == path.stat().st_ino  # else it was replaced meanwhile
+    finally:
+        if not is_acquired:
+            os.close(descriptor)
+    return descriptor if is_acquired else None

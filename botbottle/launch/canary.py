@@ -59,7 +59,7 @@ def check(plan: Plan, progress: Progress) -> None:
     if result.exit_code is None:
         raise CanaryFailed(f"A canary of the new image gave no answer within {_CANARY_SECONDS:.0f} s.")
     failed = [line.removeprefix("failed: ") for line in lines if line.startswith("failed: ")]
-    said = "; ".join(failed or lines[-3:]) or f"it result with code {result.exit_code}"
+    said = "; ".join(failed or lines[-3:]) or f"it ended with code {result.exit_code}"
     raise CanaryFailed(f"A canary of the new image failed: {said[:1000]}.")
 
 

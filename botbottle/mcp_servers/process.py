@@ -22,7 +22,7 @@ BECOME, END, INSTALL, REMOVE = (
     (INSIDE / f"{name}.py").read_text(encoding="utf-8")
     for name in ("exec_as", "end_server", "python_workspace", "remove_trees")
 )
-MARK = "BOT_BOTTLE_SERVER"  # input the environment of every process of a server
+MARK = "BOT_BOTTLE_SERVER"  # in the environment of every process of a server
 READY = {"bot-bottle": "here"}
 MOST_LINE = 16 * 1024**2
 STDERR_BYTES = 4096

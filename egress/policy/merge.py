@@ -35,7 +35,9 @@ from egress.policy.routes import Lease, Route, whole_second
 from egress.policy.table import RouteTable
 
 _UNITED_FIELDS = ("host", "path_allowlist", "methods", "lease")  # of the old route and the ask
-_OPERATOR_FIELDS = tuple(field.name for field in fields(Route) if field.name not in _UNITED_FIELDS)
+_OPERATOR_FIELDS = tuple(
+    field.name for field in fields(Route) if field.init and field.name not in _UNITED_FIELDS
+)
 
 
 @dataclass(frozen=True, slots=True)

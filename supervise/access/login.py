@@ -181,4 +181,4 @@ def _account(username: str) -> str:
     """The user's name; for an unknown name only a hash that identifies it."""
     name = User.normalize_username(username)[:150]
     known = User.objects.filter(username=name).exists()
-    return name if known else "nobody " + salted_hmac("supervise.access.login", name).hexdigest()[:16]
+    return name if known else "nobody " + salted_hmac("supervise.login", name).hexdigest()[:16]

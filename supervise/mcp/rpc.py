@@ -73,7 +73,7 @@ class ContextView(BareView):
 
     def get(self, request: Request) -> HttpResponse:
         answer = self.serve(SESSION_CONTEXT, _query(request))
-        assert isinstance(answer, Done)  # noqa: S101 - reading never needs a decision bottle may read
+        assert isinstance(answer, Done)  # noqa: S101 - reading never needs a decision
         if (text := answer.result.get("text")) is not None:
             return HttpResponse(text, content_type="text/plain; charset=utf-8")
         return json_response(answer.result, 200)

@@ -261,7 +261,7 @@ def _complete(response: HttpResponse, entry: AccessEntry) -> None:
     response.headers["Content-Length"] = str(len(response.content))
     response.headers["Cache-Control"] = "no-store"
     entry.write(response.status_code)
-    response._has_been_logged = True  # type: ignore[attr-defined]  # or Django logs a second line the entry
+    response._has_been_logged = True  # type: ignore[attr-defined]  # or Django logs a second line
 
 
 def json_response(message: Json | list[Json], status: int) -> HttpResponse:

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from botbottle import inside
@@ -58,6 +59,7 @@ from botbottle.provision.variables import MCP_URL
 _SCRIPTS = ("init.py", "bridge.py", "install_files.py", "run_logged.py", "terminate.py")
 _COPIED, _LOCK = "copied-", "smolmachines.lock"
 _START_SECONDS = 180.0
+_COPY_LOCK_SECONDS = 2.0  # a tidying process holds the lock for a moment
 _SAVED_LOG_BYTES = 10_000_000
 _READ_LIMIT = 1 << 20
 
@@ -300,16 +302,16 @@ class SmolmachinesBackend:
     def _copy(self, slug: str, content: str, target: str, mode: int, owner: User | None = None) -> None:
         """Copy through a private file of the host, which is removed afterwards."""
         owned = ["--uid", str(owner.uid), "--gid", str(owner.gid)] if owner else []
-        own = self._saved_log(slug).parent
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (
-            tempfile.NamedTemporaryFile(mode="w", encoding="utf-8", dir=own, prefix=_COPIED) as file,
-            locks.lock(Path(file.name)),
-        ):
-            file.write(content)
-            file.flush()
-            place = f"{sandbox_name(self.home, slug)}:{target}"
-            self._smolvm.call("cp", "--mode", f"{mode:o}", *owned, file.name, place)
+        path = self._saved_log(slug).parent / f"{_COPIED}{token_hex(8)}"
+        descriptor = locks.acquire(path, seconds=_COPY_LOCK_SECONDS)  # before it has a content: see `tidy`
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(content)
+                file.flush()
+                place = f"{sandbox_name(self.home, slug)}:{target}"
+                self._smolvm.call("cp", "--mode", f"{mode:o}", *owned, str(path), place)
+        finally:
+            path.unlink(missing_ok=True)
 
     def _place_and_register(self, plan: Plan, progress: Progress) -> None:
         """Install files in the home; then register our server with Claude Code's own command, as its user."""

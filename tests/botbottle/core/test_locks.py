@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -69,3 +71,21 @@ def test_a_removed_file_does_not_give_a_second_lock(tmp_path: Path) -> None:
     assert os.fstat(first).st_ino != os.fstat(second).st_ino
     os.close(first)
     os.close(second)
+
+
+def test_a_file_system_without_locks_costs_no_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    before = _open_descriptors()
+    for _ in range(3):
+        with pytest.raises(OSError, match="No locks available"):
+            locks.acquire(tmp_path / "lock")
+    assert _open_descriptors() == before
+
+
+def _open_descriptors() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())

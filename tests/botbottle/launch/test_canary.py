@@ -48,3 +48,17 @@ def test_neither_kind_gets_a_secret(
 def test_a_secret_that_the_host_has_lost_is_told_before_the_swap(given: list[Plan], plan: Plan) -> None:
     with pytest.raises(canary.CanaryFailed, match="HOST_KEY"):
         canary.check(plan, lambda _line: None)
+
+
+def test_a_canary_that_says_nothing_is_told_by_its_code(
+    monkeypatch: pytest.MonkeyPatch, given: list[Plan], plan: Plan, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOST_KEY", "shapeless words")
+
+    @contextmanager
+    def silent(plan: Plan) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(scratch=tmp_path, run=lambda *_words, **_options: Result(3, "\n"))
+
+    monkeypatch.setattr(canary, "scratch_sandbox", silent)
+    with pytest.raises(canary.CanaryFailed, match=r"failed: it ended with code 3\.$"):
+        canary.check(plan, lambda _line: None)

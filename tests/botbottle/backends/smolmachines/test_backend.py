@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -391,6 +392,33 @@ def test_what_a_killed_start_had_yet_to_copy_in_is_put_away_and_what_one_copies_
     left.write_text(SECRET)
     backend.tidy("demo")
     assert not left.exists()
+
+
+def test_what_one_copies_is_whole_whenever_others_tidy(
+    backend: SmolmachinesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    over = threading.Event()
+
+    def copied(*arguments: str, **_: object) -> bytes:
+        seen.append(Path(arguments[-2]).read_text())
+        return b""
+
+    def tidy_on() -> None:
+        while not over.is_set():
+            backend.tidy("demo")
+
+    monkeypatch.setattr(backend._smolvm, "call", copied)
+    tidying = threading.Thread(target=tidy_on)
+    tidying.start()
+    try:
+        for _ in range(1000):
+            backend._copy("demo", SECRET, "/run/x", 0o400)
+    finally:
+        over.set()
+        tidying.join()
+    assert seen == [SECRET] * 1000
+    assert not list(backend.home.glob("bottles/demo/run/smolmachines/copied-*"))
 
 
 def test_files_of_a_directory_are_read_and_none_outside_of_it(
