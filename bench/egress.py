@@ -16,12 +16,13 @@ read, secrets searched for in what leaves. A bottle is served by one process, an
 as cores (at most 4), so the load's connections belong to 8 bottles in turn, as many with each process;
 processor time and memory are sums over all of them and their parent. squid writes its access log. mitmproxy
 runs without an addon, so it decides and records nothing. Both serve with one process, as they do unless told
-otherwise. Rounds go through all of them in turn, with the direct way before and after each; a ratio is the
-median of the ratios to these two. Load, proxy and origin share the machine's cores, so that ratios are far
-below 1 for everything; processor time per request is the steadier figure, and what new connections are
-compared by, because the load's own handshakes limit how many it can open in a second. The bars for
-processor time were set on a machine on which squid takes 33 µs (tunnel) and 103 µs (intercept): where squid
-is measured too, the time is also given in that machine's terms. Congestion control is the host's.
+otherwise. Rounds go through all of them in turn. A ratio is the median of the ratios of each round, × squid
+is to squid in the same mode. The bars are ratios to squid and to mitmproxy: a rival that is not installed is
+not compared. A bar that is missed once on a busy machine and met in the next run is met. Load, proxy and
+origin share the machine's cores, so that × direct is far below 1 for everything. New connections are better
+compared by processor time: the load's own handshakes limit how many it can open in a second. All requests
+of a kind are the same, in favour of bot-bottle, which does not read and search the same bytes twice: requests
+with URLs that are new each time cost it more. Congestion control is the host's.
 """
 
 from __future__ import annotations
@@ -102,20 +103,10 @@ class _Round:
 
     def go_through(self, direct: subjects.Subject, proxies: list[subjects.Subject]) -> None:
         for what in ORDERS:
-            self._measure_in_turn(what, direct, proxies)
+            for lane in (direct, *proxies):
+                self.report.measured[lane.label][what].append(self._measure(what, lane))
         for lane in proxies:
             self.report.memory[lane.label].append(lane.megabytes())
-
-    def _measure_in_turn(self, what: str, direct: subjects.Subject, proxies: list[subjects.Subject]) -> None:
-        """The direct way before and after each proxy: how fast the machine is changes within seconds."""
-        before = self._measure(what, direct)
-        self.report.add(direct.label, what, before)
-        for lane in proxies:
-            figures = self._measure(what, lane)
-            after = self._measure(what, direct) if what != NEW else before
-            self.report.add(lane.label, what, figures, beside=(before, after))
-            self.report.add(direct.label, what, after)
-            before = after
 
     def _measure(self, what: str, lane: subjects.Subject) -> Figures:
         order = {**ORDERS[what], "seconds": self.plan.seconds, "lane": lane.lane(self.bundle)}

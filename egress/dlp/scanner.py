@@ -63,9 +63,8 @@ class Scanner:
         long = frozenset(secret for secret in self.secrets if len(secret.encode()) >= SHORTEST_ENCODED)
         self._long = self if long == self.secrets else Scanner(long)
         self._shapes = shapes()
-        self.clean_headers: set[bytes] = (
-            set()
-        )  # complete blocks that were searched before; bounded by the caller
+        # Whole header blocks and URLs that were searched before. Bounded by the caller.
+        self.clean: set[bytes | tuple[str, bytes]] = set()
 
     def kind_in(self, text: bytes) -> str | None:
         if self.literals.first(text) is not None:

@@ -54,7 +54,8 @@ class Head:
 
     `travelling` are the fields that are sent on: not Host, nor those that belong to this connection alone.
 
-    Collections are shared with other heads that have the same fields: read them, never change them.
+    `names` are theirs, folded. Collections are shared with other heads that have the same fields: read them,
+    never change them.
     """
 
     version: bytes
@@ -63,6 +64,7 @@ class Head:
     connection: frozenset[bytes]
     travelling: list[Field]
     travelling_bytes: bytes
+    names: frozenset[bytes]
     length: int = 0
 
     def values(self, name: bytes) -> list[bytes]:
@@ -71,6 +73,8 @@ class Head:
 
 @dataclass(slots=True)
 class RequestHead(Head):
+    """Shared with other requests of the same bytes: read it, never change it."""
+
     method: str = ""
     target: bytes = b""
 
@@ -85,15 +89,16 @@ class RequestHead(Head):
         fields.append((b"content-length", b"Content-Length", str(length).encode("ascii")))
         travelling = _travelling(fields, self.connection)
         return replace(
-            self, fields=fields, travelling=travelling, travelling_bytes=lines(travelling), length=length
-        )
+            self, fields=fields, travelling=travelling, travelling_bytes=lines(travelling),
+            names=_folded_names(travelling), length=length,
+        )  # fmt: skip
 
     @property
     def wants_websocket(self) -> bool:
         return (
-            self.method == "GET"
+            b"upgrade" in self.connection
+            and self.method == "GET"
             and self.length == 0
-            and b"upgrade" in self.connection
             and self.single.get(b"upgrade", b"").lower() == b"websocket"
         )
 
@@ -109,7 +114,11 @@ class ResponseHead(Head):
 
 
 def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
-    """`raw` ends with the empty line. Raises BadRequest."""
+    """`raw` ends with the empty line. Tools repeat requests, so the latest are cached. Raises BadRequest."""
+    return (_cached_request if len(raw) <= _CACHED_BYTES else _read_request)(raw, max_fields)
+
+
+def _read_request(raw: bytes, max_fields: int) -> RequestHead:
     match = _REQUEST.fullmatch(raw)
     if match is None:
         raise BadRequest("bad-head", _what_is_wrong(raw))
@@ -127,6 +136,9 @@ def parse_request(raw: bytes, *, max_fields: int) -> RequestHead:
     except ValueError as error:
         raise BadRequest("bad-head", f"The request was refused: {error}.") from error
     return head
+
+
+_cached_request = lru_cache(maxsize=512)(_read_request)
 
 
 def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHead:
@@ -147,7 +159,7 @@ def parse_response(raw: bytes, *, max_fields: int, to_head: bool) -> ResponseHea
     return head
 
 
-_Parsed = tuple[list[Field], dict[bytes, bytes], frozenset[bytes], list[Field], bytes, int]
+_Parsed = tuple[list[Field], dict[bytes, bytes], frozenset[bytes], list[Field], bytes, frozenset[bytes], int]
 
 
 def _parsed(block: bytes, *, is_request: bool) -> _Parsed:
@@ -181,7 +193,12 @@ def _read_block(block: bytes, is_request: bool) -> _Parsed:
             own.append(value)
     connection = _connection_tokens(b",".join(own)) if own else frozenset()
     travelling = _travelling(fields, connection)
-    return fields, single, connection, travelling, lines(travelling), _declared_length(single)
+    texts = lines(travelling), _folded_names(travelling)
+    return fields, single, connection, travelling, *texts, _declared_length(single)
+
+
+def _folded_names(fields: list[Field]) -> frozenset[bytes]:
+    return frozenset([folded(key) for key, _, _ in fields])
 
 
 def _connection_tokens(text: bytes) -> frozenset[bytes]:

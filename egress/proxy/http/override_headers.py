@@ -5,12 +5,11 @@ Trust boundary: they come from inside a bottle. Origins believe them because pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 
 from egress.policy.routes import Route
 from egress.proxy.errors import Refusal
-from egress.proxy.http.heads import Field, folded
+from egress.proxy.http.heads import Field, RequestHead, folded
 
 _METHODS = frozenset(
     b"""
@@ -41,25 +40,23 @@ _SECOND_PLACES = frozenset(
 ALL = _METHODS | _HOSTS | _PATHS | _SECOND_PLACES
 
 
-def overrides_in(fields: Iterable[Field], route: Route) -> frozenset[bytes]:
-    """The names, folded, of headers that could lead the request past what this route allows."""
+def without_overrides(head: RequestHead, route: Route) -> list[Field]:
+    """The fields that travel, without headers that could lead the request past what this route allows.
+
+    Raises Refusal where the request would mean something else without one.
+    """
     is_signed = route.auth is not None and route.auth.scheme == "SigV4"
     possible = _possible(bool(route.methods), bool(route.path_allowlist), route.auth is not None, is_signed)
-    return possible.intersection([folded(key) for key, _, _ in fields])
-
-
-def without_overrides(fields: list[Field], route: Route) -> list[Field]:
-    """Remove such headers. Raises Refusal where the request would mean something else without one."""
-    found = overrides_in(fields, route)
+    found = possible & head.names
     if not found:
-        return fields
+        return head.travelling
     if second := found & _SECOND_PLACES:
         raise Refusal(
             "second-path",
             f"The header {min(second).decode('ascii')} names a second path, and this route is limited."
             " Read the one and write the other in requests of their own.",
         )
-    return [entry for entry in fields if folded(entry[0]) not in found]
+    return [entry for entry in head.travelling if folded(entry[0]) not in found]
 
 
 @cache

@@ -71,9 +71,10 @@ def admit(proxy: Proxy, bottle: BottleState, head: RequestHead, target: Target, 
     """Decide on and search a plain or inspected request, and return where it goes. Raises Refusal."""
     if head.method == "TRACE":  # its answer would repeat what we add to the request
         raise Refusal("method", "TRACE is never allowed.", 405)
-    route = _decide(proxy, bottle, target.asked_with(head.method), target, record)
+    request = target.asked_with(head.method)
+    route = _decide(proxy, bottle, request, target, record)
     record.route = route.host
-    return Origin(proxy, bottle, target, route, head=head, record=record)
+    return Origin(proxy, bottle, target, route, head=head, request=request, record=record)
 
 
 def _decide(proxy: Proxy, bottle: BottleState, request: Request, target: Target, record: Record) -> Route:

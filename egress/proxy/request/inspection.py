@@ -31,20 +31,22 @@ _OF_A_VARIABLE = (
     " What a secret variable of this bottle holds leaves only where an operator has switched the search off."
 )
 _UNSEARCHED = Dlp(out=False)
-_REMEMBERED_BLOCKS, _REMEMBERED_BYTES = 512, 2048
+_REMEMBERED_ITEMS, _REMEMBERED_BYTES = 512, 2048
 
 
 def search_head(scanner: Scanner, target: Target, head: RequestHead, fields: list[Field]) -> Finding | None:
-    """Search a request's URL and headers. A header block that was clean before is not searched again."""
-    clean, block = scanner.clean_headers, head.travelling_bytes
-    if fields is head.travelling and block in clean:
-        return scanner.find_in_url(target.host, target.origin_form)
-    headers = [(name, value) for _, name, value in fields]
-    finding = scanner.find_in_head(target.host, target.origin_form, headers)
-    if finding is None and fields is head.travelling and len(block) <= _REMEMBERED_BYTES:
-        if len(clean) >= _REMEMBERED_BLOCKS:
+    """Search a request's URL and headers. Neither is searched again where it was clean before."""
+    clean, block, url = scanner.clean, head.travelling_bytes, (target.host, target.origin_form)
+    if fields is not head.travelling or block not in clean:
+        finding = scanner.find_in_head(*url, [(name, value) for _, name, value in fields])
+    elif url not in clean:
+        finding = scanner.find_in_url(*url)
+    else:
+        return None
+    if finding is None and fields is head.travelling and max(len(block), len(url[1])) <= _REMEMBERED_BYTES:
+        if len(clean) >= _REMEMBERED_ITEMS:
             clean.clear()
-        clean.add(block)
+        clean |= {block, url}
     return finding
 
 
@@ -103,27 +105,33 @@ def unsearchable(record: Record) -> Refusal:
 class Inspection:
     """Raises Refusal for what must not leave, BadAnswer for what must not come back."""
 
+    # Here where most requests leave them as they are: one is made for each.
+    _search_bytes = 0
+    _sent_all = False
+    _push: Push | None = None
+    _stopped: Refusal | None = None  # for a push, which is read to its end first
+    _leaving: BodyScan | FrameScan | None = None
+    _returning: BodyScan | None = None
+    _scrubber: Scrubber | None = None
+    _frames: FrameScrub | None = None
+    _orders: Orders | None = None  # to the agent, for which answers are searched
+    _decoding: Decoding | None = None  # of an answer, only to find those orders
+
     def __init__(
         self, scanner: Scanner, route: Route, record: Record, hold: MemoryReservation | None = None
     ) -> None:
         self._scanner = scanner
         self._hold = hold
-        self._search_bytes = 0
-        self._sent_all = False
-        self._push: Push | None = None
-        self._stopped: Refusal | None = None  # for a push, which is read to its end first
         self._out = route.dlp.searches_requests
         self._record = record
-        self._leaving: BodyScan | FrameScan | None = None
-        self._returning: BodyScan | None = None
-        self._scrubber: Scrubber | None = None
-        self._frames: FrameScrub | None = None
-        self.reads_frames = route.auth is not None or route.dlp != _UNSEARCHED
+        self._route = route
         if (route.auth is not None or route.dlp.incoming) and scanner.secrets:
             self._scrubber = Scrubber(scanner.literals)
         self._warns = route.dlp.incoming
-        self._orders: Orders | None = None  # to the agent, for which answers are searched
-        self._decoding: Decoding | None = None  # of an answer, only to find those orders
+
+    @property
+    def reads_frames(self) -> bool:
+        return self._route.auth is not None or self._route.dlp != _UNSEARCHED
 
     @property
     def reads_ahead(self) -> bool:

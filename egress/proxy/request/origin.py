@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 
 from egress.dlp.scanner import Steps
-from egress.policy.decide import PORTS
+from egress.policy.decide import PORTS, Request
 from egress.policy.routes import Route
 from egress.proxy.config import Gateway
 from egress.proxy.credentials.secrets import credential_field, is_credential, refuse_credential_in_url
@@ -80,12 +80,13 @@ class Origin:
         route: Route,
         *,
         head: RequestHead,
+        request: Request,
         record: Record,
     ) -> None:
         self._proxy = proxy
         self.bottle = bottle
         self.target = target
-        self.request = target.asked_with(head.method)
+        self.request = request
         self.route = route
         self._key: Key = (target.scheme, target.host, route.pinned_addresses)
         self._record = record
@@ -142,7 +143,7 @@ class Origin:
 
     def _own_fields(self, head: RequestHead) -> list[Field]:
         """The agent's own fields that travel on."""
-        fields = without_overrides(head.travelling, self.route)
+        fields = without_overrides(head, self.route)
         if (auth := self.route.auth) is not None:
             fields = [entry for entry in fields if not is_credential(entry[0], auth)]
         if auth is not None or self.route.dlp.incoming:

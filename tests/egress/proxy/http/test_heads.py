@@ -40,6 +40,13 @@ def test_as_many_fields_as_allowed_pass() -> None:
     assert refusal(head("/", *["X: y"] * 128)) == (431, "too-many-headers")
 
 
+def test_a_head_that_was_read_before_is_judged_by_the_limit_of_now() -> None:
+    raw = head("/", "X: y", "X: z")
+    assert parse_request(raw, max_fields=128) == parse_request(raw, max_fields=128)
+    with pytest.raises(BadRequest, match="more than 1 headers"):
+        parse_request(raw, max_fields=1)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -11,11 +11,13 @@ from egress.dlp.secret_encodings import LONGEST_FORM
 from egress.policy.routes import Route
 from egress.proxy.config import Limits
 from egress.proxy.errors import BadAnswer, Refusal
-from egress.proxy.http.heads import parse_response
-from egress.proxy.request.inspection import Inspection
+from egress.proxy.http.heads import parse_request, parse_response
+from egress.proxy.http.targets import inner_target
+from egress.proxy.request.inspection import Inspection, search_head
 from egress.proxy.state.bottle import BottleState
 from egress.proxy.state.memory import MemoryReservation
 from egress.proxy.state.records import blank_record
+from tests.support.proxy_harness import get
 from tests.support.steps import finish
 
 TEXT = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1000000\r\n\r\n"
@@ -49,6 +51,29 @@ def test_no_step_searches_and_cleans_much_of_what_came_at_once(monkeypatch: pyte
     for _ in inspection.incoming(SECRET.encode() * 40_000, last=False):
         most, searched = max(most, searched), 0
     assert 0 < max(most, searched) <= WINDOW + OVERLAP
+
+
+def test_a_clean_url_or_header_vouches_only_for_itself() -> None:
+    scanner = Scanner([SECRET])
+
+    def place(host: str, target: str, field: str) -> str | None:
+        head = parse_request(get(target, host, field), max_fields=10)
+        found = search_head(scanner, inner_target(head, "https", host, 443), head, head.travelling)
+        return found and found.where
+
+    for _ in range(3):
+        assert place("api.example.com", "/x", "X-Note: a") is None
+        assert place("api.example.com", "/x", f"X-Note: {SECRET}") == "header"
+        assert place("api.example.com", f"/x?{SECRET}", "X-Note: a") == "url"
+        assert place(f"{SECRET}.example.com", "/x", "X-Note: a") == "url"
+
+
+def test_what_is_known_as_clean_is_bounded() -> None:
+    scanner = Scanner()
+    for number in range(3000):
+        head = parse_request(get(f"/{number}", "api.example.com", "X-Note: a"), max_fields=10)
+        search_head(scanner, inner_target(head, "https", "api.example.com", 443), head, head.travelling)
+    assert 0 < len(scanner.clean) < 600
 
 
 @pytest.mark.parametrize(("secrets", "sought"), [((), "orders to an agent"), ((SECRET,), "bottle's secrets")])
