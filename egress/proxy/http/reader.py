@@ -59,6 +59,7 @@ async def read_head(
                 raise BadRequest("too-large", f"The head is larger than {limits.head_bytes} bytes.", 431)
             if end >= 0:
                 await _until_drained(connection, connection.clock() + limits.idle_seconds)
+                connection.expired = False  # the deadline of the silence may have ended in the same moment
                 return connection.take(end + 4)
             if not started:
                 started = True
