@@ -79,7 +79,7 @@ class Subject:
             "filing": lambda: self._filed.append(self._file()),
             "decision, until it is live": self._decide,
             "sweep": lambda: waiting._after.func(self._newest),
-            "caretaker's round": background.run_maintenance,
+            "maintenance round": background.run_maintenance,
         }
 
     def memory(self, server: RunningServer) -> float:

@@ -84,7 +84,7 @@ class World:
             "joining": lambda: ask(self.bottles[0], "p0.example.com"),
             "approving": self._approve,
             "sweeping": lambda: waiting._after.func(waiting._newest_seq.func()),
-            "caretaker": background.run_maintenance,
+            "maintenance": background.run_maintenance,
         }
 
     def _pages(self) -> list[str]:
@@ -187,7 +187,7 @@ def test_a_missing_index_would_be_found(world: World) -> None:
     with connection.cursor() as cursor:
         for index in Decision._meta.indexes:
             cursor.execute(f"DROP INDEX {index.name}")
-    names = "/history/", "/api/history/?", "/api/history/?bottle=bottle-1", "caretaker"
+    names = "/history/", "/api/history/?", "/api/history/?bottle=bottle-1", "maintenance"
     world.history.grow_to(FEW)
     few = world.work(*names)
     world.history.grow_to(MANY)
